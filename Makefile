@@ -1,0 +1,102 @@
+# `make` alone lists what there is. Only python3 (3.10 or newer) is needed; the rest goes into .venv here.
+# Variables, all with a default: PYTHON, PIP_FLAGS, JOBS, SEED, FOR, RUNS, REWRITE, ARGS.
+
+PYTHON    ?= python3
+VENV      ?= .venv
+# Further arguments of pip, such as an index of smaller, CPU-only builds of torch.
+PIP_FLAGS ?=
+# Test processes at a time. A whole file goes to one of them, so that the tests of a file never meet each other.
+JOBS      ?= 2
+ARGS      ?=
+
+PY      := $(VENV)/bin/python
+READY   := $(VENV)/.ready
+LINK    := .typing/elastic_agent
+PYTEST  := $(PY) -m pytest
+CORE    := agent launcher proto rendezvous worker
+BESIDE  := tests examples benchmarks
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run demo test check format stories sim sim-long mutants chaos bench proto clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) $(LINK) ## make .venv with all that the targets below need; quick when it is there
+
+$(READY): setup.cfg setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$$($(PYTHON) --version 2>&1) is too old: Python 3.10 or newer is needed; say make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "no virtual environments here: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV); the first time takes minutes, torch is large"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --use-pep517 $(PIP_FLAGS) --editable '.[dev]'
+	@$(PY) -c "$$POINT_AT_LINK"
+	@touch $@
+
+# An editable install puts a finder of its own into .venv, which costs 11 ms at every start of this Python, the workers'
+# included. The link does the same for nothing.
+define POINT_AT_LINK
+import glob, os, sysconfig
+for path in glob.glob(sysconfig.get_path("purelib") + "/__editable__.elastic_agent-*.pth"):
+    with open(path, "w") as file:
+        file.write(os.path.abspath(".typing") + "\n")
+endef
+export POINT_AT_LINK
+
+# The repository root is the package: through this link it has the right name, whatever the checkout is called.
+$(LINK):
+	@mkdir -p .typing && ln -sfn .. $@
+
+run: setup ## the main job: two workers learn to read digits, to the end
+	rm -rf digits-checkpoints
+	$(VENV)/bin/elastic-agent --standalone --nproc-per-node 2 examples/digits/train.py $(ARGS)
+
+demo: setup ## a show: nodes come, fail and go, and the job goes on
+	$(PY) examples/demo.py $(ARGS)
+
+test: setup check ## all checks and all tests
+	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
+
+check: setup ## lint, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	MYPYPATH=.typing $(PY) -m mypy -m elastic_agent -m elastic_agent.__main__ $(CORE:%=-p elastic_agent.%)
+	MYPYPATH=.typing:tests $(PY) -m mypy --explicit-package-bases $(BESIDE)
+
+format: setup ## put the sources in the house format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+stories: setup ## tell the stories again; REWRITE=1 records what happens now as what should
+	REWRITE=$(REWRITE) $(PYTEST) tests/test_stories.py $(ARGS)
+
+sim: setup ## simulated jobs with faults; SEED=n replays one with its trace
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+sim-long: setup ## simulated jobs on all cores for FOR=600 seconds, new ones every time
+	$(PY) -m tests.simulation --for $(or $(FOR),600) --jobs 0 $(ARGS)
+
+mutants: setup ## plant a hundred bugs in the protocol and see each found by the simulator
+	$(PY) -m tests.simulation --mutants $(ARGS)
+
+chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one
+	$(PY) -m tests.chaos $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
+
+bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
+	$(PY) -m benchmarks $(ARGS)
+
+# grpcio-tools 1.62 writes code that every protobuf since 3.20 loads; newer ones do not. It has no wheel for Python 3.13.
+.protoc/.ready: Makefile
+	$(PYTHON) -m venv .protoc
+	.protoc/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) grpcio-tools==1.62.3
+	@touch $@
+
+proto: .protoc/.ready ## write the Python code of proto/*.proto anew
+	.protoc/bin/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/*.proto
+	@sed -i 's/, _Mapping\]/, _Mapping[str, object]]/g' proto/*_pb2.pyi  # what mypy --strict misses in them
+
+clean: ## remove all that the targets above made
+	rm -rf $(VENV) .protoc .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	find . -name __pycache__ -prune -exec rm -rf {} +

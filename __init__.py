@@ -1,0 +1,95 @@
+"""elastic-agent: a node agent daemon for distributed PyTorch training.
+
+    from elastic_agent import LaunchConfig, launch
+
+The names below are the whole public face. They are looked up when first used, so that importing the package costs
+nothing that the importer does not use.
+"""
+
+from __future__ import annotations
+
+# Type checkers take this name for true, whoever defines it; importing it from `typing` would cost start-up time.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from .agent.errors import AgentError as AgentError
+    from .agent.errors import FinalisationTimedOut as FinalisationTimedOut
+    from .agent.errors import InternalError as InternalError
+    from .agent.errors import OtherJob as OtherJob
+    from .agent.errors import OtherVersion as OtherVersion
+    from .agent.errors import Preempted as Preempted
+    from .agent.errors import RendezvousTimedOut as RendezvousTimedOut
+    from .agent.errors import StoppedBySignal as StoppedBySignal
+    from .agent.errors import StoreLost as StoreLost
+    from .agent.errors import UsageError as UsageError
+    from .agent.errors import WorkersFailed as WorkersFailed
+    from .agent.report import AgentEvent as AgentEvent
+    from .agent.report import Status as Status
+    from .agent.state import Phase as Phase
+    from .launcher.api import NodeAgent as NodeAgent
+    from .launcher.api import launch as launch
+    from .launcher.config import LaunchConfig as LaunchConfig
+    from .rendezvous.records import Member as Member
+    from .rendezvous.records import WorkerFailure as WorkerFailure
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AgentError": "agent.errors",
+    "AgentEvent": "agent.report",
+    "FinalisationTimedOut": "agent.errors",
+    "InternalError": "agent.errors",
+    "LaunchConfig": "launcher.config",
+    "Member": "rendezvous.records",
+    "NodeAgent": "launcher.api",
+    "OtherJob": "agent.errors",
+    "OtherVersion": "agent.errors",
+    "Phase": "agent.state",
+    "Preempted": "agent.errors",
+    "RendezvousTimedOut": "agent.errors",
+    "Status": "agent.report",
+    "StoppedBySignal": "agent.errors",
+    "StoreLost": "agent.errors",
+    "UsageError": "agent.errors",
+    "WorkerFailure": "rendezvous.records",
+    "WorkersFailed": "agent.errors",
+    "launch": "launcher.api",
+}
+
+__all__ = [
+    "AgentError",
+    "AgentEvent",
+    "FinalisationTimedOut",
+    "InternalError",
+    "LaunchConfig",
+    "Member",
+    "NodeAgent",
+    "OtherJob",
+    "OtherVersion",
+    "Phase",
+    "Preempted",
+    "RendezvousTimedOut",
+    "Status",
+    "StoppedBySignal",
+    "StoreLost",
+    "UsageError",
+    "WorkerFailure",
+    "WorkersFailed",
+    "__version__",
+    "launch",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

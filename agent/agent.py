@@ -1,0 +1,299 @@
+"""One node's agent: takes events, asks the machines, does what they say. Nothing is decided here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ..rendezvous import events as coordination
+from ..rendezvous import machine as coordinator
+from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.state import Rendezvous
+from ..rendezvous.state import Rules as RendezvousRules
+from . import events, machine, moves, signals
+from .errors import AgentError, InternalError
+from .inbox import Inbox
+from .logs import JobLogs
+from .loop import Loop
+from .report import AgentEvent, Report, Status, describe, status_of
+from .solo import Solo
+from .spec import RendezvousSpec, WorkerSpec
+from .state import Node, Phase, Rules
+from .workers import WorkerEvent, Workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..rendezvous.listener import Listener
+
+
+class Link(Protocol):
+    """The way to the other nodes: `rendezvous.driver.Driver` on a store, or `Solo`."""
+
+    def open(self) -> None: ...
+    def publish(self, record: NodeRecord) -> None: ...
+    def announce(self, word: Round) -> None: ...
+    def read_beats(self, nodes: tuple[str, ...]) -> None: ...
+    def close(self) -> None: ...
+
+
+MakeLink = Callable[[str, str, "Listener"], Link]
+"""Given this node's identity, its name for people and who listens, the way to the other nodes."""
+
+
+class Agent:
+    """Runs one node's part of a job. `run` may be called once, from any thread; the other methods from any thread.
+
+    Signals are handled only when `run` is called from the main thread; elsewhere use `leave` and `stop`.
+    """
+
+    def __init__(
+        self,
+        workers: WorkerSpec,
+        rendezvous: RendezvousSpec,
+        *,
+        make_link: MakeLink | None = None,
+        find_addr: Callable[[], str] | None = None,
+        on_event: Callable[[AgentEvent], None] | None = None,
+        on_announce: Callable[[Round], None] | None = None,
+        tell: Callable[[str, bool], None] | None = None,
+        name: str = "",
+    ) -> None:
+        """`make_link`: None for a single machine. `find_addr`: how other nodes reach this one. `on_event` gets each
+        event, and `on_announce` what this node says as the coordinator, on the agent's thread: be quick. `tell` gets
+        sentences for people, and whether each is routine. `name`: what other nodes call this one; host and process id
+        if empty. Raises UsageError if the log directory cannot be used."""
+        host = os.uname().nodename
+        self.name = name or f"{host}:{os.getpid()}"
+        node = os.urandom(8).hex()
+        self._spec = workers
+        self._rules = _node_rules(node, self.name, workers, rendezvous)
+        self._rendezvous_rules = _rendezvous_rules(node, rendezvous)
+        self._on_event = on_event
+        self._on_announce = on_announce
+        self._tell = tell or (lambda text, routine: None)
+        self._workers = Workers(
+            workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
+        )
+        self._loop = Loop()  # last of those that may raise: it holds a descriptor
+        self._inbox = Inbox(self._loop.post, self._trouble, find_addr or (lambda: rendezvous.local_addr or "127.0.0.1"))
+        self._link = make_link(node, self.name, self._inbox) if make_link else Solo(self._inbox)
+        self._node = Node()
+        self._coordinator = Rendezvous()
+        self._conclusion: events.Conclude | None = None
+
+    # -- for those who run it -----------------------------------------------------------------------------------------
+
+    def run(self, *, last: bool = False) -> Report:
+        """Run to the end. Workers and everything they started are gone when it returns or raises.
+
+        `last`: the process ends with the job, so signals that still come must not end it before it has said how.
+        Raises AgentError only where the agent itself fails; how the job went is in the report's verdict."""
+        restore = signals.catch(self._spec.signals, lambda signum: self._loop.post(events.SignalReceived(signum)))
+        try:
+            self._open_nursery()
+            self._node, first = machine.begin()
+            self._perform(first)
+            while self._conclusion is None:
+                self._handle(self._loop.take())
+        except (machine.IllegalEvent, coordinator.IllegalEvent) as error:
+            raise InternalError(f"{error}; this is a mistake of elastic-agent, please report it") from error
+        except OSError as error:
+            raise InternalError(f"this machine refuses what the agent needs: {error}; see to its limits") from error
+        finally:
+            self._workers.close()
+            self._link.close()
+            self._loop.close()
+            if last:
+                signals.ignore(self._spec.signals)
+            else:
+                restore()
+        return self._report(self._conclusion)
+
+    def leave(self, reason: str) -> None:
+        """Leave the job politely: say goodbye, stop the workers within their grace; `run` ends with status 75."""
+        self._loop.post(events.LeaveAsked(reason))
+
+    def stop(self) -> None:
+        """As if the agent had received SIGTERM; a second call shortens the workers' grace."""
+        self._loop.post(events.SignalReceived(moves.SIGTERM))
+
+    def status(self) -> Status:
+        """Where this node stands."""
+        return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path)
+
+    def close(self) -> None:
+        """Give back what an agent holds that is never run. `run` does it too."""
+        self._loop.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: object) -> None:
+        now = self._loop.now()
+        if isinstance(event, coordination.Event):
+            step = coordinator.step(self._coordinator, event, now, self._rendezvous_rules)
+            self._coordinator = step.state
+            for order in step.effects:
+                self._carry_out(order)
+            return
+        if isinstance(event, events.RoundSeen) and event.round.version < self._inbox.newest:
+            return
+        if isinstance(event, events.StoreOpened):
+            # Gathering begins when others can come, not while the store is still being set up.
+            self._coordinator = replace(self._coordinator, since=now)
+        before = self._node
+        after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
+        self._node = after.node
+        self._mention(before, event, now)
+        self._perform(after.effects)
+
+    def _mention(self, before: Node, event: object, now: float) -> None:
+        node = self._node
+        seen = describe(self.name, before, node, event, now)
+        if seen is None:
+            return
+        # How it ended, whoever runs the agent tells.
+        if node.because != before.because and node.phase is not Phase.ENDED:
+            self._tell(node.because, _is_routine(event, node))
+        if self._on_event is not None:
+            self._on_event(seen)
+
+    def _perform(self, effects: tuple[events.Effect, ...]) -> None:
+        for effect in effects:
+            _PERFORM[type(effect)](self, effect)
+
+    def _carry_out(self, order: coordination.Effect) -> None:
+        if isinstance(order, coordination.Announce):
+            if self._on_announce is not None:
+                self._on_announce(order.round)
+            self._link.announce(order.round)
+        elif isinstance(order, coordination.ReadBeats):
+            self._link.read_beats(order.nodes)
+        elif isinstance(order, coordination.WakeAt):
+            self._loop.wake_at(order.when, coordination.DeadlineReached())
+        else:
+            self._loop.post(events.OthersEnded())
+
+    def _open_nursery(self) -> None:
+        self._workers.open()
+        self._loop.watch(self._workers.fileno, self._observe)
+
+    def _observe(self) -> list[WorkerEvent]:
+        seen = self._workers.observe()
+        if any(isinstance(event, events.NurseryLost) for event in seen):
+            # Its descriptor is closed by now, and its number anybody's.
+            self._loop.forget(self._workers.fileno)
+        return seen
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _open_store(self, effect: events.OpenStore) -> None:
+        self._link.open()
+
+    def _prepare_place(self, effect: events.PreparePlace) -> None:
+        try:
+            nproc, port = self._workers.prepare()
+        except (AgentError, OSError) as error:
+            self._loop.post(events.PlaceFailed(str(error)))
+            return
+        self._loop.post(events.PlacePrepared(nproc, port))
+
+    def _publish(self, effect: events.Publish) -> None:
+        self._link.publish(effect.record)
+
+    def _start_workers(self, effect: events.StartWorkers) -> None:
+        for event in self._workers.start(effect.round, effect.member, effect.restart_count):
+            self._loop.post(event)
+
+    def _signal_workers(self, effect: events.SignalWorkers) -> None:
+        self._workers.supervisor.signal(effect.signum)
+
+    def _kill_workers(self, effect: events.KillWorkers) -> None:
+        self._workers.supervisor.kill()
+
+    def _restart_nursery(self, effect: events.RestartNursery) -> None:
+        self._open_nursery()
+
+    def _wake_at(self, effect: events.WakeAt) -> None:
+        self._loop.wake_at(effect.when, events.DeadlineReached())
+
+    def _conclude(self, effect: events.Conclude) -> None:
+        self._conclusion = effect
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _trouble(self, text: str) -> None:
+        self._tell(text, False)
+
+    def _report(self, conclusion: events.Conclude) -> Report:
+        node = self._node
+        return Report(
+            verdict=conclusion.verdict,
+            failures=node.failures,
+            reports=dict(self._workers.reports),
+            log_dir=self._workers.logs.path,
+            round=node.round,
+            ranks=self._workers.ranks if node.finished else (),
+        )
+
+
+_ROUTINE = (
+    events.StoreOpened,
+    events.PlacePrepared,
+    events.RoundSeen,
+    events.WorkersGone,
+    events.WorkerStarted,
+    events.OthersEnded,
+)
+"""Events whose consequence is told only to those who ask for everything (LOGLEVEL=INFO)."""
+
+
+def _is_routine(event: object, node: Node) -> bool:
+    if isinstance(event, events.WorkerExited):
+        return event.failure is None
+    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING
+
+
+_PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
+    events.OpenStore: Agent._open_store,
+    events.PreparePlace: Agent._prepare_place,
+    events.Publish: Agent._publish,
+    events.StartWorkers: Agent._start_workers,
+    events.SignalWorkers: Agent._signal_workers,
+    events.KillWorkers: Agent._kill_workers,
+    events.RestartNursery: Agent._restart_nursery,
+    events.WakeAt: Agent._wake_at,
+    events.Conclude: Agent._conclude,
+}
+
+
+def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) -> Rules:
+    return Rules(
+        node=node,
+        name=name,
+        role=workers.role,
+        wish=spec.node_rank,
+        max_restarts=workers.max_restarts,
+        grace_s=workers.grace_s,
+        join_timeout_s=spec.join_timeout_s,
+        store_grace_s=spec.store_grace_s,
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
+        endpoint=spec.endpoint,
+    )
+
+
+def _rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
+    return RendezvousRules(
+        own=node,
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
+        join_timeout_s=spec.join_timeout_s,
+        last_call_timeout_s=spec.last_call_timeout_s,
+        quiet_s=spec.quiet_s,
+        beat_s=spec.beat_s,
+        lease_s=spec.lease_s,
+        exit_barrier_s=spec.exit_barrier_s,
+        static=spec.static,
+    )

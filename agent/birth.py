@@ -1,0 +1,72 @@
+"""From fork to exec: what the nursery's child does to become a worker. Part of the nursery, and as lean."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ctypes import CDLL
+    from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>. Forgotten when the worker executes a set-user-ID file; `Supervisor` knows its group."""
+REASON_BYTES = 2000
+"""Well below PIPE_BUF, so the reason arrives in one piece."""
+
+
+def become(
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    stdio: Sequence[int],
+    report: int,
+    inherited: Sequence[int],
+    libc: CDLL,
+) -> NoReturn:
+    """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
+
+    `stdio` replaces stdout and stderr where it is not -1; `inherited` are the signals to set to their defaults. Exec
+    closes all other descriptors. All signals are blocked until just before, so none is lost on the way.
+    """
+    where = ""
+    nursery = os.getsid(0)  # it leads its session, and we are about to leave that
+    try:
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != nursery:
+            os._exit(127)  # it died before the kernel knew that we care
+        for signum in inherited:
+            _signal.signal(signum, _signal.SIG_DFL)
+        for target, fd in enumerate(stdio, 1):
+            if fd >= 0:
+                os.dup2(fd, target)
+        where = f": {os.fsdecode(cwd)!r} (working directory)"
+        os.chdir(cwd)
+        where = f": {os.fsdecode(argv[0])!r}"
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        execute(argv, env)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the agent must hear of it)
+        said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        text = f"{said}{where}".replace("\n", " ").encode(errors="backslashreplace")
+        os.write(report, text[:REASON_BYTES])
+    finally:
+        os._exit(127)
+
+
+def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """execvpe(3) with the PATH of `env`. Raises what the first candidate that exists answered, else ENOENT."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    found: OSError | None = None
+    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        try:
+            os.execve(os.path.join(folder, argv[0]), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # the next folder of PATH may have it
+        except OSError as error:
+            found = found or error
+    raise found or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -1,0 +1,246 @@
+"""What each event means to the agent, phase by phase. Pure; the table in `machine.py` says who handles what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, WorkerFailure
+from . import ladder, leaving, moves, verdicts
+from .events import (
+    DeadlineReached,
+    Effect,
+    NurseryLost,
+    PlaceFailed,
+    PlacePrepared,
+    PreparePlace,
+    RestartNursery,
+    RoundSeen,
+    StartFailed,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+    WakeAt,
+    WorkerExited,
+    WorkersGone,
+)
+from .moves import Move
+from .state import Node, Phase, Rules, Verdict
+
+LATE_S = 1.0
+"""A wake-up that comes later than this says more about this host than about the store."""
+
+SECOND_LOOK_S = 5.0
+"""What the store gets to answer once we ourselves run again: one call's deadline."""
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
+    return moves.rejoin(replace(node, hosting=event.hosting, addr=event.addr), "the store answers")
+
+
+def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
+    node = replace(node, store_spoiled=True)
+    if node.verdict is not None:  # each thread on the store says it once; only people may cut the grace short
+        return node, ()
+    if node.finished and event.status == verdicts.STORE_LOST:
+        return leaving.leave(node, rules, now, verdicts.of_store_lost(node, rules, event.reason))
+    return leaving.leave(node, rules, now, Verdict(event.status, event.reason))
+
+
+def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:
+    if node.store_lost_until is not None:
+        return node, ()
+    until = now + rules.store_grace_s
+    doing = "workers go on" if node.phase is Phase.WORKING else "waiting for it"
+    because = f"the store does not answer ({event.reason}); {doing} for up to {rules.store_grace_s:g} s"
+    return replace(node, store_lost_until=until, store_lost_why=event.reason, because=because), (WakeAt(until),)
+
+
+def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
+    if node.store_lost_until is None:
+        return node, ()
+    return moves.republish(replace(node, store_lost_until=None), rules)
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
+    seen = event.round
+    node = moves.settle_charge(replace(node, seen=seen), rules, seen)
+    member = seen.member(rules.node)
+    if seen.phase is RoundPhase.CLOSED:
+        return moves.end(node, rules, now, verdicts.of_closed(node, seen))
+    if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place_ready:
+        return moves.start(node, rules, seen, member)
+    said: tuple[Effect, ...] = ()
+    passed = _passed(seen, member is not None)
+    if passed > node.round and node.place_ready:
+        node, said = _missed(node, rules, seen, passed)
+    if seen.phase is RoundPhase.RUNNING and member is None and node.spare_until is None:
+        until = now + rules.join_timeout_s
+        how = "as a spare" if len(seen.members) >= rules.max_nodes else "for the next"
+        because = f"round {seen.number} runs without this node, which waits {how}, for up to {rules.join_timeout_s:g} s"
+        return replace(node, spare_until=until, because=because), (*said, WakeAt(until))
+    if seen.phase in (RoundPhase.GATHERING, RoundPhase.LAST_CALL):
+        return replace(
+            node, spare_until=None, because=f"round {seen.number} is {seen.phase.value}: {seen.because}"
+        ), said
+    return node, said
+
+
+def _missed(node: Node, rules: Rules, seen: Round, passed: int) -> Move:
+    because = f"round {passed} is over, and no worker of it is here"
+    missed = replace(node, round=passed, failures=())
+    if (seen.master_addr, seen.master_port) == (node.addr, node.port):
+        # Our place was that round's master: the next gets another, which nobody of the last one knows.
+        return replace(missed, place_ready=False, because=because), (PreparePlace(),)
+    return moves.offer(missed, rules, because)
+
+
+def _passed(seen: Round, member: bool) -> int:
+    """The last round that is over for this node. We may have had a place in it and never have heard so; the coordinator
+    then waits for our word that none of its workers live here."""
+    return seen.number if seen.phase is RoundPhase.OVER and member else seen.number - 1
+
+
+def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
+    seen = event.round
+    node = replace(node, seen=seen)
+    if seen.phase is RoundPhase.CLOSED:
+        verdict = verdicts.of_closed(node, seen)
+        return moves.stop(node, rules, now, NodeState.LEAVING, verdict.because, verdict=verdict)
+    if _still_mine(node, seen, rules):
+        return node, ()
+    why = seen.because if seen.phase is RoundPhase.OVER else f"round {seen.number} began without this node"
+    return moves.stop(node, rules, now, NodeState.STOPPING, f"round {node.round} is over: {why}")
+
+
+def _still_mine(node: Node, seen: Round, rules: Rules) -> bool:
+    return seen.number < node.round or (
+        seen.phase is RoundPhase.RUNNING and seen.number == node.round and seen.member(rules.node) is not None
+    )
+
+
+def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
+    node = replace(node, seen=event.round)
+    if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
+        verdict = verdicts.of_closed(node, event.round)
+        return moves.publish(replace(node, verdict=verdict), rules, NodeState.LEAVING, verdict.because)
+    return node, ()
+
+
+def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
+    node = replace(node, seen=event.round)
+    if event.round.phase is RoundPhase.CLOSED:
+        return moves.end(node, rules, now, verdicts.of_closed(node, event.round))
+    return node, ()
+
+
+def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> Move:
+    node, effects = moves.offer(
+        replace(node, nproc=event.nproc, port=event.port), rules, "waiting for a place in a round"
+    )
+    if node.seen is None:
+        return node, effects
+    seen_again, more = on_round_while_joining(node, RoundSeen(node.seen), now, rules)
+    return seen_again, (*effects, *more)
+
+
+def on_place_failed(node: Node, event: PlaceFailed, now: float, rules: Rules) -> Move:
+    return moves.end(node, rules, now, Verdict(verdicts.USAGE, event.reason))
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+
+def on_exited(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
+    node = replace(node, running=node.running - {event.local_rank})
+    if event.failure is not None:
+        return _failed(node, event.failure, now, rules)
+    if node.running:
+        return replace(node, because=f"local rank {event.local_rank} exited 0; {len(node.running)} still run"), ()
+    return moves.sweep(node, rules, now, "all workers of this node exited 0")
+
+
+def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
+    return _failed(replace(node, running=node.running - {event.failure.local_rank}), event.failure, now, rules)
+
+
+def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
+    node = replace(node, failures=(*node.failures, failure))
+    return moves.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
+
+
+def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
+    return replace(node, running=node.running - {event.local_rank}), ()
+
+
+def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
+    return replace(node, running=node.running - {event.failure.local_rank}), ()
+
+
+def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
+    if node.verdict is not None:
+        return moves.end(node, rules, now, node.verdict)
+    if node.finished:
+        finished, effects = moves.finish(node, rules)
+        if node.seen is None:
+            return finished, effects
+        after, more = on_round_while_finished(finished, RoundSeen(node.seen), now, rules)
+        return after, (*effects, *more)
+    return moves.rejoin(node, f"workers of round {node.round} are gone")
+
+
+def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
+    """A failure of our workers like any other, charged to us: else one that recurs would restart the job for ever."""
+    because = f"the process that owns the workers died ({event.reason}); its workers died with it"
+    local_rank = min(node.running, default=0)
+    member = node.seen.member(rules.node) if node.seen is not None else None
+    rank = (member.rank_offset if member is not None else 0) + local_rank
+    failure = WorkerFailure(rules.name, node.addr, rank, local_rank, 0, -9, because)
+    node = replace(node, failures=(*node.failures, failure))
+    broken, said = moves.publish(node, rules, NodeState.BROKEN, f"worker failed: {failure}")
+    joining, effects = moves.rejoin(broken, because)
+    return joining, (RestartNursery(), *said, *effects)
+
+
+def on_nursery_lost_while_stopping(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
+    """What we meant to stop is gone, one way or the other."""
+    after, effects = on_gone(node, WorkersGone(), now, rules)
+    return after, (RestartNursery(), *effects)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    lost = node.store_lost_until
+    if lost is not None and now >= lost + LATE_S and node.verdict is None:
+        until = now + SECOND_LOOK_S
+        because = f"this agent stood still itself; the store has another {SECOND_LOOK_S:g} s to answer"
+        return replace(node, store_lost_until=until, because=because), (WakeAt(until),)
+    if lost is not None and now >= lost and node.verdict is None:
+        verdict = verdicts.of_store_lost(node, rules, node.store_lost_why)
+        return leaving.leave(replace(node, store_lost_until=None), rules, now, verdict)
+    if node.spare_until is not None and now >= node.spare_until:
+        because = f"no place came free within the join timeout of {rules.join_timeout_s:g} s"
+        return moves.end(node, rules, now, Verdict(verdicts.JOIN_TIMED_OUT, because))
+    deadlines = [when for when in (lost, node.spare_until) if when is not None and when > now]
+    return node, tuple(WakeAt(when) for when in deadlines)
+
+
+def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    node, effects = on_time(node, event, now, rules) if node.verdict is None else (node, ())
+    node, climbing = moves.climb(node, now)
+    if node.ladder is None or node.ladder.rung is not ladder.Rung.GIVEN_UP:
+        return node, (*effects, *climbing)
+    left = ", ".join(str(rank) for rank in sorted(node.running)) or "none; but something that they started"
+    because = (
+        f"workers would not die {ladder.GIVE_UP_S:g} s after SIGKILL (local ranks: {left}); this node gives up on them"
+    )
+    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else verdicts.WORKER_FAILED
+    ended, more = moves.end(node, rules, now, Verdict(status, because, Outcome.FAILED))
+    return ended, (*effects, *more)

@@ -1,0 +1,54 @@
+"""What the store's threads find, as events in the agent's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..rendezvous.events import BeatsSeen, NodeSeen
+from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.store import OtherJob, OtherVersion, StoreError
+from . import verdicts
+from .events import RecordWritten, RoundSeen, StoreCameBack, StoreFailed, StoreOpened, StoreWentAway
+
+_STATUS = {OtherJob: verdicts.OTHER_JOB, OtherVersion: verdicts.OTHER_VERSION}
+
+
+class Inbox:
+    """A `rendezvous.listener.Listener` that only enqueues. `find_addr` runs on the thread that opened the store."""
+
+    def __init__(
+        self, post: Callable[[object], None], tell: Callable[[str], None], find_addr: Callable[[], str]
+    ) -> None:
+        self._post = post
+        self._tell = tell
+        self._find_addr = find_addr
+        self.newest = 0
+        """Version of the coordinator's newest word. Older ones still in the queue, after a freeze, are history."""
+
+    def store_opened(self, hosting: bool) -> None:
+        self._post(StoreOpened(hosting, self._find_addr()))
+
+    def store_failed(self, error: StoreError) -> None:
+        self._post(StoreFailed(str(error), _STATUS.get(type(error), verdicts.STORE_LOST)))
+
+    def store_went_away(self, reason: str) -> None:
+        self._post(StoreWentAway(reason))
+
+    def store_came_back(self) -> None:
+        self._post(StoreCameBack())
+
+    def record_written(self, seq: int) -> None:
+        self._post(RecordWritten(seq))
+
+    def round_seen(self, seen: Round) -> None:
+        self.newest = seen.version
+        self._post(RoundSeen(seen))
+
+    def node_seen(self, record: NodeRecord) -> None:
+        self._post(NodeSeen(record))
+
+    def beats_seen(self, counts: dict[str, int]) -> None:
+        self._post(BeatsSeen(counts))
+
+    def strange_bytes(self, what: str) -> None:
+        self._tell(what)

@@ -1,0 +1,95 @@
+"""Leaving a job and ending: requests to stop, and what there is to do once the workers are gone for good. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..rendezvous.records import NodeState, RoundPhase
+from . import moves, verdicts
+from .events import (
+    DeadlineReached,
+    Event,
+    LeaveAsked,
+    NurseryLost,
+    OthersEnded,
+    RecordWritten,
+    RestartNursery,
+    SignalReceived,
+    WakeAt,
+)
+from .moves import Move
+from .state import Node, Phase, Rules, Verdict
+
+# -- leaving ----------------------------------------------------------------------------------------------------------
+
+
+def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
+    verdict = Verdict(verdicts.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
+    return leave(node, rules, now, verdict, event.signum)
+
+
+def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
+    return leave(node, rules, now, Verdict(verdicts.ASKED_TO_LEAVE, f"asked to leave: {event.reason}"))
+
+
+def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 15) -> Move:
+    if node.phase is Phase.WORKING:
+        return moves.stop(node, rules, now, NodeState.LEAVING, verdict.because, signum=signum, verdict=verdict)
+    if node.phase is Phase.STOPPING and node.verdict is None:
+        node, effects = moves.publish(replace(node, verdict=verdict), rules, NodeState.LEAVING, verdict.because)
+        return node, effects
+    if node.phase is Phase.STOPPING:
+        return moves.hurry(node, now, f"{verdict.because} again: workers are killed now")
+    return moves.end(node, rules, now, verdict)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Move:
+    if event.seq < node.seq:
+        return node, ()
+    if node.hosting and not node.others_ended:
+        if node.seen is None or node.seen.phase is RoundPhase.CLOSED or len(node.seen.members) < 2:
+            return node, ()
+        because = "serving the store until the other nodes have ended; another signal ends that"
+        return replace(node, because=because), ()
+    return moves.conclude(node)
+
+
+def on_others_ended(node: Node, event: OthersEnded, now: float, rules: Rules) -> Move:
+    return moves.conclude(replace(node, others_ended=True))
+
+
+def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    serving = node.hosting and not node.store_spoiled
+    if serving or node.conclude_at is None or now < node.conclude_at:
+        return node, ()
+    return moves.conclude(node)
+
+
+def on_store_useless(node: Node, event: Event, now: float, rules: Rules) -> Move:
+    """The others find out at their next heartbeat what is wrong with the store. Gone at once, it would only be lost to
+    them, and they would wait for it; so who hosts it stays for a moment."""
+    if not node.hosting:
+        return moves.conclude(node)
+    if node.store_spoiled:
+        return node, ()
+    until = now + moves.LAST_WORD_S
+    return replace(node, store_spoiled=True, conclude_at=until), (WakeAt(until),)
+
+
+def on_at_once(node: Node, event: Event, now: float, rules: Rules) -> Move:
+    return moves.conclude(node)
+
+
+def on_leave_asked_when_finished(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
+    return moves.end(node, rules, now, Verdict(verdicts.OK, f"this node's workers all finished; {event.reason}"))
+
+
+def on_nursery_lost_at_rest(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
+    return node, (RestartNursery(),)
+
+
+def on_nothing(node: Node, event: Event, now: float, rules: Rules) -> Move:
+    return node, ()

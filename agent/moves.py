@@ -1,0 +1,188 @@
+"""The agent's moves: each returns the new state and the effects that go with it. Pure; `handlers.py` says which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..rendezvous.records import Member, NodeRecord, NodeState, Round
+from ..rendezvous.words import count
+from . import ladder
+from .events import (
+    Conclude,
+    Effect,
+    KillWorkers,
+    PreparePlace,
+    Publish,
+    SignalWorkers,
+    StartWorkers,
+    WakeAt,
+)
+from .state import Node, Phase, Rules, Verdict
+
+SIGTERM = 15
+"""As a number, because what decides imports nothing that acts."""
+
+LAST_WORD_S = 3.0
+"""How long the last record may take to be acknowledged before the agent goes anyway; its lease then speaks for it."""
+
+Move = tuple[Node, tuple[Effect, ...]]
+
+
+def publish(node: Node, rules: Rules, state: NodeState, because: str) -> Move:
+    """Say what we are. The first failure of the round stays with it, so that no later record can hide it."""
+    record = NodeRecord(
+        node=rules.node,
+        name=rules.name,
+        state=state,
+        seq=node.seq + 1,
+        round=node.round,
+        nproc=node.nproc,
+        role=rules.role,
+        addr=node.addr,
+        port=node.port,
+        wish=rules.wish,
+        restarts_left=rules.max_restarts - node.restarts_used,
+        failure=node.failures[0] if node.failures else None,
+        finished=node.finished,
+        because=because,
+        min_nodes=rules.min_nodes,
+        max_nodes=rules.max_nodes,
+    )
+    return replace(node, seq=record.seq, record=record, because=because), (Publish(record),)
+
+
+def republish(node: Node, rules: Rules) -> Move:
+    """Say it again: the store was away, and what it holds of us is unknown."""
+    if node.record is None:
+        return node, ()
+    said, effects = publish(node, rules, node.record.state, node.record.because)
+    return replace(said, because="the store answers again"), effects
+
+
+def rejoin(node: Node, because: str) -> Move:
+    """Workers are gone; prepare a place and ask for the next round."""
+    node = replace(
+        node,
+        phase=Phase.JOINING,
+        ladder=None,
+        running=frozenset(),
+        place_ready=False,
+        spare_until=None,
+        because=because,
+    )
+    return node, (PreparePlace(),)
+
+
+def offer(node: Node, rules: Rules, because: str) -> Move:
+    """Ask for a place in the next round."""
+    return publish(replace(node, place_ready=True), rules, NodeState.WAITING, because)
+
+
+def start(node: Node, rules: Rules, running: Round, member: Member) -> Move:
+    """Take our place in a round."""
+    excuse = _excuse(node, rules, running)
+    node = replace(
+        node,
+        phase=Phase.WORKING,
+        round=running.number,
+        running=frozenset(range(member.nproc)),
+        failures=(),
+        spare_until=None,
+        place_ready=False,
+    )
+    size = f"{count(len(running.members), 'node')}, group rank {member.group_rank}"
+    because = f"round {running.number} begins with {size}: {running.because}{excuse}"
+    node, effects = publish(node, rules, NodeState.WORKING, because)
+    return node, (StartWorkers(running, member, node.restarts_used), *effects)
+
+
+def _excuse(node: Node, rules: Rules, running: Round) -> str:
+    """Why a failure of our own workers in the last round costs us nothing, which only the coordinator could tell."""
+    ended = running.ended
+    if not node.failures or ended is None or ended.round != node.round or ended.charged == rules.node:
+        return ""
+    return f"; round {ended.round} costs this node no restart: {ended.because}"
+
+
+def settle_charge(node: Node, rules: Rules, seen: Round) -> Node:
+    """Charge ourselves one restart if the end of our last round was our workers' fault.
+
+    Asked at every word of the coordinator, because the next round may come and go while we miss its beginning.
+    """
+    ended = seen.ended
+    if ended is None or ended.round != node.round or seen.number <= ended.round or node.settled >= ended.round:
+        return node
+    return replace(node, settled=ended.round, restarts_used=node.restarts_used + (ended.charged == rules.node))
+
+
+def stop(
+    node: Node,
+    rules: Rules,
+    now: float,
+    state: NodeState,
+    because: str,
+    *,
+    signum: int = SIGTERM,
+    verdict: Verdict | None = None,
+) -> Move:
+    """Say why, and stop the workers; then come back, or end where there is a verdict."""
+    rungs = ladder.ask(now, rules.grace_s)
+    node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
+    node, effects = publish(node, rules, state, because)
+    return node, (*effects, SignalWorkers(signum), WakeAt(rungs.until))
+
+
+def sweep(node: Node, rules: Rules, now: float, because: str) -> Move:
+    """All workers exited 0: what they left behind ends too, before we call this finished."""
+    rungs = ladder.linger(now, rules.grace_s)
+    node = replace(node, phase=Phase.STOPPING, ladder=rungs, finished=True, because=because)
+    return node, (WakeAt(rungs.until),)
+
+
+def climb(node: Node, now: float) -> Move:
+    """Go up the stop ladder as far as time has."""
+    if node.ladder is None:
+        return node, ()
+    rungs = node.ladder.climb(now)
+    if rungs is node.ladder:
+        return node, (WakeAt(rungs.until),)
+    node = replace(node, ladder=rungs)
+    if rungs.rung is ladder.Rung.ASKED:
+        return node, (SignalWorkers(SIGTERM), WakeAt(rungs.until))
+    if rungs.rung is ladder.Rung.KILLED:
+        return replace(node, because="workers did not stop in time and are killed"), (
+            KillWorkers(),
+            WakeAt(rungs.until),
+        )
+    return node, ()
+
+
+def hurry(node: Node, now: float, because: str) -> Move:
+    """Somebody asked again: kill now what was given time."""
+    if node.ladder is None:
+        return node, ()
+    node, effects = climb(replace(node, ladder=node.ladder.hurry(now)), now)
+    return replace(node, because=because), effects
+
+
+def finish(node: Node, rules: Rules) -> Move:
+    """Into the finalisation barrier."""
+    node = replace(node, phase=Phase.FINISHED, ladder=None, finished=True)
+    return publish(node, rules, NodeState.FINISHED, "all workers of this node exited 0")
+
+
+def end(node: Node, rules: Rules, now: float, verdict: Verdict) -> Move:
+    """Say our last word; conclude when it is written, and on the host when nobody needs the store any more."""
+    connected = node.phase is not Phase.CONNECTING
+    node = replace(node, phase=Phase.ENDING, verdict=verdict, ladder=None, conclude_at=now + LAST_WORD_S)
+    if not connected:
+        return conclude(node)
+    node, effects = publish(node, rules, NodeState.ENDED, verdict.because)
+    return node, (*effects, WakeAt(now + LAST_WORD_S))
+
+
+def conclude(node: Node) -> Move:
+    """Done."""
+    if node.verdict is None:
+        raise ValueError("an agent cannot conclude without a verdict")
+    return replace(node, phase=Phase.ENDED, because=node.verdict.because), (Conclude(node.verdict),)

@@ -1,0 +1,289 @@
+"""The nursery: the parent of all workers of one agent, in a process of its own.
+
+    python -I -S -c BOOT ROOT FD AGENT_PID
+
+BOOT (in `supervisor.py`) calls `main` here. A module rather than a script, because the bytecode of modules is cached,
+and compiling takes as long as all the rest of a start. It imports nothing but two neighbours and a little of the
+standard library: 20 ms and 12 MiB are what it may cost.
+
+It exists so that no process outlives its agent, whatever kills the agent, and so that none escapes: it is a
+`PR_SET_CHILD_SUBREAPER` (prctl(2)), so whatever loses its parent below it, setsid or double fork or not, becomes its
+child. It decides nothing. FD is a stream socket to `supervisor.py`, which describes what crosses it.
+
+What the rest relies on:
+
+* A live descendant always has a live direct child of ours above it (or is one), and nobody but us reaps our direct
+  children. So "no live direct child" is "nothing left", and each death that could change that raises SIGCHLD here.
+* A worker is left a zombie until nothing is left, so its pid, the number of its group, means nobody else till then.
+* One thread only, so fork is safe here and PR_SET_PDEATHSIG, which follows the parent's *thread*, means us.
+"""
+
+from __future__ import annotations
+
+# The C modules: `signal` and `socket` wrap them in enums and selectors, which doubles the time this takes to start.
+import _signal  # type: ignore[import-not-found]
+import _socket
+import os
+import select
+import sys
+import time
+
+from .birth import become
+from .progeny import SIGKILL, Progeny, send, strike_group
+
+# From <linux/prctl.h>.
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+READ_BYTES = 1 << 18
+LAST_KILL_S = 10.0
+"""How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
+
+
+class Worker:
+    """A worker that has been forked; gone from the books when nothing is left, or when its exec failed."""
+
+    __slots__ = ("exited", "key", "pid", "report")
+
+    def __init__(self, key: str, pid: int, report: int) -> None:
+        self.key = key
+        self.pid = pid
+        self.report = report
+        """Read end of the pipe that says how exec went. Closed, and out of `Nursery.reports`, once that is known."""
+        self.exited = False
+
+
+class Nursery:
+    """Obeys the agent until it is gone, then kills all that is left."""
+
+    def __init__(self, fd: int, agent: int, progeny: Progeny) -> None:
+        self.progeny = progeny
+        self.agent = agent
+        """Its pidfd; -1 if there is none."""
+        self.socket = _socket.socket(fileno=fd)
+        self.inbox, self.outbox = bytearray(), bytearray()
+        self.fds: list[int] = []
+        """Descriptors that came with frames not yet complete."""
+        self.workers: dict[int, Worker] = {}
+        """By pid."""
+        self.reports: dict[int, Worker] = {}
+        """Those whose exec is not known to have gone well or badly, by the pipe that will say so."""
+        self.to_come = 0
+        """Launches of the current batch that are still on their way; nothing is "left" before they came."""
+        self.started = False
+        self.killing = False
+        self.alone = False
+        # Signals whose disposition a worker must not inherit: what Python set, and what our parents ignored. But an
+        # ignored SIGHUP is what nohup is.
+        self.inherited = [
+            signum
+            for signum in _signal.valid_signals()
+            if _signal.getsignal(signum) not in (_signal.SIG_DFL, None)
+            and (signum, _signal.getsignal(signum)) != (_signal.SIGHUP, _signal.SIG_IGN)
+        ]
+        self.wake, wakeup = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(wakeup, False)
+        _signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        self.poll = select.poll()
+        for each in (self.wake, fd, agent):
+            if each >= 0:
+                self.poll.register(each, select.POLLIN)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Return when the agent is gone: its pidfd or the end of its socket says so."""
+        while self.turn(None):
+            self.reap()
+
+    def end(self) -> None:
+        """Kill all that is left; return when it is gone, or after `LAST_KILL_S`."""
+        self.killing, self.alone, self.to_come = True, True, 0
+        self.poll.unregister(self.socket.fileno())
+        if self.agent >= 0:
+            self.poll.unregister(self.agent)
+        until = time.monotonic() + LAST_KILL_S
+        while not self.reap() and (left_s := until - time.monotonic()) > 0:
+            self.turn(left_s * 1000)
+
+    def turn(self, timeout_ms: float | None) -> bool:
+        """Wait for something to happen and take note of it. False: the agent is gone."""
+        for fd, happened in self.poll.poll(timeout_ms):
+            if fd == self.agent:
+                return False
+            if fd == self.wake:
+                self.drain()
+            elif fd in self.reports:
+                self.settle(self.reports[fd])
+            elif not self.hear(happened):
+                return False
+        return True
+
+    def drain(self) -> None:
+        try:
+            os.read(self.wake, READ_BYTES)
+        except BlockingIOError:
+            pass  # a signal whose byte an earlier read has taken
+
+    # -- what crosses the socket ---------------------------------------------------------------------------------
+    def hear(self, happened: int) -> bool:
+        """Take what the agent sent and obey it. False: the agent is gone."""
+        if happened & select.POLLOUT:
+            self.flush()
+        if not happened & ~select.POLLOUT:
+            return True
+        try:
+            data, extras, _, _ = self.socket.recvmsg(
+                READ_BYTES, _socket.CMSG_SPACE(8), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:
+            return False
+        for _, _, raw in extras:
+            self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
+        self.inbox += data
+        while len(self.inbox) >= 4 and len(self.inbox) >= (end := 4 + int.from_bytes(self.inbox[:4], "big")):
+            fields = bytes(self.inbox[4:end]).split(b"\0")
+            del self.inbox[:end]
+            self.obey(fields[0], fields[1:])
+        return bool(data)
+
+    def obey(self, verb: bytes, fields: list[bytes]) -> None:
+        if verb == b"start":
+            self.start(fields)
+        elif verb == b"signal":
+            self.progeny.strike(self.workers, int(fields[0]))
+        elif verb == b"forward":
+            for worker in self.workers.values():
+                send(os.kill, worker.pid, int(fields[0]))
+        elif verb == b"kill_group":
+            for worker in self.workers.values():
+                if worker.key == fields[0].decode():
+                    strike_group(worker.pid, SIGKILL)
+        elif verb == b"kill":
+            self.killing = True
+            self.reap()  # now: with nothing left to kill, the order must not reach the batch behind it
+        else:
+            raise ValueError(f"the nursery does not know the verb {verb!r}; agent and nursery differ in version")
+
+    def say(self, *words: object) -> None:
+        if self.alone:
+            return
+        self.outbox += " ".join(map(str, words)).encode(errors="backslashreplace") + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the agent has room for, and never wait: an agent that stands still must not stop the killing."""
+        try:
+            del self.outbox[: self.socket.send(self.outbox, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)]
+        except BlockingIOError:
+            pass  # POLLOUT will tell
+        except (BrokenPipeError, ConnectionResetError):
+            self.outbox.clear()  # the agent is gone, as the next read will find
+        self.poll.register(self.socket.fileno(), select.POLLIN | (select.POLLOUT if self.outbox else 0))
+
+    # -- starting ------------------------------------------------------------------------------------------------
+    def start(self, fields: list[bytes]) -> None:
+        """Fork one worker; `settle` will know how its exec went."""
+        key, to_come, argc = fields[0].decode(), int(fields[1]), int(fields[5])
+        self.to_come, self.started = to_come, True
+        stdio = [self.fds.pop(0) if passed == b"1" else -1 for passed in fields[2:4]]
+        argv, env = fields[6 : 6 + argc], dict(word.split(b"=", 1) for word in fields[6 + argc :])
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self.say("failed", key, f"{error.strerror}: cannot fork")
+            shut(*ends, *stdio)
+            return
+        if pid == 0:
+            become(argv, env, fields[4], stdio, ends[1], self.inherited, self.progeny.libc)
+        shut(ends[1], *stdio)
+        self.workers[pid] = self.reports[ends[0]] = Worker(key, pid, ends[0])
+        self.poll.register(ends[0], select.POLLIN)
+
+    def settle(self, worker: Worker) -> None:
+        """Read how exec went: the pipe closes itself on success, and holds the reason otherwise."""
+        reason = os.read(worker.report, READ_BYTES)
+        self.poll.unregister(worker.report)
+        os.close(worker.report)
+        del self.reports[worker.report]
+        if reason:
+            del self.workers[worker.pid]
+            self.say("failed", worker.key, reason.decode())
+        else:
+            self.say("started", worker.key, worker.pid)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+    def reap(self) -> bool:
+        """Report workers that exited, bury strays, go on killing. True: nothing is left, and the books are closed."""
+        for worker in list(self.workers.values()):
+            if not worker.exited:
+                self.check(worker)
+        strays = [pid for pid in self.progeny.children() if pid not in self.workers]
+        busy = [pid for pid in strays if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        if busy or not all(worker.exited for worker in self.workers.values()):
+            if self.killing:
+                self.progeny.kill(self.workers)
+            return False
+        for pid in self.workers:
+            os.waitpid(pid, 0)
+        self.workers.clear()
+        self.killing = False
+        if self.started and not self.to_come:
+            self.started = False
+            self.say("emptied")
+        return True
+
+    def check(self, worker: Worker) -> None:
+        """Learn of a worker's exit without reaping it."""
+        info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is None:
+            return
+        if worker.report in self.reports:
+            self.settle(worker)
+        worker.exited = True
+        if worker.pid in self.workers:
+            code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+            self.say("exited", worker.key, worker.pid, code)
+
+
+def shut(*fds: int) -> None:
+    """Close those that are descriptors."""
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
+
+
+def main() -> None:
+    """The process: prepare, serve, and leave nobody behind, not even after an error of our own."""
+    from ctypes import CDLL
+
+    fd, agent = map(int, sys.argv[2:4])
+    # Ctrl-C and its like reach whole process groups and are the agent's to judge. Blocked from birth by the spawn, so
+    # this only makes sure; not ignored, because workers inherit what is ignored.
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals() - {_signal.SIGCHLD})
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number != fd:
+            try:
+                os.close(number)
+            except OSError:
+                pass  # the one that listed them
+    os.set_inheritable(fd, False)
+    # Were one of the first three closed, a descriptor sent to us would take its place.
+    while (low := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(low)
+    libc = CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NAME, b"elastic-nursery", 0, 0, 0)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed; workers need Linux 3.4 or later")
+    progeny = Progeny(libc)
+    nursery = Nursery(fd, progeny.pidfd(agent), progeny)
+    try:
+        # Asked after the pidfd: if the agent is still our parent now, the pidfd is the agent's.
+        if os.getppid() == agent:
+            nursery.run()
+    finally:
+        nursery.end()

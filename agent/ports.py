@@ -1,0 +1,60 @@
+"""Holding a free TCP port for a worker."""
+
+from __future__ import annotations
+
+# The C module: nothing of what `socket` adds is used, and the agent's start-up is counted in milliseconds.
+import _socket
+import errno
+import os
+
+
+class PortHold:
+    """A TCP port that nobody else is given, but that a worker can listen on.
+
+    A socket bound with SO_REUSEADDR that does not listen: Linux never hands its port to bind(0) or to a connection,
+    and lets another socket with SO_REUSEADDR bind and listen (socket(7); torch's TCPStore sets it, with libuv and
+    without). A server that does not set it is refused. Dual-stack, or IPv4 where the host has no IPv6.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        """Hold `port`; 0 takes a free one. Raises OSError if it is taken or there is none left."""
+        try:
+            self._socket = bound(port)
+        except OSError as error:
+            what = f"TCP port {port}" if port else "any free TCP port"
+            step = "; stop who listens there (ss -ltnp) or choose another" if error.errno == errno.EADDRINUSE else ""
+            raise OSError(error.errno, f"cannot hold {what}: {os.strerror(error.errno or 0)}{step}") from error
+        self.port: int = self._socket.getsockname()[1]
+        """The port's number."""
+
+    def close(self) -> None:
+        """Let go of it. Whoever listens on it by now goes on."""
+        self._socket.close()
+
+
+def hold_port(port: int = 0) -> PortHold:
+    """Hold a free TCP port (or this one) until `close()`. Raises OSError."""
+    return PortHold(port)
+
+
+def bound(port: int) -> _socket.socket:
+    """A TCP socket on all addresses that does not listen."""
+    try:
+        return bound_in(_socket.AF_INET6, "::", port)
+    except OSError as error:
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT):
+            raise
+        return bound_in(_socket.AF_INET, "0.0.0.0", port)  # noqa: S104 (workers of other nodes must reach it)
+
+
+def bound_in(family: int, address: str, port: int) -> _socket.socket:
+    made = _socket.socket(family, _socket.SOCK_STREAM)
+    try:
+        made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        if family == _socket.AF_INET6:
+            made.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+        made.bind((address, port))
+    except OSError:
+        made.close()
+        raise
+    return made

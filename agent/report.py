@@ -1,0 +1,114 @@
+"""What an agent tells those who run it: what is happening, where it stands, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..rendezvous.records import Member, WorkerFailure
+from .failures import ErrorReport
+from .state import Node, Phase, Rules, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEvent:
+    """One thing that happened to this node's agent, and why; sent as it happens."""
+
+    name: str
+    """What other nodes call this one."""
+    phase: Phase
+    """Where the node stands now."""
+    because: str
+    """Why, in one sentence."""
+    round: int
+    """The last round this node had a place in; 0 before the first."""
+    happened: str
+    """Name of the event that led here, such as WorkerExited."""
+    at_s: float
+    """When, on this host's monotonic clock."""
+    failure: WorkerFailure | None = None
+    """The worker failure that this event is about: this node's own when it is seen, anybody's when it ends the job."""
+    members: tuple[Member, ...] = ()
+    """Nodes of the round running, or of the one just over, by group rank, as far as this node knows."""
+    restarts_used: int = 0
+    """Restarts charged to this node so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a node stands. A snapshot: asking changes nothing."""
+
+    name: str
+    phase: Phase
+    because: str
+    round: int
+    group_rank: int | None
+    world_size: int
+    members: tuple[Member, ...]
+    """As `AgentEvent.members`."""
+    restarts_used: int
+    max_restarts: int
+    spare: bool
+    hosting: bool
+    """Whether this agent serves the store and coordinates."""
+    worker_pids: Mapping[int, int]
+    """Process id by local rank."""
+    log_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How an agent ended."""
+
+    verdict: Verdict
+    failures: tuple[WorkerFailure, ...] = ()
+    """This node's own worker failures in its last round, in the order seen; not those that were stopped."""
+    reports: Mapping[WorkerFailure, ErrorReport] = field(default_factory=dict)
+    """What those workers wrote in their error files."""
+    log_dir: str = ""
+    round: int = 0
+    ranks: tuple[int, ...] = ()
+    """Global ranks of this node's workers that all exited 0, by local rank; empty if they did not."""
+
+
+def describe(name: str, before: Node, node: Node, happened: object, now: float) -> AgentEvent | None:
+    """What a step is to those who watch; None if they can see no difference."""
+    failure = None
+    if node.verdict is not None and node.verdict != before.verdict:
+        failure = node.verdict.cause
+    elif len(node.failures) > len(before.failures):
+        failure = node.failures[-1]
+    if node.because == before.because and node.phase is before.phase and failure is None:
+        return None
+    return AgentEvent(
+        name=name,
+        phase=node.phase,
+        because=node.because,
+        round=node.round,
+        happened=type(happened).__name__,
+        at_s=now,
+        failure=failure,
+        members=node.seen.members if node.seen else (),
+        restarts_used=node.restarts_used,
+    )
+
+
+def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -> Status:
+    """The state as outsiders see it."""
+    seen = node.seen
+    member = seen.member(rules.node) if seen else None
+    return Status(
+        name=rules.name,
+        phase=node.phase,
+        because=node.because,
+        round=node.round,
+        group_rank=member.group_rank if member else None,
+        world_size=seen.world_size if seen else 0,
+        members=seen.members if seen else (),
+        restarts_used=node.restarts_used,
+        max_restarts=rules.max_restarts,
+        spare=node.is_spare,
+        hosting=node.hosting,
+        worker_pids=pids if node.running else {},
+        log_dir=log_dir,
+    )

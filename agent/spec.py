@@ -1,0 +1,87 @@
+"""What a node runs: the frozen description that the launcher hands to the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """Where workers' output goes, in torchrun's terms (torch 2.13, `torch.distributed.run --help`).
+
+    Per local rank, bit 1 is stdout and bit 2 is stderr, so 3 is both; ranks not named get 0.
+    """
+
+    base_dir: str | None = None
+    """Absolute directory under which the job's directory is made; None: a new temporary one; "/dev/null": no files."""
+    redirects: Mapping[int, int] = field(default_factory=dict)
+    tee: Mapping[int, int] = field(default_factory=dict)
+    local_ranks_filter: frozenset[int] = frozenset()
+    """Only these local ranks reach the console; empty: all."""
+    stdout_filters: tuple[str, ...] = ()
+    """Lines of tee'd streams with one of these substrings are copied to filtered_stdout.log."""
+    stderr_filters: tuple[str, ...] = ()
+    prefix_template: str = "[${role_name}${local_rank}]:"
+    """Prefix of tee'd lines; ${role_name}, ${local_rank}, ${rank}, ${host}, ${round} are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One node's workers."""
+
+    argv: tuple[str, ...]
+    """Command of a worker; `${local_rank}` in an argument is replaced."""
+    title: str
+    """What the failure summary calls it: the script's or the function's name."""
+    run_id: str
+    count_workers: Callable[[], int]
+    """Asked before every round: how many workers this node has room for."""
+    role: str = "default"
+    max_restarts: int = 0
+    grace_s: float = 30.0
+    """Between the first stop signal and SIGKILL."""
+    base_env: Mapping[str, str] = field(default_factory=dict)
+    """Environment that the worker's variables are laid over."""
+    virtual_local_rank: bool = False
+    logs: LogSpec = field(default_factory=LogSpec)
+    signals: tuple[int, ...] = (15, 2, 1, 3)
+    """Signals that stop this agent (--signals-to-handle)."""
+    master_addr: str | None = None
+    master_port: int | None = None
+    """Static rendezvous of a single node: what workers get as MASTER_ADDR and MASTER_PORT, every round."""
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousSpec:
+    """How this node finds the others. Times in seconds."""
+
+    backend: str = "memory"
+    """memory (one machine), c10d."""
+    endpoint: str = ""
+    """c10d: HOST:PORT."""
+    run_id: str = "none"
+    command: tuple[str, ...] = ()
+    """Script and arguments as the user gave them, by which the nodes of one job know each other."""
+    nproc: str = "number"
+    """How this node's workers are counted: "number", or the name of a device; as `JobSpec.nproc`."""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    local_addr: str | None = None
+    node_rank: int | None = None
+    static: bool = False
+    """Static rendezvous: group ranks are exactly the nodes' --node-rank, node 0 hosts the store."""
+    is_host: bool | None = None
+    """Whether this node hosts the c10d store; None: find out by binding the endpoint."""
+    join_timeout_s: float = 600.0
+    last_call_timeout_s: float = 30.0
+    quiet_s: float = 3.0
+    """Last call ends when nobody new has come for this long."""
+    beat_s: float = 1.0
+    lease_s: float = 5.0
+    """A node not heard of for this long is lost."""
+    store_grace_s: float = 30.0
+    """How long workers go on while the store does not answer."""
+    connect_timeout_s: float = 60.0
+    """How long to wait for somebody to serve the endpoint (rdzv-conf read_timeout)."""
+    exit_barrier_s: float = 300.0

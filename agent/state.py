@@ -1,0 +1,105 @@
+"""What a node's agent knows of itself: frozen values. No decision is taken here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..rendezvous.records import NodeRecord, Outcome, Round, WorkerFailure
+from .ladder import Ladder
+
+
+class Phase(Enum):
+    """Where this node stands."""
+
+    CONNECTING = "connecting"
+    """Looking for the store."""
+    JOINING = "joining"
+    """No workers here; waiting for a place in a round (also as a spare)."""
+    WORKING = "working"
+    """Workers of `Node.round` run."""
+    STOPPING = "stopping"
+    """Workers are being stopped, to come back, to finish or to end."""
+    FINISHED = "finished"
+    """All workers exited 0; the finalisation barrier."""
+    ENDING = "ending"
+    """Workers are gone for good; saying so, and serving the store while others need it."""
+    ENDED = "ended"
+    """Done; the verdict stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the agent ended."""
+
+    exit_code: int
+    """docs/exit-codes.md."""
+    because: str
+    outcome: Outcome | None = None
+    """How the job ended, as far as this node knows."""
+    cause: WorkerFailure | None = None
+    """The failure that ended the job, on whichever node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the agent goes by. Times in seconds."""
+
+    node: str
+    name: str
+    role: str = "default"
+    wish: int | None = None
+    max_restarts: int = 0
+    grace_s: float = 30.0
+    join_timeout_s: float = 600.0
+    store_grace_s: float = 30.0
+    min_nodes: int = 1
+    max_nodes: int = 1
+    endpoint: str = ""
+    """Of the store, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The agent's whole state."""
+
+    phase: Phase = Phase.CONNECTING
+    because: str = "starting"
+    hosting: bool = False
+    addr: str = ""
+    port: int = 0
+    nproc: int = 1
+    round: int = 0
+    """The last round that this node had a place in, or could have had."""
+    place_ready: bool = False
+    """The place for the next round is prepared and offered."""
+    seen: Round | None = None
+    """The coordinator's newest word."""
+    restarts_used: int = 0
+    settled: int = 0
+    """The last round whose charge has been looked at."""
+    running: frozenset[int] = frozenset()
+    """Local ranks whose worker has not exited."""
+    failures: tuple[WorkerFailure, ...] = ()
+    """Worker failures of this node in `round`, in the order seen; not those we killed ourselves."""
+    finished: bool = False
+    ladder: Ladder | None = None
+    verdict: Verdict | None = None
+    """What the agent will end with; None while it means to go on."""
+    spare_until: float | None = None
+    """When a spare gives up."""
+    store_lost_until: float | None = None
+    """The store is away; when the agent gives up on it."""
+    store_lost_why: str = ""
+    store_spoiled: bool = False
+    """The store cannot be used any more; who hosts it serves it only until the others have found that out too."""
+    conclude_at: float | None = None
+    """ENDING: when to go even if our last word was not acknowledged."""
+    seq: int = 0
+    record: NodeRecord | None = None
+    """The last record published."""
+    others_ended: bool = False
+
+    @property
+    def is_spare(self) -> bool:
+        return self.phase is Phase.JOINING and self.spare_until is not None

@@ -1,0 +1,294 @@
+"""The agent's side of its worker processes: starts them through a nursery, signals them, learns of their ends.
+
+The nursery (`nursery.py`) is a small process that is the parent of all workers. The two talk over a stream socket pair:
+
+* to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
+  `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
+  `signal N`, `forward N`, `kill_group KEY`, `kill`;
+* from it, lines: `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`.
+
+Nothing here waits for a process but `close`. Facts come in the order in which they happened.
+"""
+
+from __future__ import annotations
+
+# The C module: nothing of what `socket` adds is used, and the agent's start-up is counted in milliseconds.
+import _socket
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .errors import InternalError, UsageError
+from .nursing import bury, slay, slay_marked, spawn_nursery
+
+MARK = "ELASTIC_AGENT_NURSERY"
+"""Variable in every worker's environment. By its value the agent finds what workers left behind if the nursery dies."""
+SEND_TIMEOUT_S = 5.0
+"""A nursery that does not read for this long is broken."""
+CLOSE_TIMEOUT_S = 2.0
+READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One worker to start. Strings may hold no NUL."""
+
+    key: int
+    """The worker's name in all facts: its local rank."""
+    argv: tuple[str, ...]
+    """Looked up on the PATH of `env` if its first word has no slash."""
+    env: Mapping[str, str]
+    """All of the worker's environment; `MARK` is added."""
+    cwd: str
+    """Absolute."""
+    stdout_fd: int | None = None
+    """Becomes the worker's stdout; the caller may close it once `start` returned. None: the agent's own."""
+    stderr_fd: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The worker's program runs (exec succeeded), or it was killed on the way there."""
+
+    key: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The worker never ran. `reason` as the kernel put it: "No such file or directory: 'foo'"."""
+
+    key: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The worker itself is gone; what it started may live on, and can still be signalled. Follows Started."""
+
+    key: int
+    pid: int
+    exit_code: int
+    """As `subprocess` has it: negative is the signal that killed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """No worker and nothing that a worker started is left. Once for all starts since the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NurseryLost:
+    """The nursery died, and the workers with it. `open()` starts another."""
+
+    reason: str
+
+
+Fact = Started | SpawnFailed | Exited | Emptied | NurseryLost
+
+
+class Supervisor:
+    """Owns this node's worker processes. One thread uses it. Making one starts nothing."""
+
+    def __init__(self) -> None:
+        self._socket: _socket.socket | None = None
+        self._pid = 0
+        self._mark = ""
+        self._heard = bytearray()
+        self._unanswered: set[int] = set()
+        """Keys started since the last Emptied."""
+        self._groups: dict[int, int] = {}
+        """Process groups, by key, that may still hold somebody."""
+        self._alive: dict[int, int] = {}
+        """Pids, by key, of workers started and not known to have exited."""
+        self._killing = False
+
+    def open(self) -> None:
+        """Start the nursery and return before it is up; what is sent meanwhile waits for it. Raises OSError if it
+        cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
+        if self._socket is not None:
+            raise InternalError(f"open() on a supervisor whose nursery (pid {self._pid}) runs; close() it first")
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            self._pid = spawn_nursery(theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._mark = f"{self._pid}.{os.urandom(8).hex()}"
+        self._socket = ours
+
+    def fileno(self) -> int:
+        """Readable when facts wait. Another one after each `open()`."""
+        return self._link().fileno()
+
+    def observe(self) -> list[Fact]:
+        """What happened since the last call, oldest first; never waits. After NurseryLost, which comes last, the
+        supervisor is closed."""
+        facts: list[Fact] = []
+        while self._socket is not None:
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                facts.append(self._lose())
+                break
+            *lines, rest = (self._heard + data).split(b"\n")
+            self._heard = bytearray(rest)
+            facts += [self._understand(line.decode()) for line in lines]
+        return facts
+
+    def alive(self) -> tuple[int, ...]:
+        """Keys of the workers started and not gone, as far as `observe` has told."""
+        return tuple(sorted(self._alive))
+
+    # -- orders: facts answer. Without a nursery there is no worker, and all but `start` have nothing to do ------------
+    def start(self, launches: Sequence[Launch]) -> None:
+        """Start these workers. Each is answered by Started or SpawnFailed, all of them by one Emptied when nothing is
+        left. Raises InternalError for a key that is still in use, between `kill()` and Emptied, or without a nursery,
+        and UsageError for a string that holds a NUL; none is started then."""
+        self._link()
+        keys = [launch.key for launch in launches]
+        if self._killing:
+            raise InternalError(f"start of workers {keys} while those before them are being killed; wait for Emptied")
+        if taken := self._unanswered & set(keys):
+            raise InternalError(f"start of workers {keys} while those of {sorted(taken)} live; wait for Emptied")
+        if len(set(keys)) < len(keys):
+            raise InternalError(f"start of workers {keys}, which names one twice")
+        frames = [
+            (encode(launch, len(launches) - at, self._mark), fds_of(launch)) for at, launch in enumerate(launches, 1)
+        ]
+        for body, fds in frames:
+            self._send(body, fds)
+        self._unanswered.update(keys)
+
+    def signal(self, signum: int) -> None:
+        """Signal every worker's process group, its leader dead or not, and everything that left those groups; then wake
+        (SIGCONT) what is stopped. For signals that end workers."""
+        self._send(b"signal\0%d" % signum)
+
+    def forward(self, signum: int) -> None:
+        """Signal the workers themselves, none of their helpers. For signals that mean something to a worker."""
+        self._send(b"forward\0%d" % signum)
+
+    def kill(self) -> None:
+        """SIGKILL every worker and all that they started, wherever it went, again and again until Emptied. A process
+        that the kernel holds in an uninterruptible sleep delays that, maybe for ever."""
+        self._killing = bool(self._unanswered)
+        self._send(b"kill")
+
+    def kill_group(self, key: int) -> None:
+        """SIGKILL the group of one worker, which may itself be gone already."""
+        self._send(b"kill_group\0%d" % key)
+
+    def close(self) -> None:
+        """End the nursery, which kills everything below it; return when it is gone, after `CLOSE_TIMEOUT_S` at the
+        latest. Does nothing if there is none."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+        except OSError:
+            pass  # it is gone already, as the read below will find
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        until = time.monotonic() + CLOSE_TIMEOUT_S
+        while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            try:
+                if not self._socket.recv(READ_BYTES):
+                    break
+            except ConnectionResetError:
+                break
+        self._lose()
+
+    # -- inside --------------------------------------------------------------------------------------------------
+    def _link(self) -> _socket.socket:
+        if self._socket is None:
+            raise InternalError("this supervisor has no nursery; open() one first")
+        return self._socket
+
+    def _send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Waits only while the nursery is starting or behind. One that does not read is killed: the end of the socket
+        then reports its loss, as it does where it is dead already."""
+        link = self._socket
+        if link is None:
+            return
+        left = memoryview(len(body).to_bytes(4, "big") + body)
+        rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+        extras = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
+        until = time.monotonic() + SEND_TIMEOUT_S
+        while left:
+            try:
+                sent = link.sendmsg([left], extras, _socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(link.fileno(), select.POLLOUT)
+                if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                    os.kill(self._pid, signal.SIGKILL)
+                    return
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            else:
+                left, extras = left[sent:], []
+
+    def _understand(self, line: str) -> Fact:
+        verb, *words = line.split(" ", 2)
+        if verb == "started":
+            key, pid = map(int, words)
+            self._groups[key] = self._alive[key] = pid
+            return Started(key, pid)
+        if verb == "failed":
+            return SpawnFailed(int(words[0]), words[1])
+        if verb == "exited":
+            key = int(words[0])
+            pid, exit_code = map(int, words[1].split())
+            self._alive.pop(key, None)
+            return Exited(key, pid, exit_code)
+        if verb == "emptied":
+            self._forget()
+            return Emptied()
+        raise InternalError(f"the nursery said {line!r}; agent and nursery differ in version")
+
+    def _forget(self) -> None:
+        self._unanswered.clear()
+        self._groups.clear()
+        self._alive.clear()
+        self._killing = False
+
+    def _lose(self) -> NurseryLost:
+        """Clean up after the nursery, dead or to be killed now."""
+        self._link().close()
+        self._socket = None
+        self._heard.clear()
+        done, reason = bury(self._pid)
+        if not done:
+            # The workers died with the nursery (unless they run set-user-ID); these are for what they had started.
+            for pgid in self._groups.values():
+                slay(os.killpg, pgid)
+            if self._unanswered:
+                slay_marked(f"{MARK}={self._mark}".encode())
+        self._forget()
+        return NurseryLost(reason)
+
+
+def encode(launch: Launch, to_come: int, mark: str) -> bytes:
+    """The frame's fields. Raises UsageError if one holds a NUL."""
+    words = [launch.cwd, str(len(launch.argv)), *launch.argv, *(f"{k}={v}" for k, v in launch.env.items() if k != MARK)]
+    words.append(f"{MARK}={mark}")
+    if at := next((word for word in words if "\0" in word), None):
+        raise UsageError(f"worker {launch.key} cannot start: {at!r} holds a NUL character; take it out")
+    has = [b"0" if fd is None else b"1" for fd in (launch.stdout_fd, launch.stderr_fd)]
+    return b"\0".join([b"start", b"%d" % launch.key, b"%d" % to_come, *has, *map(os.fsencode, words)])
+
+
+def fds_of(launch: Launch) -> list[int]:
+    return [fd for fd in (launch.stdout_fd, launch.stderr_fd) if fd is not None]

@@ -1,0 +1,63 @@
+"""What the end of the job means for this node: its exit status and the sentence that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..rendezvous.records import Outcome, Round
+from .state import Node, Rules, Verdict
+
+OK = 0
+WORKER_FAILED = 1
+USAGE = 2
+ASKED_TO_LEAVE = 75
+JOIN_TIMED_OUT = 76
+OTHER_JOB = 78
+OTHER_VERSION = 79
+STORE_LOST = 80
+UNFINISHED = 82
+SIGNALLED = 128
+
+STATUS: Mapping[Outcome, int] = {
+    Outcome.SUCCEEDED: OK,
+    Outcome.FAILED: WORKER_FAILED,
+    Outcome.JOIN_TIMED_OUT: JOIN_TIMED_OUT,
+    Outcome.UNFINISHED: UNFINISHED,
+    Outcome.ABANDONED: JOIN_TIMED_OUT,
+    Outcome.MISCONFIGURED: USAGE,
+}
+"""Exit status of a node that had not finished when the rendezvous closed."""
+
+
+HOW: Mapping[Outcome, str] = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.JOIN_TIMED_OUT: "waited too long for nodes",
+    Outcome.UNFINISHED: "ended unfinished",
+    Outcome.ABANDONED: "was abandoned",
+    Outcome.MISCONFIGURED: "cannot begin",
+}
+"""What to say of the job, after its name."""
+
+
+def of_closed(node: Node, closed: Round) -> Verdict:
+    """The verdict for this node once the rendezvous is closed. A node that finished keeps its 0."""
+    outcome = closed.outcome or Outcome.FAILED
+    cause = closed.ended.failure if closed.ended and outcome is Outcome.FAILED else None
+    if node.finished:
+        ending = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
+        return Verdict(OK, f"this node's workers all finished{ending}: {closed.because}", outcome, cause)
+    if outcome is Outcome.SUCCEEDED:
+        return Verdict(OK, f"a spare that was not needed; the job succeeded: {closed.because}", outcome)
+    return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome, cause)
+
+
+def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:
+    """The store stayed away for longer than `store_grace`, or cannot be used."""
+    if node.finished:
+        return Verdict(OK, f"this node's workers all finished; the store at {rules.endpoint} went away: {reason}")
+    return Verdict(
+        STORE_LOST,
+        f"the store at {rules.endpoint} was lost for more than {rules.store_grace_s:g} s (store_grace): {reason}; "
+        "look at the node that hosts it",
+    )

@@ -1,0 +1,223 @@
+"""What the kernel says of processes, and owning every process that a benchmark starts.
+
+Ownership: whatever a benchmark starts stays inside the process tree of the harness, because the harness is a child
+subreaper. Cleaning up therefore means "kill and reap my descendants" and never needs a process name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one attribute of this process. Raises OSError."""
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+def _read(path: str) -> bytes:
+    """The file's bytes; empty when the process is gone or not ours to read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _parents() -> dict[int, tuple[int, str]]:
+    """(parent, state letter) of every process of the machine."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (raw := _read(f"/proc/{name}/stat")):
+            state, parent = raw[raw.rindex(b")") + 2 :].split()[:2]
+            table[int(name)] = (int(parent), state.decode())
+    return table
+
+
+def descendants(root: int, *, zombies: bool = False) -> list[int]:
+    """Children of `root`, their children and so on; without those that only wait to be reaped, unless asked for."""
+    table = _parents()
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    todo, found = [root], []
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            todo.append(child)
+            if zombies or table[child][1] not in "ZX":
+                found.append(child)
+    return found
+
+
+def memory_mib(pids: Iterable[int], key: str) -> float:
+    """Sum of "Rss" or "Pss" (shared pages divided among their users) over these processes, in MiB."""
+    total_kib = 0
+    for pid in pids:
+        for line in _read(f"/proc/{pid}/smaps_rollup").decode().splitlines():
+            name, _, value = line.partition(":")
+            if name == key:
+                total_kib += int(value.split()[0])
+    return total_kib / 1024
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """CPU seconds used so far by these processes, without their children; the kernel's per-process CPU clock."""
+    return sum(time.clock_gettime((-pid - 1) * 8 + 2) for pid in pids)
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds that everything on this machine has used since boot, without idle, I/O wait and steal."""
+    user, nice, system, _, _, irq, softirq = (int(x) for x in _read("/proc/stat").split(b"\n", 1)[0].split()[1:8])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def own_cpu_s() -> float:
+    """CPU seconds of the harness and of all its descendants that have been reaped."""
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listening_inodes(port: int) -> set[str]:
+    """Socket inodes that listen on this TCP port, on any address; empty when nobody does."""
+    inodes = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _read(path).decode().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def holds_socket(pid: int, inodes: set[str]) -> bool:
+    """Whether this process has one of these sockets open."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        with contextlib.suppress(OSError):  # a descriptor closed while we look is not one we look for
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+            if link.startswith("socket:[") and link[8:-1] in inodes:
+                return True
+    return False
+
+
+# -- owning ------------------------------------------------------------------------------------------------------------
+def kill(pids: Iterable[int]) -> int:
+    """SIGKILL each of these; how many were still there."""
+    hit = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # already dead is what we want
+            os.kill(pid, signal.SIGKILL)
+            hit += 1
+    return hit
+
+
+def _wait_gone(pids: Iterable[int], end: float) -> None:
+    """Block until each of these has exited (zombies count), or until monotonic time `end`."""
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0.0, end - time.monotonic()) * 1000)
+        finally:
+            os.close(fd)
+
+
+def end_descendants(limit_s: float = 20.0) -> int:
+    """SIGKILL and reap every descendant; how many had to be killed. Raises RuntimeError when some outlive `limit_s`."""
+    me, killed, end = os.getpid(), 0, time.monotonic() + limit_s
+    while left := descendants(me, zombies=True):
+        live = descendants(me)
+        killed += kill(live)
+        _wait_gone(live, end)
+        with contextlib.suppress(ChildProcessError):  # no child left: nothing to reap
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {left} outlived SIGKILL by {limit_s} s; look at them by hand")
+    return killed
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _swallow(signum: int, frame: FrameType | None) -> None:
+    return
+
+
+def _work_and_clean(work: Callable[[], int], guardian: int) -> int:
+    """The harness proper: `work` in a subreaper that leaves no descendant behind, however it ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if os.getppid() != guardian:  # it died before PDEATHSIG was armed
+        return 1
+    # Ignored signals are inherited by the launchers (nohup, background shells), caught ones go back to their default.
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _interrupt)
+    for signum in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, _swallow)
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        end_descendants()
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run `work` in a child; if that dies for any reason, its whole tree is killed. Returns its exit status."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    guardian = os.getpid()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = _work_and_clean(work, guardian)
+        except Exception:  # noqa: BLE001  the last frame of a forked process: nobody above would report it
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it is just ending by itself
+            os.kill(child, signal.SIGTERM)
+
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, pass_on)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end_descendants()
+    return status

@@ -1,0 +1,189 @@
+"""The table: what is compared, how often, and what is to be reached.
+
+Launcher a is the one to beat (torchrun), b the candidate. Where a never gets there, each of its samples costs the whole
+watch limit, so it gets few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from . import measures
+from .goals import Every, Goal, Ratio, Within
+from .run import Run
+
+LEASE_S = 5.0
+"""elastic-agent's default: a node not heard of for this long is lost."""
+NOTICE_S = 2.0
+"""What noticing a departure and starting the survivors' workers may take on top of the lease."""
+
+SCALE_UP_LIMIT_S = 20.0
+"""torchrun needs 3 to 5 s where it manages at all."""
+NODE_LOSS_LIMIT_S = 30.0
+"""torchrun forgets a dead node after 15 s, and re-forms 16 to 21 s after its loss where it manages at all."""
+DEPARTURE_LIMIT_S = 30.0
+"""torchrun was watched for 60 s once; it never notices."""
+GLOO_LIMIT_S = 15.0
+"""The workers alone need 1 s to import torch and reduce, up to 4 s on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    what: str
+    unit: str
+    measure: Callable[[Run], Iterator[float]]
+    goal: Goal | None
+    """None: for information."""
+    samples: tuple[int, int]
+    """Of a and b."""
+    quick: tuple[int, int]
+    """The same with --quick."""
+
+
+TABLE = (
+    Row(
+        name="launch",
+        what="launch to first line of a plain worker, one machine",
+        unit="s",
+        measure=measures.launch,
+        goal=Ratio(0.25),
+        samples=(15, 15),
+        quick=(3, 5),
+    ),
+    Row(
+        name="restart",
+        what="worker failure to first line of the restarted workers, one machine",
+        unit="s",
+        measure=measures.restart,
+        goal=Ratio(0.5),
+        samples=(40, 40),
+        quick=(10, 10),
+    ),
+    Row(
+        name="restart-2-nodes",
+        what="the same across 2 nodes",
+        unit="s",
+        measure=measures.restart_two_nodes,
+        goal=Ratio(0.15),
+        samples=(10, 20),
+        quick=(2, 6),
+    ),
+    Row(
+        name="restart-1-of-2",
+        what="restart with 1 of 1:2 nodes present",
+        unit="s",
+        measure=measures.restart_one_of_two,
+        goal=Ratio(0.05),
+        samples=(2, 10),
+        quick=(1, 3),
+    ),
+    Row(
+        name="memory-rss",
+        what="launcher's memory, one machine, RSS",
+        unit="MiB",
+        measure=partial(measures.memory, key="Rss"),
+        goal=Ratio(0.2),
+        samples=(3, 5),
+        quick=(1, 2),
+    ),
+    Row(
+        name="memory-pss",
+        what="launcher's memory, one machine, PSS",
+        unit="MiB",
+        measure=partial(measures.memory, key="Pss"),
+        goal=Ratio(0.2),
+        samples=(3, 5),
+        quick=(1, 2),
+    ),
+    Row(
+        name="gloo-restarts",
+        what="worker restarts with gloo that work at the first try",
+        unit="s",
+        measure=partial(measures.gloo_restarts, limit_s=GLOO_LIMIT_S),
+        goal=Every(),
+        samples=(12, 100),
+        quick=(2, 6),
+    ),
+    Row(
+        name="scale-up",
+        what="1 node becomes 2: job continues",
+        unit="s",
+        measure=partial(measures.scale_up, limit_s=SCALE_UP_LIMIT_S),
+        goal=Every(),
+        samples=(2, 20),
+        quick=(0, 2),
+    ),
+    Row(
+        name="replacement",
+        what="dead node is replaced: job continues",
+        unit="s",
+        measure=partial(measures.replacement, limit_s=NODE_LOSS_LIMIT_S),
+        goal=Every(),
+        samples=(2, 20),
+        quick=(0, 2),
+    ),
+    Row(
+        name="rank0-lost",
+        what="rank 0's node of 3 is lost (not the store's host): job continues",
+        unit="s",
+        measure=partial(measures.rank0_lost, limit_s=NODE_LOSS_LIMIT_S),
+        goal=Every(),
+        samples=(2, 20),
+        quick=(0, 1),
+    ),
+    Row(
+        name="departure",
+        what="lost node is noticed and the survivors' workers run again",
+        unit="s",
+        measure=partial(measures.departure, limit_s=DEPARTURE_LIMIT_S),
+        goal=Within(LEASE_S + NOTICE_S),
+        samples=(2, 6),
+        quick=(0, 1),
+    ),
+)
+
+EXTRA = (
+    Row(
+        name="exit",
+        what="last worker gone to launcher gone, one machine",
+        unit="s",
+        measure=measures.exit_delay,
+        goal=None,
+        samples=(10, 10),
+        quick=(3, 3),
+    ),
+    Row(
+        name="memory-store-host",
+        what="memory of the launcher that hosts the store of 2 nodes, RSS",
+        unit="MiB",
+        measure=measures.memory_store_host,
+        goal=None,
+        samples=(3, 5),
+        quick=(1, 2),
+    ),
+    Row(
+        name="idle-cpu",
+        what="CPU of a launcher that watches 2 sleeping workers",
+        unit="%",
+        measure=measures.idle_cpu,
+        goal=None,
+        samples=(3, 3),
+        quick=(1, 1),
+    ),
+)
+"""Measured only when named."""
+
+
+def named(names: list[str]) -> list[Row]:
+    """The rows with these names, in the table's order; without names, the table. Raises ValueError for unknown ones."""
+    if not names:
+        return list(TABLE)
+    rows = {row.name: row for row in (*TABLE, *EXTRA)}
+    if unknown := [name for name in names if name not in rows]:
+        raise ValueError(f"no row is named {', '.join(unknown)}; there are {', '.join(rows)}")
+    return [row for row in rows.values() if row.name in names]

@@ -1,0 +1,87 @@
+"""What launchers run in the benchmarks: a worker that reports its own milestones through a FIFO.
+
+`worker.py MODE`, where MODE is
+  plain   reports and waits for commands;
+  reduce  imports torch, does one all_reduce with gloo, then waits for commands;
+  train   the same, then all_reduces every 20 ms, so that it notices a lost peer as a training script would.
+
+Each report is one line of `key=value` words on the FIFO `$BENCH_DIR/events`; its time `t` is CLOCK_MONOTONIC in
+seconds. Each worker takes commands from a FIFO of its own, `$BENCH_DIR/commands.PID`: `exit N` leaves at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+STARTED = time.monotonic()  # only modules that the interpreter has loaded anyway are imported before this line
+
+REDUCE_EVERY_S = 0.02
+GLOO_TIMEOUT_S = 120
+
+
+def report(event: str, at: float | None = None, **words: str | int) -> None:
+    """Write one line to the harness; a line is shorter than PIPE_BUF, so lines of several workers never mix."""
+    stamp = time.monotonic() if at is None else at
+    line = f"event={event} t={stamp:.7f} pid={os.getpid()}" + "".join(f" {k}={v}" for k, v in words.items())
+    os.write(EVENTS, line.encode() + b"\n")
+
+
+def obey(commands: int) -> None:
+    """Block until told to exit, then exit without running anything else."""
+    heard = b""
+    while b"\n" not in heard:
+        heard += os.read(commands, 4096)
+    status = int(heard.split(b"\n")[0].removeprefix(b"exit "))
+    report("exiting")
+    os._exit(status)
+
+
+def reduce_once() -> None:
+    """Join the world and all_reduce. Raises RuntimeError when the sum is not this world's."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=GLOO_TIMEOUT_S))
+    ones = torch.ones(1024)
+    dist.all_reduce(ones)
+    if ones[0].item() != dist.get_world_size():
+        raise RuntimeError(f"all_reduce of ones gave {ones[0].item()} in a world of {dist.get_world_size()}")
+
+
+def train() -> None:
+    """All_reduce until a peer is lost or the process is told to exit."""
+    import torch
+    import torch.distributed as dist
+
+    ones = torch.ones(1024)
+    while True:
+        dist.all_reduce(ones.fill_(1.0))
+        time.sleep(REDUCE_EVERY_S)
+
+
+def main() -> None:
+    env = os.environ
+    path = os.path.join(env["BENCH_DIR"], f"commands.{os.getpid()}")
+    os.mkfifo(path)
+    commands = os.open(path, os.O_RDWR)  # also for writing: a reader alone would block in open
+    report("first", STARTED, node=env["BENCH_NODE"], rank=env["RANK"], local=env["LOCAL_RANK"], world=env["WORLD_SIZE"])
+    mode = sys.argv[1]
+    if mode != "plain":
+        reduce_once()
+        report("reduced")
+    if mode == "train":
+        import threading
+
+        threading.Thread(target=obey, args=(commands,), daemon=True).start()
+        train()
+    obey(commands)
+
+
+EVENTS = os.open(os.path.join(os.environ["BENCH_DIR"], "events"), os.O_WRONLY)
+
+if __name__ == "__main__":
+    main()

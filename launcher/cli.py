@@ -1,0 +1,237 @@
+"""The command `elastic-agent`: torchrun's command line, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from ..agent.errors import AgentError, InternalError, UsageError
+from .arguments import from_environment, spell_out
+from .config import LaunchConfig
+from .options import FLAGS, Flag
+
+PROGRAM = "elastic-agent"
+
+_INTRO = """\
+Usage: elastic-agent [FLAGS] SCRIPT [SCRIPT'S OWN ARGUMENTS]
+
+Run SCRIPT as the workers of a distributed training job on this node, and keep
+the job going when workers fail and nodes leave or come. Takes torchrun's
+command line: flags may be abbreviated, _ may be written for -, and a variable
+such as PET_NNODES sets the default of --nnodes. (In brackets: the default.)
+
+  elastic-agent --nproc-per-node 2 train.py --lr 0.1
+  elastic-agent --nnodes 1:4 --max-restarts 3 --rdzv-backend c10d \\
+      --rdzv-endpoint node0:29400 --rdzv-id job1 train.py
+"""
+
+
+class Invocation(NamedTuple):
+    """What a command line asks for."""
+
+    config: LaunchConfig
+    argv: tuple[str, ...]
+    """Command of a worker."""
+    title: str
+    """What the failure summary calls it."""
+
+
+class _Command(click.Command):
+    """click's command with torchrun's way to read arguments, and flags in groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spelled = spell_out(args)
+        env = os.environ if ctx.obj is None else ctx.obj
+        asks = {"--help", "--version"}.intersection(spelled[: spelled.index("--")])
+        # Who asks for help is answered even where a variable is wrong.
+        ctx.default_map = {} if asks else from_environment(env, spelled)
+        return super().parse_args(ctx, spelled)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(_INTRO)
+        for group in dict.fromkeys(flag.group for flag in FLAGS):
+            rows = [(_spelling(flag), flag.help) for flag in FLAGS if flag.group == group]
+            with formatter.section(group):
+                formatter.write_dl(rows, col_max=28)
+
+
+def _spelling(flag: Flag) -> str:
+    short = f"-{flag.short}, " if flag.short else ""
+    return f"{short}--{flag.name}" + (f" {flag.metavar}" if flag.metavar else "")
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        click.echo(f"{PROGRAM} {__version__}")
+        ctx.exit()
+
+
+def _show_help(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _read(flag: Flag, ctx: click.Context, param: click.Parameter, value: object) -> object:
+    """Text was typed and is read here; anything else is a PET_ variable's value, read already; None is neither."""
+    if value is None:
+        return flag.default
+    return flag.read(f"--{flag.name}", value) if flag.read and isinstance(value, str) else value
+
+
+def _option(flag: Flag) -> click.Option:
+    spellings = [f"--{flag.name}", flag.key] + ([f"-{flag.short}"] if flag.short else [])
+    if flag.name in ("help", "version"):
+        show = _show_help if flag.name == "help" else _show_version
+        return click.Option(spellings, is_flag=True, is_eager=True, expose_value=False, callback=show, help=flag.help)
+    if flag.read is None:
+        return click.Option(spellings, is_flag=True, default=False, help=flag.help)
+    # click would convert values and defaults in its own way; UNPROCESSED keeps it from both.
+    return click.Option(
+        spellings, type=click.UNPROCESSED, callback=partial(_read, flag), metavar=flag.metavar, help=flag.help
+    )
+
+
+command = _Command(
+    PROGRAM,
+    params=[
+        *map(_option, FLAGS),
+        click.Argument(["script"], required=False, type=click.UNPROCESSED),
+        click.Argument(["script_args"], nargs=-1, type=click.UNPROCESSED),
+    ],
+    add_help_option=False,
+    context_settings={"max_content_width": 100},
+)
+"""The command as click knows it: for help, completion and documentation. It runs nothing by itself; `main` does."""
+
+
+def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
+    """Read a command line, with PET_ defaults out of `env`.
+
+    Raises UsageError; after --help and --version, click's Exit.
+    """
+    try:
+        context = command.make_context(PROGRAM, list(args), obj=env)
+    except click.UsageError as error:
+        raise UsageError(error.format_message()) from error
+    return _invocation(context.params, env)
+
+
+def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -> None:
+    """Run the command line `args`, or this process's own.
+
+    As a library (`args` given, or `standalone=False`) returns None on success and raises the AgentError that ended the
+    job. As a program prints the error in one line and exits with its status.
+    """
+    as_program = args is None if standalone is None else standalone
+    words = sys.argv[1:] if args is None else args
+    try:
+        _run(parse(words, os.environ))
+    except click.exceptions.Exit as done:
+        raise SystemExit(done.exit_code) from None
+    except AgentError as error:
+        if not as_program:
+            raise
+        raise SystemExit(_fail(error)) from None
+    except OSError as error:
+        if not as_program:
+            raise
+        raise SystemExit(_fail(_refused(error))) from None
+    if as_program:
+        raise SystemExit(0)
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    # Where one of the first three is closed, a descriptor of ours would become it, and take what workers print.
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    main(standalone=True)
+    raise SystemExit(0)
+
+
+def _fail(error: AgentError) -> int:
+    if not error.told:
+        from .console import Console
+
+        Console(os.environ).fail(error)
+    return error.exit_code
+
+
+def _refused(error: OSError) -> AgentError:
+    import errno
+
+    what = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return InternalError(f"this node refuses the agent what it needs: {what}; raise the limit with ulimit -n")
+    return InternalError(f"this node refuses the agent what it needs: {what}; see `ulimit -a` and free disk space")
+
+
+def _run(invocation: Invocation) -> None:
+    from .api import run_command
+    from .entrypoint import check_module
+
+    check_module(invocation.argv)
+    run_command(invocation.config, invocation.argv, invocation.title)
+
+
+def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
+    script = given["script"]
+    if not script:
+        raise UsageError("there is no script to run; give its path after the flags")
+    from .entrypoint import worker_command
+
+    argv = worker_command(
+        script,
+        given["script_args"],
+        env,
+        module=given["module"],
+        no_python=given["no_python"],
+        run_path=given["run_path"],
+    )
+    if given["run_path"] and given["start_method"] != "spawn":
+        raise UsageError(
+            f"--start-method is {given['start_method']!r}, but --run-path starts each worker as a new interpreter; "
+            "leave it out"
+        )
+    return Invocation(_config(given, env), argv, script)
+
+
+def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
+    low, high = flags["nnodes"]
+    return LaunchConfig(
+        min_nodes=low,
+        max_nodes=high,
+        nproc_per_node=flags["nproc_per_node"],
+        run_id=flags["rdzv_id"],
+        role=flags["role"],
+        rdzv_backend=flags["rdzv_backend"] or "static",
+        rdzv_endpoint=flags["rdzv_endpoint"],
+        rdzv_configs=flags["rdzv_conf"],
+        standalone=flags["standalone"],
+        max_restarts=flags["max_restarts"],
+        monitor_interval=flags["monitor_interval"],
+        log_dir=flags["log_dir"],
+        redirects=flags["redirects"],
+        tee=flags["tee"],
+        local_ranks_filter=flags["local_ranks_filter"],
+        duplicate_stdout_filters=flags["duplicate_stdout_filters"],
+        duplicate_stderr_filters=flags["duplicate_stderr_filters"],
+        log_line_prefix_template=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None,
+        local_addr=flags["local_addr"] or None,
+        node_rank=flags["node_rank"],
+        master_addr=flags["master_addr"],
+        master_port=flags["master_port"],
+        signals_to_handle=flags["signals_to_handle"],
+        shutdown_timeout=flags["shutdown_timeout"],
+        exit_barrier_timeout=flags["exit_barrier_timeout"],
+        virtual_local_rank=flags["virtual_local_rank"],
+    )

@@ -1,0 +1,64 @@
+"""What the command line tells people, on stderr: decisions as they are taken, the failure summary, the last line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from ..agent.errors import AgentError, UsageError, WorkersFailed
+from ..agent.failures import summary, write_agent_error, write_error_file
+from ..agent.report import Report
+
+PROGRAM = "elastic-agent"
+
+
+class Console:
+    """Writes to stderr. Routine sentences only with LOGLEVEL=INFO or DEBUG. A closed stderr never ends a job."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._all = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
+        self._error_file = env.get("TORCHELASTIC_ERROR_FILE", "")
+        self.name = f"{os.uname().nodename}:{os.getpid()}"
+
+    def tell(self, text: str, routine: bool) -> None:
+        """One sentence; dropped if it is routine and nobody asked for those."""
+        if self._all or not routine:
+            self._write(f"[{PROGRAM} {self.name} {time.strftime('%H:%M:%S')}] {text}")
+
+    def conclude(self, title: str, report: Report, error: AgentError | None) -> None:
+        """The failure summary where workers failed, the agent's own error file, and the last line."""
+        cause = report.verdict.cause
+        if isinstance(error, WorkersFailed) and cause is not None:
+            told = [(failure, report.reports.get(failure)) for failure in report.failures]
+            root = (cause, report.reports.get(cause))
+            self._write(summary(title, root, told))
+            if self._error_file:
+                self._complain(write_error_file(self._error_file, *root))
+        elif error is not None:
+            self._record(error)
+        self._write(f"{PROGRAM}: exit {report.verdict.exit_code}: {report.verdict.because}")
+
+    def fail(self, error: AgentError) -> None:
+        """The agent itself could not go on."""
+        self._record(error)
+        hint = f" (see {PROGRAM} --help)" if isinstance(error, UsageError) else ""
+        self._write(f"{PROGRAM}: exit {error.exit_code}: {error}{hint}")
+        error.told = True
+
+    def _record(self, error: AgentError) -> None:
+        if self._error_file:
+            text = f"{type(error).__name__}: {error}"
+            self._complain(write_agent_error(self._error_file, text, int(time.time()), error.exit_code))
+
+    def _complain(self, trouble: str) -> None:
+        if trouble:
+            self._write(f"{PROGRAM}: {trouble}")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):  # AttributeError: started with it closed, sys.stderr is None
+            pass  # Whoever read it is gone; the exit status and the error file still say how it ended.

@@ -1,0 +1,178 @@
+"""How the values people type are read: numbers, node ranges, redirects, filters, signals, endpoints.
+
+Every function here takes `name`, what to call the value in an error: a flag (`--tee`), a variable (`PET_TEE`), a field
+of `LaunchConfig` or a rendezvous key. All raise `UsageError` with one line. Grammars are torch 2.13's
+(`torch.distributed.run`, `Std.from_str`, `parse_rendezvous_endpoint`) unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from ..agent.errors import UsageError
+
+LONGEST_S = 1e9
+"""Longest wait that can be asked for, about 31 years: timers of the system overflow not far beyond."""
+MAX_NPROC = 4096
+"""Most workers of one node: far above any machine's devices, low enough that a typo does not exhaust its pids."""
+MAX_COUNT = 1_000_000
+"""Most nodes and restarts that can be asked for; a larger number is a typo."""
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y"})
+_FALSE = frozenset({"0", "false", "f", "no", "n"})
+_HOST = re.compile(r"[\w.:%-]+")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` if something known is close to `word`, else an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def whole(name: str, value: str | float, *, least: int = 0, most: int = MAX_COUNT) -> int:
+    """A whole number from `least` to `most`."""
+    try:
+        number = int(value)
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, which is not a whole number; give one from {least} to {most}") from None
+    if (
+        isinstance(value, bool)
+        or number != (number if isinstance(value, str) else value)
+        or not least <= number <= most
+    ):
+        raise UsageError(f"{name} is {value!r}, outside {least} to {most}; give a number in that range")
+    return number
+
+
+def seconds(name: str, value: str | float, *, above_zero: bool = False) -> float:
+    """A length of time in seconds, from 0 (or above it) to `LONGEST_S`."""
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{name} is {value!r}, which is not a number; give it in seconds, such as 30") from None
+    # NaN fails every comparison, so it lands here too.
+    if not 0 <= number <= LONGEST_S or math.isinf(number):
+        raise UsageError(f"{name} is {value!r}, outside 0 to {LONGEST_S:.0f} seconds; give a time in that range")
+    if above_zero and number == 0:
+        raise UsageError(f"{name} is {value!r}, but must be more than 0 seconds; give a positive number")
+    return number
+
+
+def truth(name: str, value: str | float) -> bool:
+    """A boolean as torch's rendezvous parameters spell it: 1, true, t, yes, y, or their opposites, in any case."""
+    word = str(value).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise UsageError(f"{name} is {value!r}, which is neither true nor false; give true or false")
+
+
+def node_range(name: str, value: str) -> tuple[int, int]:
+    """`N` or `MIN:MAX` nodes, with 1 <= MIN <= MAX."""
+    parts = value.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise UsageError(f"{name} is {value!r}; give a number of nodes such as 2, or MIN:MAX such as 1:4")
+    low, high = numbers[0], numbers[-1]
+    if not 1 <= low <= high <= MAX_COUNT:
+        raise UsageError(f"{name} is {value!r}, but must hold 1 <= MIN <= MAX <= {MAX_COUNT}; correct the range")
+    return low, high
+
+
+def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict[int, int]:
+    """Which streams of which local rank: one of 0 (none), 1 (stdout), 2 (stderr), 3 (both) for all ranks, or
+    `RANK:0-3,...` or a mapping for some. Unlike torch's, local ranks may have more than one digit. Returns a value for
+    each of the `nproc` ranks, or for those named."""
+    how = "give 0, 1 (stdout), 2 (stderr) or 3 (both) for all local ranks, or such as 0:1,1:3 for some"
+    if isinstance(value, Mapping):
+        named = list(value.items())
+    else:
+        text = str(value).strip()
+        if re.fullmatch(r"[0-3]", text):
+            return dict.fromkeys(range(nproc), int(text))
+        if not re.fullmatch(r"\d{1,4}:[0-3](,\d{1,4}:[0-3])*", text, re.ASCII):
+            raise UsageError(f"{name} is {value!r}; {how}")
+        named = [(int(rank), int(bits)) for rank, _, bits in (item.partition(":") for item in text.split(","))]
+    chosen: dict[int, int] = {}
+    for rank, bits in named:
+        if rank < 0 or bits not in (0, 1, 2, 3):
+            raise UsageError(f"{name} gives local rank {rank!r} the value {bits!r}; {how}")
+        if chosen.setdefault(rank, int(bits)) != bits:
+            raise UsageError(f"{name} is {value!r}, which names local rank {rank} twice; name it once")
+    return chosen
+
+
+def local_ranks(name: str, value: str | Iterable[int]) -> frozenset[int]:
+    """Local ranks, as comma-separated whole numbers or as integers; an empty string means all, returned as no rank."""
+    given = value.split(",") if isinstance(value, str) and value else value or ()
+    try:
+        ranks = frozenset(int(rank) for rank in given)
+    except ValueError:
+        ranks = frozenset({-1})
+    if any(rank < 0 for rank in ranks):
+        raise UsageError(f"{name} is {value!r}; give local ranks separated by commas, such as 0,1,2")
+    return ranks
+
+
+def substrings(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Comma-separated substrings; two commas stand for one. Empty ones are left out, as they would match every line."""
+    if isinstance(value, str):
+        value = (part.replace("\0", ",") for part in value.replace(",,", "\0").split(","))
+    return tuple(part for part in value if part)
+
+
+def signals(name: str, value: str | Iterable[int]) -> tuple[int, ...]:
+    """Signals by name (`SIGTERM,SIGINT`) or number, each once, in the order given."""
+    import signal
+
+    known = {member.name: int(member) for member in signal.Signals}
+    numbers: list[int] = []
+    for item in value.split(",") if isinstance(value, str) else value:
+        word = item.strip() if isinstance(item, str) else item
+        number = known.get(word) if isinstance(word, str) else int(word)
+        if number is None or number not in known.values():
+            like = str(word).upper()
+            hint = suggest(like if like.startswith("SIG") else f"SIG{like}", known)
+            raise UsageError(f"{name} names {word!r}, which is no signal here; give such as SIGTERM,SIGINT{hint}")
+        if number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise UsageError(f"{name} names {word!r}, which no program can treat as a request to stop; leave it out")
+        numbers.append(number)
+    if not numbers:
+        raise UsageError(f"{name} is empty, so nothing could stop the job; name at least SIGTERM")
+    return tuple(dict.fromkeys(numbers))
+
+
+def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]:
+    """`HOST[:PORT]`, where an IPv6 address with a port stands in brackets. Without a default, the port is required."""
+    text = value.strip()
+    host, port = text, ""
+    if not (text.startswith("[") and text.endswith("]")):
+        host, colon, port = text.rpartition(":")
+        if not colon:
+            host, port = text, ""
+        elif not port:
+            raise UsageError(f"{name} is {value!r}, which ends in a colon; give HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"{name} is {value!r}; give HOST:PORT, or [ADDRESS]:PORT for IPv6")
+    if port:
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+            raise UsageError(f"{name} is {value!r}, whose port {port!r} is no number from 0 to 65535; give HOST:PORT")
+        return host, int(port)
+    if default_port is None:
+        raise UsageError(f"{name} is {value!r}, which names no port; give HOST:PORT")
+    return host, default_port
+
+
+def joined(host: str, port: int) -> str:
+    """`HOST:PORT`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,223 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_STATE_UNSPECIFIED: _ClassVar[NodeState]
+    WAITING: _ClassVar[NodeState]
+    WORKING: _ClassVar[NodeState]
+    BROKEN: _ClassVar[NodeState]
+    STOPPING: _ClassVar[NodeState]
+    FINISHED: _ClassVar[NodeState]
+    LEAVING: _ClassVar[NodeState]
+    ENDED: _ClassVar[NodeState]
+
+class RoundPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROUND_PHASE_UNSPECIFIED: _ClassVar[RoundPhase]
+    GATHERING: _ClassVar[RoundPhase]
+    LAST_CALL: _ClassVar[RoundPhase]
+    RUNNING: _ClassVar[RoundPhase]
+    OVER: _ClassVar[RoundPhase]
+    CLOSED: _ClassVar[RoundPhase]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_NONE: _ClassVar[Outcome]
+    SUCCEEDED: _ClassVar[Outcome]
+    FAILED: _ClassVar[Outcome]
+    JOIN_TIMED_OUT: _ClassVar[Outcome]
+    UNFINISHED: _ClassVar[Outcome]
+    ABANDONED: _ClassVar[Outcome]
+    MISCONFIGURED: _ClassVar[Outcome]
+
+class EndKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    END_KIND_UNSPECIFIED: _ClassVar[EndKind]
+    FAILURE: _ClassVar[EndKind]
+    DEPARTURE: _ClassVar[EndKind]
+    ARRIVAL: _ClassVar[EndKind]
+NODE_STATE_UNSPECIFIED: NodeState
+WAITING: NodeState
+WORKING: NodeState
+BROKEN: NodeState
+STOPPING: NodeState
+FINISHED: NodeState
+LEAVING: NodeState
+ENDED: NodeState
+ROUND_PHASE_UNSPECIFIED: RoundPhase
+GATHERING: RoundPhase
+LAST_CALL: RoundPhase
+RUNNING: RoundPhase
+OVER: RoundPhase
+CLOSED: RoundPhase
+OUTCOME_NONE: Outcome
+SUCCEEDED: Outcome
+FAILED: Outcome
+JOIN_TIMED_OUT: Outcome
+UNFINISHED: Outcome
+ABANDONED: Outcome
+MISCONFIGURED: Outcome
+END_KIND_UNSPECIFIED: EndKind
+FAILURE: EndKind
+DEPARTURE: EndKind
+ARRIVAL: EndKind
+
+class WorkerFailure(_message.Message):
+    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FILE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    host: str
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    message: str
+    error_file: str
+    at: str
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
+
+class NodeRecord(_message.Message):
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "wish", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "magic")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NPROC_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDR_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAGIC_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    node: str
+    name: str
+    state: NodeState
+    seq: int
+    round: int
+    nproc: int
+    role: str
+    addr: str
+    port: int
+    wish: int
+    restarts_left: int
+    failure: WorkerFailure
+    finished: bool
+    because: str
+    min_nodes: int
+    max_nodes: int
+    magic: int
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., wish: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., magic: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANK_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NPROC_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    name: str
+    group_rank: int
+    rank_offset: int
+    nproc: int
+    role: str
+    role_offset: int
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ...) -> None: ...
+
+class Ending(_message.Message):
+    __slots__ = ("round", "kind", "because", "charged", "failure")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    kind: EndKind
+    because: str
+    charged: str
+    failure: WorkerFailure
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[_Union[EndKind, str]] = ..., because: _Optional[str] = ..., charged: _Optional[str] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "magic")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MASTER_ADDR_FIELD_NUMBER: _ClassVar[int]
+    MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    FINISHING_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    MAGIC_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    record: int
+    epoch: int
+    number: int
+    phase: RoundPhase
+    because: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    master_addr: str
+    master_port: int
+    ended: Ending
+    restarts: int
+    finishing: bool
+    outcome: Outcome
+    magic: int
+    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., magic: _Optional[int] = ...) -> None: ...
+
+class JobRecord(_message.Message):
+    __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "magic")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_HASH_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    NPROC_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    MAGIC_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    spec_hash: bytes
+    command: str
+    min_nodes: int
+    max_nodes: int
+    nproc: str
+    node: str
+    name: str
+    at: str
+    incarnation: int
+    outcome: Outcome
+    magic: int
+    def __init__(self, version: _Optional[int] = ..., spec_hash: _Optional[bytes] = ..., command: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., nproc: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., at: _Optional[str] = ..., incarnation: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., magic: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,53 @@
+"""Who is still alive: heartbeat counters, aged on the coordinator's own clock.
+
+A heartbeat is a counter, not a time: no node's clock is ever compared with another's. Who judges doubts itself first:
+an observer that comes late to its own reading, because it was frozen or its store was, starts every lease anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .records import NodeState
+from .state import Rendezvous, Rules, Seen
+
+READS_PER_BEAT = 2
+"""Readings per heartbeat interval; each ages a lease by at most half an interval more than it should."""
+
+
+def watched(state: Rendezvous, rules: Rules) -> tuple[str, ...]:
+    """Nodes whose heartbeat is read: everybody but our own node and the ended. The lost, too: one that was only frozen
+    may have nothing new to say, and would wait for ever if nobody listened for it."""
+    return tuple(
+        node for node, seen in state.nodes.items() if node != rules.own and seen.record.state is not NodeState.ENDED
+    )
+
+
+def age(state: Rendezvous, counts: Mapping[str, int], now: float, rules: Rules) -> Rendezvous:
+    """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
+    late = state.beats_seen_at is None or now - state.beats_seen_at > rules.lease_s / 2
+    nodes = dict(state.nodes)
+    for node in watched(state, rules):
+        nodes[node] = _aged(nodes[node], counts.get(node, -1), now, rules, late)
+    due = now + rules.beat_s / READS_PER_BEAT
+    return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False)
+
+
+def _aged(seen: Seen, count: int, now: float, rules: Rules, late: bool) -> Seen:
+    if count != seen.count:
+        return replace(seen, count=count, heard_at=now, lost=False)
+    if late:
+        return replace(seen, heard_at=now)
+    lost = seen.lost or now - seen.heard_at >= rules.lease_s
+    return seen if lost is seen.lost else replace(seen, lost=lost)
+
+
+def next_reading(state: Rendezvous, rules: Rules) -> float | None:
+    """When to read next: at the usual interval, or just as the first lease would run out. None: nobody to watch."""
+    nodes = watched(state, rules)
+    if not nodes:
+        return None
+    held = (state.nodes[node].heard_at for node in nodes if not state.nodes[node].lost)
+    first_out = min(held, default=state.beats_due_at) + rules.lease_s
+    return max(min(state.beats_due_at, first_out), (state.beats_seen_at or 0.0))

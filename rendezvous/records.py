@@ -1,0 +1,227 @@
+"""What nodes tell each other: frozen values, nothing else.
+
+Each job has one `JobRecord`, made by whoever comes first. Each node publishes one `NodeRecord`, which only it writes.
+The coordinator publishes `Round`s, numbered by `version`, which only it writes. Everything a node or the coordinator
+decides follows from these, so losing, repeating or delaying a notification changes nothing but latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class NodeState(Enum):
+    """What a node says of itself. `NodeRecord.round` says which round it speaks of."""
+
+    WAITING = "waiting"
+    """No worker of any round lives here; wants a place in the next round."""
+    WORKING = "working"
+    """Its workers of `round` have been started."""
+    BROKEN = "broken"
+    """One of its workers of `round` failed; it is stopping the others and wants to come back."""
+    STOPPING = "stopping"
+    """`round` ended for a reason elsewhere; it is stopping its workers and wants to come back."""
+    FINISHED = "finished"
+    """All its workers of `round` exited 0; it waits in the finalisation barrier."""
+    LEAVING = "leaving"
+    """It said goodbye; it is stopping its workers and will not come back."""
+    ENDED = "ended"
+    """Gone for good, its workers too. Its last word."""
+
+
+class RoundPhase(Enum):
+    """Where a round stands, as the coordinator announces it."""
+
+    GATHERING = "gathering"
+    """Waiting for nodes."""
+    LAST_CALL = "last call"
+    """Enough nodes are here; waiting a little for more."""
+    RUNNING = "running"
+    """Membership and ranks are fixed; workers run."""
+    OVER = "over"
+    """Ended; members stop their workers and come back."""
+    CLOSED = "closed"
+    """The rendezvous is closed: no further round, ever. `Round.outcome` says how the job went."""
+
+
+class Outcome(Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    """Every worker of every remaining member exited 0."""
+    FAILED = "failed"
+    """A worker failed and could not be restarted."""
+    JOIN_TIMED_OUT = "join timed out"
+    """Fewer than `min_nodes` came (or came back) within the join timeout."""
+    UNFINISHED = "unfinished"
+    """The finalisation barrier ran out while some nodes were still working."""
+    ABANDONED = "abandoned"
+    """Every node that could have gone on has left."""
+    MISCONFIGURED = "misconfigured"
+    """Nodes ask for what cannot be together, such as one --node-rank twice."""
+
+
+class EndKind(Enum):
+    """Why a round ended."""
+
+    FAILURE = "failure"
+    DEPARTURE = "departure"
+    ARRIVAL = "arrival"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What all nodes of a job must have been asked for alike. What is a node's own is no part of it: how many workers,
+    rank, role, addresses, budget, logs, times."""
+
+    run_id: str = "none"
+    command: tuple[str, ...] = ()
+    """Script, module or function, and its arguments; the interpreter is each node's own."""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc: str = "number"
+    """How workers are counted: "number", whichever; or a name such as "gpu"."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Whose run id this is. Created once; changes only when the job ends, and when another takes its id after that."""
+
+    spec_hash: bytes
+    """SHA-256 over the whole `JobSpec`. What follows of the spec is for people."""
+    command: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc: str = "number"
+    node: str = ""
+    """Identity of the agent process that created it."""
+    name: str = ""
+    """The same for people."""
+    at: str = ""
+    """Wall-clock time there, for people only; never compared."""
+    incarnation: int = 1
+    """How many jobs this id has had in this store, this one included. Each sees only its own nodes and rounds."""
+    outcome: Outcome | None = None
+    """How it ended; None while it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """One worker's death, as the node that watched it saw it."""
+
+    node: str
+    """Name of the node, for people (host and agent pid)."""
+    host: str
+    rank: int
+    """Global rank in the round that it died in."""
+    local_rank: int
+    pid: int
+    exit_code: int
+    """As `subprocess` has it: negative is the signal that killed it."""
+    message: str = ""
+    """First line of what the worker said in its error file; empty if it said nothing."""
+    error_file: str = ""
+    """Absolute path of its error file on that node; empty if there is none."""
+    at: str = ""
+    """Wall-clock time on that node, for people only; never compared."""
+
+    def __str__(self) -> str:
+        died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
+        said = f": {self.message}" if self.message else ""
+        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{said}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What one node says of itself. Written by that node only."""
+
+    node: str
+    """Identity of this agent process; unique within the job, never reused."""
+    name: str
+    """The same for people: host and agent pid."""
+    state: NodeState
+    seq: int
+    """Counts this node's records; a reader ignores one that is not newer than what it holds."""
+    round: int = 0
+    """The round this record speaks of; 0 before the first. WAITING means: every worker up to it is gone."""
+    nproc: int = 1
+    """Workers it would start (local world size)."""
+    role: str = "default"
+    addr: str = ""
+    """Address at which others reach this node, offered as MASTER_ADDR."""
+    port: int = 0
+    """Port held free here, offered as MASTER_PORT of the next round."""
+    wish: int | None = None
+    """Group rank asked for with --node-rank, if any."""
+    restarts_left: int = 0
+    """What is left of this node's own budget."""
+    failure: WorkerFailure | None = None
+    """With BROKEN: what failed."""
+    finished: bool = False
+    """Its workers all exited 0, whatever came later."""
+    because: str = ""
+    """Why, in one sentence for people."""
+    min_nodes: int = 1
+    max_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node's place in a round. Ranks of its workers are `rank_offset .. rank_offset + nproc - 1`."""
+
+    node: str
+    name: str
+    group_rank: int
+    rank_offset: int
+    nproc: int
+    role: str = "default"
+    role_offset: int = 0
+    """Rank of its first worker among the workers of its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a round ended, settled when all its members have answered or are known dead."""
+
+    round: int
+    kind: EndKind
+    because: str
+    charged: str = ""
+    """Identity of the node that this ending costs one restart; empty for a change of membership."""
+    failure: WorkerFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The coordinator's word: where the job stands. Each change is a new record with the next `version`."""
+
+    version: int
+    epoch: int
+    """Which coordinator; a later one's is higher."""
+    number: int
+    """The round; starts at 1, never goes back. While GATHERING or LAST_CALL: the round to come."""
+    phase: RoundPhase
+    because: str
+    members: tuple[Member, ...] = ()
+    """By group rank. Of the running round, or the one just over."""
+    master_addr: str = ""
+    master_port: int = 0
+    ended: Ending | None = None
+    """How the last ended round ended; its charge is settled once `number` is greater than `ended.round`."""
+    restarts: int = 0
+    """Rounds ended by a failure so far, over the whole job."""
+    finishing: bool = False
+    """Some node has finished: the finalisation barrier runs."""
+    outcome: Outcome | None = None
+    """With CLOSED."""
+
+    @property
+    def world_size(self) -> int:
+        return sum(member.nproc for member in self.members)
+
+    def member(self, node: str) -> Member | None:
+        return next((member for member in self.members if member.node == node), None)
+
+    def role_world_size(self, role: str) -> int:
+        return sum(member.nproc for member in self.members if member.role == role)

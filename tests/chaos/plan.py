@@ -1,0 +1,164 @@
+"""A seed becomes a job, its nodes, and what will befall them: data that can be printed, saved and repeated.
+
+Processes do not repeat their timing, so a seed repeats what is done and when, not what comes of it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LEASE_S = 2.0
+HOST = "n0"
+"""The node that serves the store. It is spared; its workers are not."""
+
+LAUNCH, SERVED, FINISH = "launch", "served", "finish"
+"""Moments that things are timed from, beside `round 1` and so on: the host is started; its store answers; the first
+worker is told to finish."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A node that comes. `after_s` counts from `anchor`."""
+
+    name: str
+    anchor: str
+    after_s: float
+    nproc: int
+    ignores_term: bool
+    finishes_late_s: float
+    """Its workers need this much longer than the job's work."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls one node, `after_s` after `anchor`."""
+
+    ident: int
+    anchor: str
+    after_s: float
+    kind: str
+    """kill, freeze or term for the agent, crash for one of its workers."""
+    node: str
+    for_s: float = 0.0
+    """How long a freeze lasts."""
+    how: str = ""
+    """What a worker that crashes is told."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run. Times in seconds."""
+
+    seed: int
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    join_timeout_s: float
+    last_call_s: float
+    quiet_s: float
+    store_grace_s: float
+    barrier_s: float
+    grace_s: float
+    work_s: float
+    """From the first round's first worker until workers begin to finish."""
+    echo: float
+    """Probability that a worker fails of the end of a peer."""
+    starts: tuple[Start, ...]
+    faults: tuple[Fault, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Plan:
+        """What `as_dict` gave, when it was read again."""
+        starts = tuple(Start(**each) for each in saved["starts"])
+        return cls(**{**saved, "starts": starts, "faults": tuple(Fault(**each) for each in saved["faults"])})
+
+
+def draw(seed: int) -> Plan:
+    """The plan of this seed."""
+    rng = random.Random(seed)
+    max_nodes = rng.randint(2, 4)
+    first = max(2, max_nodes - rng.choice((0, 0, 1)))
+    starts = [_start(rng, f"n{index}", LAUNCH, index and rng.random() * 0.8) for index in range(first)]
+    faults: list[Fault] = []
+    for _ in range(rng.choice((0, 1, 2, 2, 3, 3))):
+        anchor, after_s = _moment(rng)
+        _befall(rng, starts, faults, anchor, after_s)
+        if rng.random() < 0.3:  # two at once
+            _befall(rng, starts, faults, anchor, after_s)
+    return Plan(
+        seed=seed,
+        min_nodes=rng.choice((1, 1, 2, max_nodes)),
+        max_nodes=max_nodes,
+        max_restarts=rng.choice((0, 1, 1, 3)),
+        join_timeout_s=rng.choice((4.0, 7.0)),
+        last_call_s=rng.choice((0.6, 2.0)),
+        quiet_s=rng.choice((0.2, 0.3, 0.6)),
+        store_grace_s=rng.choice((1.5, 3.0)),
+        barrier_s=rng.choice((1.5, 4.0, 10.0)),
+        grace_s=rng.choice((0.4, 1.0)),
+        work_s=rng.choice((0.8, 1.2, 2.0)),
+        echo=rng.choice((0.0, 0.7, 1.0)),
+        starts=tuple(starts),
+        faults=tuple(faults),
+    )
+
+
+def _start(rng: random.Random, name: str, anchor: str, after_s: float) -> Start:
+    return Start(
+        name=name,
+        anchor=anchor,
+        after_s=round(after_s, 3),
+        nproc=rng.choice((1, 1, 1, 2)),
+        ignores_term=rng.random() < 0.15,
+        finishes_late_s=rng.choice((0.0, 0.1, 0.5, 2.0)),
+    )
+
+
+def _moment(rng: random.Random) -> tuple[str, float]:
+    """While nodes gather, while a round runs, or while the job finishes."""
+    anchor = rng.choice((LAUNCH, SERVED, SERVED, "round 1", "round 1", "round 2", FINISH))
+    return anchor, round(rng.random() * (2.0 if anchor == LAUNCH else 1.0), 3)
+
+
+def _befall(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    kind = rng.choice((_kill, _kill, _freeze, _term, _crash, _crash, _crash, _join))
+    kind(rng, starts, faults, anchor, after_s)
+
+
+def _guest(rng: random.Random, starts: list[Start]) -> str:
+    return rng.choice([start.name for start in starts if start.name != HOST])
+
+
+def _newcomer(rng: random.Random, starts: list[Start], anchor: str, after_s: float) -> None:
+    starts.append(_start(rng, f"n{len(starts)}", anchor, after_s))
+
+
+def _kill(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    faults.append(Fault(len(faults), anchor, after_s, "kill", _guest(rng, starts)))
+    if rng.random() < 0.4:
+        _newcomer(rng, starts, anchor, after_s + rng.random() * 3.0)
+
+
+def _term(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    faults.append(Fault(len(faults), anchor, after_s, "term", _guest(rng, starts)))
+    if rng.random() < 0.4:
+        _newcomer(rng, starts, anchor, after_s + rng.random() * 3.0)
+
+
+def _freeze(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    for_s = rng.choice((1.0, 1.0, 1.0, 1.8, 1.8, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0, 20.0))
+    faults.append(Fault(len(faults), anchor, after_s, "freeze", _guest(rng, starts), for_s=for_s))
+
+
+def _crash(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    how = rng.choice(("exit 3", "kill 9", "raise planned"))
+    faults.append(Fault(len(faults), anchor, after_s, "crash", rng.choice(starts).name, how=how))
+
+
+def _join(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+    _newcomer(rng, starts, anchor, after_s)

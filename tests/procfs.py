@@ -1,0 +1,30 @@
+"""What /proc and pidfds tell of a process that may go at any moment."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+
+def read(path: str) -> bytes:
+    """The file; nothing where its process is gone or somebody else's."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def wait_exit(pid: int, deadline: float) -> None:
+    """Wait for the end of a process, until `deadline` on the monotonic clock at most."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    finally:
+        os.close(pidfd)

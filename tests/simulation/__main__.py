@@ -1,0 +1,56 @@
+"""`python -m tests.simulation`: play seeds for a number or a time, replay one, or plant bugs and see them found."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+from . import campaign, run, sometimes
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Play simulated jobs.")
+    parser.add_argument("--seed", type=int, help="replay this one, with its trace")
+    parser.add_argument("--runs", type=int, default=sometimes.ENOUGH, help=f"how many (default: {sometimes.ENOUGH})")
+    parser.add_argument("--for", type=float, dest="lasts_s", help="instead of --runs: for so many seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time; 0: one for each core (default: 1)")
+    parser.add_argument("--start", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
+    parser.add_argument("--mutants", action="store_true", help="plant each known bug, and say whether it is found")
+    asked = parser.parse_args(argv)
+    try:
+        if asked.seed is not None:
+            run.play(asked.seed, _print)
+            return 0
+        if asked.mutants:
+            from . import mutants
+
+            return mutants.report()
+        return _many(asked)
+    except run.SeedFailed as failed:
+        sys.stderr.write(f"{failed}\n")
+        return 1
+
+
+def _many(asked: argparse.Namespace) -> int:
+    began = time.monotonic()
+    played = campaign.play(asked.start, asked.runs, asked.lasts_s, asked.jobs)
+    took_s = time.monotonic() - began
+    for what, count in sorted(played.reached.counts.items()):
+        sys.stdout.write(f"{count:8}  {what}\n")
+    rate = f"{played.count / took_s:.0f} schedules per second"
+    sys.stdout.write(f"{played.count} schedules from seed {asked.start} in {took_s:.0f} s, {rate}\n")
+    never = sometimes.missing(played.reached) if played.count >= sometimes.ENOUGH else []
+    sys.stdout.writelines(f"never: {what}\n" for what in never)
+    sys.stderr.write(played.failed)
+    return 1 if never or played.failed else 0
+
+
+def _print(now: float, what: str) -> None:
+    sys.stdout.write(f"{now:9.3f}  {what}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

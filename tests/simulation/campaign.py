@@ -1,0 +1,66 @@
+"""Many seeds, on as many cores as there are."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from . import run
+from .world import Reached
+
+
+@dataclass
+class Played:
+    """What one process, or all of them, came across."""
+
+    count: int = 0
+    reached: Reached = field(default_factory=Reached)
+    failed: str = ""
+    """A violation, as small as it gets; empty if there was none."""
+
+    def merge(self, other: Played) -> None:
+        self.count += other.count
+        self.reached.merge(other.reached)
+        self.failed = self.failed or other.failed
+
+
+def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> Played:
+    """Seeds from `start` on: `runs` of them, or for `lasts_s` seconds. Each process ends at its first violation.
+
+    jobs: processes; 0: one for each core.
+    """
+    jobs = jobs or os.cpu_count() or 1
+    ends = None if lasts_s is None else time.monotonic() + lasts_s  # one clock for all processes of a machine
+    shares = [(start + index, jobs, runs // jobs + (index < runs % jobs), ends) for index in range(jobs)]
+    played = Played()
+    if jobs == 1:
+        played.merge(_share(*shares[0]))
+        return played
+    with multiprocessing.Pool(jobs) as pool:
+        for share in pool.starmap(_share, shares, chunksize=1):
+            played.merge(share)
+    return played
+
+
+def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
+    played = Played()
+    gc.freeze()  # what is here by now stays: no collection needs to look at it again
+    for seed in _seeds(start, stride, runs, ends):
+        try:
+            played.reached.merge(run.play(seed).reached)
+        except run.SeedFailed as failed:
+            played.failed = str(run.smallest(failed))
+            return played
+        played.count += 1
+    return played
+
+
+def _seeds(start: int, stride: int, runs: int, ends: float | None) -> Iterator[int]:
+    seed = start
+    while time.monotonic() < ends if ends is not None else seed < start + stride * runs:
+        yield seed
+        seed += stride

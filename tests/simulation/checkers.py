@@ -1,0 +1,341 @@
+"""What may never happen (`invariants.py`), checked after every event against what the simulator knows to be true."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent import events as agent_events
+from elastic_agent.agent.state import Node, Phase, Verdict
+from elastic_agent.rendezvous.machine import EDGES
+from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, Round, RoundPhase
+from elastic_agent.rendezvous.state import Rendezvous
+
+from . import outcomes, sometimes
+from .driven import EtcdFace
+from .invariants import (
+    AGREED,
+    BOUNDED,
+    BURIED,
+    CHARGED,
+    CODED,
+    COUNTED,
+    COUNTED_IN,
+    DENSE,
+    EMPTY,
+    EVICTED,
+    FENCED,
+    FINAL,
+    FORWARD,
+    FRESH,
+    HOSTED,
+    KEPT,
+    LISTED,
+    PLACED,
+    RETURNED,
+    SAID,
+    SIZED,
+    STUCK,
+    TRUTHFUL,
+    UNDISTURBED,
+)
+from .liveness import Liveness
+
+if TYPE_CHECKING:
+    from .node import SimNode
+    from .world import World
+
+READING_S = 1.5
+"""From a heartbeat's arrival to the judgement of the coordinator that has read it, at most, and one heartbeat more."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Checkers:
+    """The truth about one world, and the invariants over it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.shapes: dict[int, object] = {}
+        self.endings: dict[int, Ending] = {}
+        self.causes: dict[int, tuple[str, str]] = {}
+        """Per round: the node and the kind of the first disturbance."""
+        self.asked: dict[str, float] = {}
+        """Nodes that were asked to stop, and when first."""
+        self.masters: set[tuple[str, int]] = set()
+        self.gathering_since = 0.0
+        self.newest = 0
+        """The last round that began."""
+        self.placed: set[str] = set()
+        """Its members."""
+        self.cut_off: set[str] = set()
+        """Nodes that were without the store for longer than store_grace when they gave up."""
+        self.lost: set[str] = set()
+        self.ever_lost: set[str] = set()
+        self.over: set[int] = set()
+        self.closed = False
+        self.known_at_close: frozenset[str] = frozenset()
+        self.first_finish: float | None = None
+        self.last_fault = 0.0
+        self.faults = 0
+        self.failures = 0
+        self.said: dict[int, Round] = {}
+        """What the coordinator announced, by version."""
+        self.liveness = Liveness(self)
+
+    def need(self, holds: bool, invariant: str, but: str) -> None:
+        if not holds:
+            raise Violation(f"{invariant}; but {but}")
+
+    def disturbed(self, number: int, node: str, how: str) -> None:
+        if number not in self.over:
+            self.causes.setdefault(number, (node, how))
+        self.failures += how == "failure"
+
+    # -- the coordinator -------------------------------------------------------------------------------------------
+
+    def coordinated(self, before: Rendezvous, after: Rendezvous) -> None:
+        self.need(after.version >= before.version, FORWARD, f"version {before.version} became {after.version}")
+        self.need(after.number >= before.number, FORWARD, f"round {before.number} became {after.number}")
+        if after.nodes is not before.nodes:
+            self._leases(before, after)
+        self.liveness.look(after)
+        for name in self.lost:
+            forgotten = self.fit(self.world.nodes[name]) and self.world.now - self.last_fault > outcomes.SETTLED_S
+            self.need(not forgotten, COUNTED_IN, f"{name} is lost")
+        if after.ended is not before.ended and after.ended is not None:
+            self._ended(before, after, after.ended)
+        if before.phase is after.phase and before.number == after.number:
+            return
+        self._walked(before, after)
+        self.need(before.phase is not RoundPhase.CLOSED, FINAL, f"it became {after.phase.value}")
+        sometimes.moved(self, before, after)
+        if after.number > before.number and after.ended is not None:
+            self.gathering_since = self.world.now
+            self._settled(after.ended)
+        if after.phase is RoundPhase.RUNNING:
+            self._returned(before, after)
+            self._begun(after)
+        if after.phase is RoundPhase.CLOSED:
+            self.closed = True
+            self.known_at_close = frozenset(after.nodes)
+            self.liveness.closed(after)
+            self._closed(after)
+
+    def _leases(self, before: Rendezvous, after: Rendezvous) -> None:
+        for name, seen in after.nodes.items():
+            if seen.lost and name not in self.lost:
+                self.lost.add(name)
+                self.ever_lost.add(name)
+                silent_s = self.world.nodes[name].link.silent_s()
+                enough = silent_s >= self.world.job.lease_s - READING_S
+                self.need(enough, EVICTED, f"{name} was silent for {silent_s:.3f} s")
+                if before.phase is RoundPhase.OVER:
+                    self.world.reached.note("a node was lost while its round was over")
+                self.world.reached.note("a lease ran out")
+            elif not seen.lost and name in self.lost:
+                self.lost.discard(name)
+                self.world.reached.note("a lost node came back")
+
+    def _walked(self, before: Rendezvous, after: Rendezvous) -> None:
+        """Several changes of phase may follow from one event; find the way that they took."""
+        walked = self.world.reached.coordinator_edges
+        at = before.phase
+        if at is RoundPhase.RUNNING and after.ended is not before.ended:
+            walked.add((at, RoundPhase.OVER))
+            at = RoundPhase.OVER
+        if at is RoundPhase.OVER and after.number > before.number:
+            walked.add((at, RoundPhase.GATHERING))
+            at = RoundPhase.GATHERING
+        if at is not after.phase:
+            self.need((at, after.phase) in EDGES, "every change of phase is listed", f"{at} became {after.phase}")
+            walked.add((at, after.phase))
+
+    def _ended(self, before: Rendezvous, after: Rendezvous, ending: Ending) -> None:
+        self.over.add(ending.round)
+        if ending.kind is EndKind.ARRIVAL:
+            self.world.reached.note("an arrival ended a round")
+            full = len(before.members) >= self.world.job.max_nodes or before.finishing
+            self.need(not full, UNDISTURBED, f"round {ending.round} was ended because {ending.because}")
+        was = before.ended
+        echoed = was is not None and (was.round, was.kind) == (ending.round, EndKind.FAILURE)
+        if echoed and ending.kind is EndKind.DEPARTURE:
+            self.world.reached.note("a failure turned out to be the echo of a departure")
+
+    def _settled(self, ending: Ending) -> None:
+        self.endings[ending.round] = ending
+        self.world.reached.note(f"a {ending.kind.value} was settled")
+        if not ending.charged:
+            return
+        self.need(ending.kind is EndKind.FAILURE, CHARGED, f"round {ending.round} charged a {ending.kind.value}")
+        failed = ending.round in self.world.nodes[ending.charged].nursery.failed
+        self.need(failed, CHARGED, f"{ending.charged} was charged for round {ending.round}")
+        origin, how = self.causes.get(ending.round, ("", "failure"))
+        self.need(
+            how != "departure", CHARGED, f"{ending.charged} was charged for round {ending.round}, which {origin} left"
+        )
+
+    def _begun(self, after: Rendezvous) -> None:
+        job, members = self.world.job, after.members
+        for name in self.placed - self.lost:
+            node = self.world.nodes[name]
+            unaware = not node.done and node.state.phase is Phase.JOINING and node.state.round < self.newest
+            self.need(not unaware, FENCED, f"{name} may yet start round {self.newest}, {after.number} begins")
+        self.newest = after.number
+        self.placed = {member.node for member in members}
+        offset = 0
+        for index, member in enumerate(members):
+            right = member.group_rank == index and member.rank_offset == offset
+            self.need(right, DENSE, f"{member.name} has {member} in round {after.number}")
+            self.need(member.nproc == self.world.nodes[member.node].nproc, DENSE, f"{member} has another nproc")
+            offset += member.nproc
+        self.need(len({m.node for m in members}) == len(members), DENSE, f"a node is twice in {members}")
+        self.need(job.min_nodes <= len(members) <= job.max_nodes, SIZED, f"round {after.number} has {len(members)}")
+        for node in self.world.nodes.values():
+            live = node.nursery.live and node.nursery.round < after.number and not _gave_up(node.state.verdict)
+            holds = not live or node.ident in self.lost or node.done
+            self.need(holds, FENCED, f"{node.ident} has workers of round {node.nursery.round}, {after.number} begins")
+        self._mastered(after)
+        sometimes.begun(self.world, after)
+        bound = 2 + 2 * (self.faults + self.failures + len(self.world.nodes))
+        self.need(after.number <= bound, BOUNDED, f"round {after.number} began")
+
+    def _mastered(self, after: Rendezvous) -> None:
+        offered = after.nodes[after.members[0].node].record
+        master = (after.master_addr, after.master_port)
+        self.need(master == (offered.addr, offered.port), FRESH, f"round {after.number} has {master}")
+        unheard = after.members[0].node in self.ever_lost  # nobody could tell it that its place was used
+        self.need(master not in self.masters or unheard, FRESH, f"round {after.number} has {master} again")
+        self.masters.add(master)
+
+    def _returned(self, before: Rendezvous, after: Rendezvous) -> None:
+        placed = after.last_ranks()
+        waited = (after.nodes[seen.record.node] for seen in before.candidates())
+        here = {seen.record.node for seen in waited if not seen.lost and seen.record.state is NodeState.WAITING}
+        ready = here & before.last_ranks().keys()
+        fresh = placed.keys() - before.last_ranks()
+        self.need(not fresh or ready <= placed.keys(), RETURNED, f"{sorted(fresh)} have places, {sorted(ready)} waited")
+
+    def _closed(self, after: Rendezvous) -> None:
+        outcome = after.outcome or Outcome.FAILED
+        self.world.reached.note(f"the job {outcome.value}")
+        outcomes.JUDGES[outcome](self, after)
+
+    def announced(self, word: Round) -> None:
+        self.need(len(self.said) + 1 == word.version, SAID, f"version {word.version} follows {len(self.said)}")
+        self.said[word.version] = word
+
+    def fit(self, node: SimNode) -> bool:
+        return not node.done and not node.frozen and node.link.opened and node.link.up
+
+    # -- a node ----------------------------------------------------------------------------------------------------
+
+    def stepped(self, node: SimNode, before: Node, event: agent_events.Event, effects: tuple[object, ...]) -> None:
+        after = node.state
+        self.need(after.round >= before.round, FORWARD, f"{node.ident} went from {before.round} to {after.round}")
+        if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
+            self.disturbed(before.round, node.ident, "departure")
+        if before.verdict is None and after.verdict is not None and self._store_was_away(node):
+            self.cut_off.add(node.ident)
+        if isinstance(event, agent_events.RoundSeen):
+            word = event.round
+            self.need(self.said.get(word.version) == word, SAID, f"{node.ident} heard {word}")
+            held = before.seen.version if before.seen is not None else 0
+            self.need(word.version > held, FORWARD, f"{node.ident} went from version {held} to {word.version}")
+        if _gave_up(after.verdict) and not _gave_up(before.verdict):
+            stuck = any(worker.unkillable for worker in node.nursery.live.values())
+            self.need(stuck, STUCK, f"{node.ident} gives up: {after.because}")
+        sometimes.stepped(self.world.reached, before, event, after)
+        if after.phase is before.phase:
+            return
+        self.world.reached.agent_edges.add((before.phase, after.phase))
+        if after.phase is Phase.FINISHED and self.first_finish is None:
+            self.first_finish = self.world.now
+        if after.finished and not before.finished and self.first_finish is None:
+            self.first_finish = self.world.now
+
+    def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
+        running = effect.round
+        placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
+        self.need(placed and self.said.get(running.version) == running, PLACED, f"{node.ident} starts {running}")
+        shape = (running.members, running.master_addr, running.master_port)
+        held = self.shapes.setdefault(running.number, shape)
+        self.need(held == shape, AGREED, f"{node.ident} starts round {running.number} as {shape}, another as {held}")
+        self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")
+        late = running.number < self.newest and node.ident not in self.ever_lost
+        self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.newest} has begun")
+        owed = sum(1 for e in self.endings.values() if e.charged == node.ident and e.round < running.number)
+        right = effect.restart_count == owed or (effect.restart_count < owed and node.ident in self.ever_lost)
+        self.need(right, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
+        limit = self.world.job.max_restarts
+        self.need(owed <= limit, COUNTED, f"{node.ident} was charged {owed} of {limit}")
+        sometimes.starts(self, effect)
+
+    def stops(self, node: SimNode) -> None:
+        if not node.nursery.live:
+            return
+        number = node.nursery.round
+        own = number in node.nursery.failed
+        holds = own or node.ident in self.cut_off or number in self.over or self.closed or node.ident in self.asked
+        self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")
+
+    def _store_was_away(self, node: SimNode) -> bool:
+        since = node.link.away_since
+        return since is not None and self.world.now - since >= self.world.job.store_grace_s - 1e-6
+
+    def concluded(self, node: SimNode, verdict: Verdict) -> None:
+        code = verdict.exit_code
+        self.world.reached.note(f"exit status {code}")
+        self.liveness.concluded(node, verdict)
+        clean = node.state.finished and node.nursery.clean.get(node.state.round) == node.nproc
+        kept = not clean or code == 0 or node.ident in self.asked or _gave_up(verdict)
+        self.need(kept, KEPT, f"{node.ident} exits {code}: {verdict.because}")
+        if code == 0:
+            self._truthful(node, verdict)
+        else:
+            self.need(self._deserved(node, verdict), CODED, f"{node.ident} exits {code}: {verdict.because}")
+        gave_up = _gave_up(verdict)
+        if gave_up:
+            self.world.reached.note("workers would not die")
+        self.need(not node.nursery.busy or gave_up, BURIED, f"{node.ident} ends with workers")
+        serves = node.host and not isinstance(self.world.store, EtcdFace)
+        if serves and not (node.ident in self.asked or code == 80):
+            known = self.known_at_close
+            others = [n for n in self.world.nodes.values() if not n.done and n is not node and n.ident in known]
+            left = [n.ident for n in others if n.ident not in self.lost and n.state.phase is not Phase.ENDING]
+            self.need(not left, HOSTED, f"{left} still need it")
+
+    def _truthful(self, node: SimNode, verdict: Verdict) -> None:
+        state = node.state
+        clean = state.round > 0 and node.nursery.clean.get(state.round) == node.nproc
+        rendezvous = self.world.rendezvous
+        succeeded = rendezvous is not None and rendezvous.outcome is Outcome.SUCCEEDED
+        spare = succeeded and rendezvous is not None and node.ident not in rendezvous.last_ranks()
+        if spare and not clean:
+            self.world.reached.note("a spare was not needed")
+        self.need(clean or spare, TRUTHFUL, f"{node.ident} exits 0: {verdict.because}")
+
+    def _deserved(self, node: SimNode, verdict: Verdict) -> bool:
+        rendezvous = self.world.rendezvous
+        outcome = rendezvous.outcome if rendezvous is not None else None
+        code = verdict.exit_code
+        if code == 1:
+            return outcome is Outcome.FAILED or _gave_up(verdict)
+        if code == 76:
+            waited = self.world.now - node.joined_at >= self.world.job.join_timeout_s
+            spare = node.state.spare_until is not None and node.clock() >= node.state.spare_until and waited
+            if spare:
+                self.world.reached.note("a spare gave up")
+            return spare or outcome in (Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED)
+        if code == 80:
+            return not node.link.opened or node.ident in self.cut_off
+        if code == 82:
+            return outcome is Outcome.UNFINISHED
+        if code == 2:
+            return node.place_fails or outcome is Outcome.MISCONFIGURED
+        return code in (75, 143) and node.ident in self.asked
+
+
+def _gave_up(verdict: Verdict | None) -> bool:
+    return verdict is not None and "would not die" in verdict.because

@@ -1,0 +1,83 @@
+"""What must hold, each in one sentence: the one that a violation begins with.
+
+S1-S14 (nothing bad ever happens, checked after every event) and L1-L9 (something good happens in time, once faults
+stop) are the two lists that the protocol was made for; `ANSWERS` says which of these sentences answer to which of them.
+"""
+
+from __future__ import annotations
+
+AGREED = "all nodes that start a round hold the same members, ranks and master"
+DENSE = "ranks are 0 to W-1, each given once, in the order of the nodes"
+SIZED = "a round has at least min_nodes and at most max_nodes"
+EMPTY = "no worker of an earlier round lives on a node that starts the next"
+FENCED = "no round begins while a live node that is not lost has workers of an earlier one, or may yet start them"
+FORWARD = "round numbers and versions never go back"
+FINAL = "a closed rendezvous stays closed, with the same outcome"
+TRUTHFUL = "exit status 0 means that this node's workers all exited 0, or that it was a spare of a job that succeeded"
+CODED = "the exit status is the one that docs/exit-codes.md gives to what happened"
+CHARGED = "only a node whose own worker failed in the round is charged, and never for a change of membership"
+COUNTED = "a node has used exactly the restarts that were charged to it"
+UNDISTURBED = "a round that is full, or whose first nodes have finished, is not ended by an arrival"
+LISTED = (
+    "workers are stopped only for a reason: own failure, end of the round, close, a request, the store lost, leftovers"
+)
+SUCCESS = "a job succeeds only when all workers of every member of its last round exited 0"
+SPENT = "a job fails only when a budget is spent, or too few remain once some have finished"
+TIMELY = "gathering times out only when fewer than min_nodes are there"
+CLASHING = "a job cannot begin only when two nodes claim one static rank, or one claims none that there is"
+DESERTED = "a job is abandoned only when nobody who could go on is left"
+PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
+HOSTED = "the host serves the store until every other node has ended or is lost, unless it is told twice to stop"
+BURIED = "an agent ends with no worker left, except those that it says would not die"
+COUNTED_IN = "a node that is there and reaches the store is not lost for long"
+BOUNDED = "the number of rounds is bounded by what happened"
+ENDING = "once faults stop, every agent ends"
+SAID = "what a node hears is what the coordinator said, each version once, and nothing that was said ever changes"
+PLACED = "a node starts a round only when the coordinator said that it runs and that the node has a place in it"
+EVICTED = (
+    "a node is lost only when it was silent for a lease, of its own fault: no store that stands still evicts anybody"
+)
+LIVELY = "no job goes in circles without time passing"
+DRAINED = "the events of a finished job run out"
+BEGUN = "once faults stop, a round begins soon when enough nodes wait for one and nobody still stops workers"
+PROMOTED = "once faults stop, nodes that wait are taken in soon when the running round has room"
+TOLD = "once faults stop, a node whose round is over learns of it soon"
+PROMPT = "once the rendezvous is closed, every node that can hear of it ends within its grace and a little more"
+IMPATIENT = "a spare gives up when the join timeout is over"
+BARRED = "the finalisation barrier ends no later than its length and a little more after the first node finished"
+FRESH = "every round has a master of its own: the place that group rank 0 prepared for it, and no earlier round had"
+RETURNED = "nobody new takes the place of a member of the last round that is ready to come back"
+OBEYED = "a node that is asked to stop ends within its workers' grace and a little more"
+KEPT = "a node whose workers all exited 0 exits 0, however the others end"
+STUCK = "a node gives up only on workers that SIGKILL does not end"
+UNHURRIED = "gathering times out no earlier than the join timeout"
+GIVEN_UP = "a node that lost the store ends within store_grace, its workers' grace and a little more"
+
+ANSWERS = {
+    "S1": (AGREED, FRESH),
+    "S2": (DENSE,),
+    "S3": (SIZED, PLACED),
+    "S4": (FENCED, EMPTY),
+    "S5": (FORWARD,),
+    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED),
+    "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
+    "S8": (EVICTED,),
+    "S9": (CHARGED, COUNTED, UNDISTURBED, RETURNED),
+    "S10": (LISTED,),
+    "S11": (SAID,),
+    "S12": (SAID,),
+    "S13": (SAID,),
+    "S14": (CODED, ENDING),
+    "L1": (BEGUN,),
+    "L2": (BEGUN, TOLD),
+    "L3": (PROMPT, BARRED, OBEYED),
+    "L4": (PROMOTED, IMPATIENT, PROMPT),
+    "L5": (BEGUN, BOUNDED),
+    "L6": (TOLD, COUNTED_IN),
+    "L7": (LISTED, GIVEN_UP, COUNTED_IN),
+    "L8": (BOUNDED, LIVELY),
+    "L9": (DRAINED, ENDING),
+}
+"""Ours differ where the protocol does: budgets are each node's own (S9), nobody acknowledges a round before it starts
+but all say that they stopped before the next (S3, S4), and the host outlives the others (L3). S13, bytes of strangers,
+is `tests/test_codec.py`'s and `tests/test_bad_input.py`'s."""

@@ -1,0 +1,389 @@
+"""Seeded bugs: each is a change to a function or a table of the protocol, and the invariants must find it.
+
+A simulator whose invariants no bug can break proves nothing. The text of a function is changed and compiled anew, and
+its code exchanged in place, so that tables which hold the function have the bug, too.
+"""
+
+from __future__ import annotations
+import __future__
+
+import functools
+import inspect
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from elastic_agent.agent import events as agent_events
+from elastic_agent.agent import handlers, inbox, leaving, moves, verdicts
+from elastic_agent.agent import machine as agent
+from elastic_agent.agent.inbox import Inbox
+from elastic_agent.agent.ladder import Ladder
+from elastic_agent.agent.state import Phase
+from elastic_agent.rendezvous import c10d, connection, driver, endings, leases, patience, ranks
+from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.rendezvous.connection import CallGuard, Connection
+from elastic_agent.rendezvous.driver import Driver
+from elastic_agent.rendezvous.state import Rendezvous, Seen
+
+from . import plan, run
+
+DRIVERS = {driver.__name__, connection.__name__, c10d.__name__, inbox.__name__}
+"""Modules whose bugs show only where production drivers run."""
+
+SEEDS = 2500
+"""Within so many a bug must be found."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in `where`, the text `right` becomes `wrong`."""
+
+    name: str
+    where: Callable[..., Any]
+    right: str
+    wrong: str
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is there. Raises LookupError if the function no longer says what is to be changed."""
+        function = _function(self.where)
+        source = textwrap.dedent(inspect.getsource(function))
+        if self.right not in source:
+            raise LookupError(f"{self.name}: {function.__qualname__} does not say {self.right!r}")
+        held = function.__code__
+        made: dict[str, Any] = {}
+        text = source.replace(self.right, self.wrong)
+        flags = __future__.annotations.compiler_flag
+        exec(compile(text, f"<{self.name}>", "exec", flags, dont_inherit=True), function.__globals__, made)
+        function.__code__ = _function(next(iter(made.values()))).__code__
+        try:
+            yield
+        finally:
+            function.__code__ = held
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """A bug in a table: what happens at `key` is what happens at another."""
+
+    name: str
+    table: Mapping[Any, Any]
+    key: Any
+    value: Any
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is there."""
+        table = self.table
+        if not isinstance(table, MutableMapping):
+            raise TypeError(f"{self.name}: the table cannot be changed")
+        held = table[self.key]
+        table[self.key] = self.value
+        try:
+            yield
+        finally:
+            table[self.key] = held
+
+
+def _function(where: object) -> FunctionType:
+    function = where.fget if isinstance(where, property) else where
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"{where!r} is no function")
+    return function
+
+
+def find(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> run.SeedFailed | None:
+    """A violation that this bug leads to; None if it goes unnoticed. First where it is most likely, and cheap."""
+    drawn = _drawn(seeds)
+    below = isinstance(mutant, Mutant) and _function(mutant.where).__module__ in DRIVERS
+    with mutant.planted():
+        for scenario in sorted(drawn, key=lambda scenario: bool(scenario.face) != below):
+            try:
+                run.play_scenario(scenario)
+            except run.SeedFailed as failed:
+                return failed
+    return None
+
+
+@functools.lru_cache(maxsize=2)
+def _drawn(seeds: int) -> list[plan.Scenario]:
+    """Without the largest: each costs as much as a hundred others."""
+    drawn = [plan.draw(seed) for seed in range(seeds)]
+    return [scenario for scenario in drawn if scenario.job.max_nodes < plan.MANY]
+
+
+def report() -> int:
+    """Plant each, and say which is found by what; 0 if enough are."""
+    found = 0
+    for mutant in MUTANTS:
+        began = time.monotonic()
+        failed = find(mutant)
+        found += failed is not None
+        by = "NOT FOUND" if failed is None else f"seed {failed.scenario.seed}: {failed.what}"
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {by}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{found} of {len(MUTANTS)} found\n")
+    return 0 if found >= len(MUTANTS) - MAY_ESCAPE else 1
+
+
+MAY_ESCAPE = 2
+"""How many bugs may go unnoticed."""
+
+MUTANTS: tuple[Mutant | Misplaced, ...] = (
+    # -- who is in a round
+    Mutant(
+        "min_nodes is forgotten after the first round",
+        coordinator._judge_gathering,
+        "here >= rules.min_nodes and state.number > 1",
+        "here >= 1 and state.number > 1",
+    ),
+    Mutant("last call goes on below min_nodes", coordinator._judge_last_call, "len(here) < rules.min_nodes", "False"),
+    Mutant(
+        "last call never ends", coordinator._judge_last_call, "now >= patience.last_call_ends(state, rules)", "False"
+    ),
+    Mutant("max_nodes is forgotten", ranks.choose, "[:places]", ""),
+    Mutant("newcomers go first", ranks.choose, "(returning + newcomers)", "(newcomers + returning)"),
+    Mutant("rank offsets count nodes", ranks.assign, "offset += record.nproc", "offset += 1"),
+    Mutant("a full round is ended by an arrival", coordinator._arrival, "room <= 0", "room < 0"),
+    Mutant("an arrival ends a round that is finishing", coordinator._arrival, " or state.finishing", ""),
+    Mutant("arrivals are never settled", patience.arrivals_settled, "return min(", "return 1000 + min("),
+    Mutant("the place of a node is forgotten", coordinator._note_node, "placed=old.placed if old else 0", "placed=0"),
+    Mutant(
+        "the old master port is used again",
+        coordinator._start,
+        "master_port=first.port",
+        "master_port=state.master_port or first.port",
+    ),
+    Mutant("the last rank is the master", coordinator._start, "members[0].node", "members[-1].node"),
+    # -- when a round may begin
+    Mutant("nobody is waited for", Rendezvous.owing, "if seen.owes", "if False"),
+    Mutant("the dead are waited for", Seen.owes, "not self.lost and ", ""),
+    Mutant("the lost count as waiting", Seen.waiting, "not self.lost and ", ""),
+    Mutant("the same round again", coordinator._judge_over, "number = state.number + 1", "number = state.number"),
+    # -- why a round ends
+    Mutant("a failure of an earlier round ends this one", coordinator._why_over, " and record.round == number", ""),
+    Mutant("failures go unnoticed", coordinator._why_over, "if record.failure is not None", "if False"),
+    Mutant("a lost member goes unnoticed", coordinator._why_over, "if seen.lost:", "if False:"),
+    Mutant(
+        "a goodbye goes unnoticed",
+        coordinator._why_over,
+        "if record.state in (NodeState.LEAVING, NodeState.ENDED):",
+        "if False:",
+    ),
+    Mutant(
+        "a place given up goes unnoticed",
+        coordinator._why_over,
+        "if record.state in (NodeState.STOPPING, NodeState.WAITING)",
+        "if False",
+    ),
+    # -- whose fault it was
+    Mutant(
+        "nobody is exonerated by a departure",
+        endings._final,
+        "if ending.kind is not EndKind.FAILURE or not departed:",
+        "if True:",
+    ),
+    Mutant(
+        "answers are not waited for",
+        endings._answer,
+        "if record.state is NodeState.WORKING or record.round < state.number:",
+        "if False:",
+    ),
+    Mutant("a lost member did not depart", endings._answer, 'return f"{member.name} was lost"', 'return ""'),
+    Mutant("one answer is enough", endings.settle, "return state if unanswered else", "return state if False else"),
+    Mutant("a restart too many", coordinator._judge_over, "restarts_left <= 0", "restarts_left < 0"),
+    Mutant("a restart too few", coordinator._judge_over, "restarts_left <= 0", "restarts_left <= 1"),
+    Mutant("every node is charged", moves.settle_charge, "(ended.charged == rules.node)", "bool(ended.charged)"),
+    Mutant("nobody is charged", moves.settle_charge, "(ended.charged == rules.node)", "0"),
+    Mutant("charged before it is settled", moves.settle_charge, " or seen.number <= ended.round", ""),
+    Mutant(
+        "the charge is not looked at while joining",
+        handlers.on_round_while_joining,
+        "moves.settle_charge(replace(node, seen=seen), rules, seen)",
+        "replace(node, seen=seen)",
+    ),
+    Mutant("the budget is not told", moves.publish, "rules.max_restarts - node.restarts_used", "rules.max_restarts"),
+    # -- who is alive
+    Mutant("an observer that was late judges all the same", leases._aged, "if late:", "if False:"),
+    Mutant("the lost never come back", leases._aged, "heard_at=now, lost=False)", "heard_at=now)"),
+    Mutant("a lease is short", leases._aged, ">= rules.lease_s", ">= rules.lease_s / 4"),
+    Mutant("nobody is ever lost", leases._aged, "seen.lost or now - seen.heard_at >= rules.lease_s", "seen.lost"),
+    Mutant(
+        "the lost are not listened to",
+        leases.watched,
+        "is not NodeState.ENDED",
+        "is not NodeState.ENDED and not seen.lost",
+    ),
+    # -- how a job ends
+    Mutant("one that finished is success", coordinator._judge_running, "if all(", "if any("),
+    Mutant("the barrier never ends", coordinator._judge_running, "now >= state.barrier_until", "False"),
+    Mutant(
+        "the barrier is short",
+        coordinator._judge_running,
+        "now >= state.barrier_until",
+        "now >= state.barrier_until - 2",
+    ),
+    Mutant(
+        "nobody looks when the barrier ends",
+        patience.deadline,
+        "if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:",
+        "if False:",
+    ),
+    Mutant(
+        "the join timeout never comes",
+        coordinator._judge_gathering,
+        "now >= state.since + rules.join_timeout_s",
+        "False",
+    ),
+    Mutant(
+        "the join timeout is short",
+        coordinator._judge_gathering,
+        "state.since + rules.join_timeout_s",
+        "state.since + 1.0",
+    ),
+    Mutant("the host waits for the dead", coordinator._deserted, " if not seen.lost", ""),
+    Mutant("the host waits for one", coordinator._deserted, "all(", "any("),
+    # -- what is said
+    Mutant(
+        "two words have one version", coordinator._announce, "version=state.version + 1", "version=state.version or 1"
+    ),
+    Mutant(
+        "only a change of phase is said",
+        coordinator._announce,
+        "view == replace(state.announced, because=view.because)",
+        "view.phase is state.announced.phase",
+    ),
+    Mutant("records are not numbered", moves.publish, "seq=node.seq + 1", "seq=1"),
+    Mutant("a node speaks of an earlier round", moves.publish, "round=node.round", "round=node.round - 1"),
+    # -- what a node does
+    Mutant(
+        "a round is started twice",
+        handlers.on_round_while_joining,
+        "seen.number > node.round",
+        "seen.number >= node.round",
+    ),
+    Mutant(
+        "a round starts before its place is ready",
+        handlers.on_round_while_joining,
+        "and seen.number > node.round and node.place_ready",
+        "and seen.number > node.round",
+    ),
+    Mutant(
+        "a missed round is not told",
+        handlers.on_round_while_joining,
+        "if passed > node.round and node.place_ready:",
+        "if False:",
+    ),
+    Mutant("what was said meanwhile is forgotten", handlers.on_prepared, "if node.seen is None:", "if True:"),
+    Mutant("round numbers are not looked at", handlers._still_mine, "seen.number < node.round or (", "False and ("),
+    Mutant("a round goes on for ever", handlers._still_mine, "seen.number == node.round", "True"),
+    Mutant("closed on a connection error", handlers.on_went_away, "until = now + rules.store_grace_s", "until = now"),
+    Mutant("the store's return is not noted", handlers.on_came_back, "store_lost_until=None", "store_lost_why=''"),
+    Mutant(
+        "a spare has no patience",
+        handlers.on_round_while_joining,
+        "until = now + rules.join_timeout_s",
+        "until = now + 1.0",
+    ),
+    Mutant(
+        "a spare has patience without end",
+        handlers.on_time,
+        "if node.spare_until is not None and now >= node.spare_until",
+        "if False",
+    ),
+    Mutant("finished with workers still at work", handlers.on_exited, "if node.running:", "if False:"),
+    Mutant("a worker's failure is overlooked", handlers.on_exited, "if event.failure is not None:", "if False:"),
+    Mutant("all that is gone has finished", handlers.on_gone, "if node.finished:", "if True:"),
+    Mutant(
+        "a lost nursery is nobody's failure",
+        handlers.on_nursery_lost,
+        "failures=(*node.failures, failure)",
+        "failures=node.failures",
+    ),
+    Mutant("a node that leaves comes back", moves.stop, "verdict=verdict", "verdict=None"),
+    Mutant("nobody is killed", moves.climb, "KillWorkers(),", ""),
+    Mutant("the ladder has no end", Ladder.climb, "replace(self, rung=Rung.GIVEN_UP)", "replace(self, until=now + 10)"),
+    Mutant("the host leaves first", leaving.on_written, "if node.hosting and not node.others_ended:", "if False:"),
+    Mutant("the host does not wait for its last word", leaving.on_time_while_ending, "node.hosting or ", ""),
+    Mutant("finished nodes share the blame", verdicts.of_closed, "if node.finished:", "if False:"),
+    Mutant("whatever happens is fine", verdicts.of_closed, "STATUS[outcome]", "OK"),
+    Mutant("a lost store is a failed worker", verdicts.of_store_lost, "STORE_LOST", "WORKER_FAILED"),
+    # -- drivers
+    Mutant("a broken session is used again", Connection.call, "self._session = None", "pass"),
+    Mutant("the store's return is not told", CallGuard.answered, "if was_away:", "if False:"),
+    Mutant("the store's absence is not told", CallGuard.broke, "if first:", "if False:"),
+    Mutant("a call may take for ever", CallGuard.begin, "CALL_LIMIT_S", "1000 * CALL_LIMIT_S"),
+    Mutant("a heartbeat stands still", Driver._write, "count += 1", "count = 1"),
+    Mutant("what was written is not told", Driver._put, "self._listener.record_written(record.seq)", "pass"),
+    Mutant(
+        "a record is written once, come what may",
+        Connection.call,
+        "while not self._closing.is_set():",
+        "for _ in range(1):",
+    ),
+    Mutant("the watcher forgets where it was", Driver._watch, "after, value = found", "_, value = found"),
+    Mutant("heartbeats that were read are kept back", Driver._give_orders, "if counts is not None:", "if False:"),
+    Mutant(
+        "a notification that is void stays so",
+        c10d.C10dStore.publish_node,
+        "if self._wire.create(self._keys.note(note), name) == name:",
+        "if self._wire.add(self._keys.log_head, 0):",
+    ),
+    Mutant("a notification is skipped", c10d.C10dStore.wait_nodes, "return upto, fresh", "return upto + 1, fresh"),
+    Mutant("an announcement is not headed", c10d.C10dStore.announce, "if version > newest:", "if False:"),
+    Mutant(
+        "only the first announcement is read",
+        c10d.C10dStore.wait_round,
+        "key = self._keys.round(newest)",
+        "key = self._keys.round(1)",
+    ),
+    Mutant(
+        "an announcement said again is refused",
+        c10d.C10dStore.announce,
+        "if holds != value:",
+        "if holds != value or version <= newest:",
+    ),
+    Mutant("overtaken words are heard", Inbox.round_seen, "self.newest = seen.version", "self.newest = 0"),
+    # -- tables
+    Misplaced(
+        "the close goes unheard when finished",
+        agent.TRANSITIONS,
+        (Phase.FINISHED, agent_events.RoundSeen),
+        leaving.on_nothing,
+    ),
+    Misplaced(
+        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), leaving.on_nothing
+    ),
+    Misplaced(
+        "nobody notices that workers are gone",
+        agent.TRANSITIONS,
+        (Phase.STOPPING, agent_events.WorkersGone),
+        leaving.on_nothing,
+    ),
+    Misplaced(
+        "signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), leaving.on_nothing
+    ),
+    Misplaced(
+        "a wake-up while stopping is ignored",
+        agent.TRANSITIONS,
+        (Phase.STOPPING, agent_events.DeadlineReached),
+        leaving.on_nothing,
+    ),
+    Misplaced(
+        "a stale wake-up is honoured",
+        agent.TRANSITIONS,
+        (Phase.ENDING, agent_events.DeadlineReached),
+        leaving.on_at_once,
+    ),
+    Misplaced(
+        "the coordinator's wake-ups are ignored when gathering",
+        coordinator._JUDGES,
+        coordinator.LAST_CALL,
+        coordinator._judge_gathering,
+    ),
+)

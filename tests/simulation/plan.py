@@ -1,0 +1,183 @@
+"""A seed becomes a job, its nodes, and what befalls them. Each seed draws which kinds of trouble it knows (a swarm)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from . import faults, sometimes
+from .faults import Fault
+from .workers import Habit
+from .world import Delays, Job, World
+
+FAULTS_END_S = 30.0
+"""No fault begins later, unless it waits for an announcement."""
+
+SIZES = (1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 5, 6, 8)
+FACES = (*[""] * 5, *["c10d"] * 3, *["etcd"] * 2)
+"""Straight from machine to machine, or through the production drivers and one of the stores."""
+
+MANY = sometimes.MANY
+MANY_IN = 400
+"""One seed of so many has MANY nodes."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How slow things are at most, in seconds: a machine room, or a bad day."""
+
+    local_s: float
+    network_s: float
+    dying_s: float
+
+
+@dataclass(frozen=True)
+class Founder:
+    """A node that the job is meant to have."""
+
+    name: str
+    at: float
+    nproc: int
+    wish: int | None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that a seed stands for, as data: playing it twice tells one story, playing less of it a shorter one."""
+
+    seed: int
+    job: Job
+    habit: Habit
+    pace: Pace
+    echo_chance: float
+    unequal: bool
+    face: str
+    skew_s: float
+    founders: tuple[Founder, ...]
+    faults: tuple[Fault, ...]
+
+    def lines(self) -> Iterator[str]:
+        """What is in it, for a person."""
+        yield f"seed {self.seed}, {self.job}"
+        yield f"{self.habit}, {self.pace}, echoes {self.echo_chance}"
+        yield f"store: {self.face or 'none, straight'}; clocks {self.skew_s:g} s apart"
+        yield from (
+            f"{each.name} comes at {each.at:.3f} s with {each.nproc} workers"
+            + (f", wishes for rank {each.wish}" if each.wish is not None else "")
+            for each in self.founders
+        )
+        yield from (str(fault) for fault in self.faults)
+
+
+class RandomDelays(Delays):
+    """Within the bounds of a pace."""
+
+    def __init__(self, rng: random.Random, pace: Pace) -> None:
+        self._random = rng.random
+        self._pace = pace
+
+    def local(self) -> float:
+        return self._random() * self._pace.local_s
+
+    def network(self) -> float:
+        return self._random() * self._pace.network_s
+
+    def dying(self) -> float:
+        return self._random() * self._pace.dying_s
+
+
+def draw(seed: int) -> Scenario:
+    """What this seed stands for."""
+    rng = random.Random(seed)
+    many = rng.randrange(MANY_IN) == 0
+    job = _draw_job(rng, MANY if many else rng.choice(SIZES))
+    habit = _draw_habit(rng)
+    face = "" if many else rng.choice(FACES)
+    network_s = rng.choice((0.002, 0.02, 0.3) if face else (0.002, 0.1, 2.0))
+    pace = Pace(rng.choice((0.001, 0.01, 0.3)), network_s, rng.choice((0.01, 0.5, 4.0)))
+    unequal = rng.random() < 0.3
+    return Scenario(
+        seed=seed,
+        job=job,
+        habit=habit,
+        pace=pace,
+        echo_chance=rng.choice((0.0, 0.8)),
+        unequal=unequal,
+        face=face,
+        skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
+        founders=tuple(_draw_founders(rng, job, unequal)),
+        faults=tuple(_draw_faults(rng)),
+    )
+
+
+def _draw_job(rng: random.Random, max_nodes: int) -> Job:
+    static = rng.random() < 0.04
+    return Job(
+        min_nodes=max_nodes if static else rng.randint(1, max_nodes),
+        max_nodes=max_nodes,
+        max_restarts=rng.choice((0, 1, 1, 3)),
+        grace_s=rng.choice((0.5, 3.0)),
+        join_timeout_s=rng.choice((15.0, 40.0)),
+        last_call_timeout_s=rng.choice((1.0, 6.0, 20.0)),
+        quiet_s=rng.choice((0.2, 2.0, 8.0)),
+        store_grace_s=rng.choice((2.0, 12.0)),
+        exit_barrier_s=rng.choice((4.0, 25.0)),
+        connect_timeout_s=rng.choice((3.0, 10.0)),
+        static=static,
+    )
+
+
+def _draw_habit(rng: random.Random) -> Habit:
+    return Habit(
+        work_s=rng.choice((1.0, 8.0, 20.0)),
+        spread_s=rng.choice((0.1, 1.0, 15.0)),
+        start_fails=rng.choice((0.0, 0.0, 0.0, 0.05)),
+        ignores_term=rng.choice((0.0, 0.0, 0.4)),
+        unkillable=rng.choice((0.0, 0.0, 0.5)),
+        lingers=rng.choice((0.0, 0.0, 0.5)),
+    )
+
+
+def _draw_founders(rng: random.Random, job: Job, unequal: bool) -> Iterator[Founder]:
+    spares = 0 if job.static else rng.choice((0, 0, 0, 1, 2)) - rng.choice((0, 0, 1, 1))
+    apart_s = rng.choice((0.01, 1.0, 5.0))
+    clash = job.static and rng.random() < 0.5
+    for index in range(max(1, job.max_nodes + spares)):
+        nproc = rng.randint(1, 3) if unequal else 2
+        wish = rng.randrange(4) if rng.random() < 0.1 else None
+        if job.static:
+            wish = 0 if clash else index
+        yield Founder(f"n{index}", index and rng.random() * apart_s, nproc, wish)
+
+
+def _draw_faults(rng: random.Random) -> Iterator[Fault]:
+    until_s = rng.choice((2.0, 6.0, FAULTS_END_S, FAULTS_END_S))
+    often = [*faults.KINDS, "worker_fails", "worker_fails"]
+    kinds = [kind for kind in often if rng.random() < 0.6] or ["worker_fails"]
+    at, after = 0.0, 0
+    for ident in range(rng.choice((0, 0, 1, 1, 2, 3, 4, 6))):
+        if not ident or rng.random() < 0.75:  # else at the same time as the one before
+            after = rng.randint(1, 8) if rng.random() < 0.3 else 0
+            at = rng.random() * 0.3 if after else rng.uniform(0.0, until_s)
+        yield Fault(ident, at, rng.choice(kinds), rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def build(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
+    """The world of a scenario, with everything that will befall it already scheduled."""
+    rng = random.Random(scenario.seed ^ 0x5EED)
+    world = World(scenario.job, rng, RandomDelays(rng, scenario.pace), log, face=scenario.face, skew_s=scenario.skew_s)
+    world.echo_chance = scenario.echo_chance
+    for founder in scenario.founders:
+        if founder.at:
+            world.at(founder.at, _comes, world, scenario, founder)
+        else:
+            _comes(world, scenario, founder)
+    for fault in scenario.faults:
+        faults.schedule(world, scenario, fault)
+    return world
+
+
+def _comes(world: World, scenario: Scenario, founder: Founder) -> None:
+    world.checkers.last_fault = world.now
+    world.join(founder.name, founder.nproc, scenario.habit, founder.wish)

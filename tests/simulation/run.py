@@ -1,0 +1,103 @@
+"""Play seeds. A seed's job runs until every agent has ended; then its outcome is judged, and a failure made small."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+from . import invariants, plan
+from .checkers import Violation
+from .plan import Scenario
+from .world import Reached, World
+
+MOST_EVENTS = 400_000
+"""No job of any seed comes near; one that does goes in circles without time passing."""
+
+DRAIN_S = 400.0
+"""After the last agent ended, until the last of what was under way must have arrived nowhere."""
+
+
+class SeedFailed(AssertionError):
+    """An invariant broke, or a machine raised. Says how to see it again."""
+
+    def __init__(self, scenario: Scenario, at: float, error: Exception) -> None:
+        again = (
+            f"make sim SEED={scenario.seed}, or PYTHONPATH=.typing python -m tests.simulation --seed {scenario.seed}"
+        )
+        super().__init__(f"seed {scenario.seed} at {at:.3f} s: {error}\nsee it with its trace: {again}")
+        self.scenario = scenario
+        self.what = (
+            f"{type(error).__name__}: {str(error).split(';')[0]}" if isinstance(error, Violation) else repr(error)
+        )
+        """Which invariant broke, without the particulars: what stays the same while the failure is made small."""
+
+
+def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
+    """One job, to its end. Raises SeedFailed."""
+    return play_scenario(plan.draw(seed), log)
+
+
+def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
+    """As `play`, of a scenario that need not be all of its seed's."""
+    world = plan.build(scenario, log)
+    try:
+        _to_the_end(world)
+    except Exception as error:
+        raise SeedFailed(scenario, world.now, error) from error
+    return world
+
+
+def _to_the_end(world: World) -> None:
+    job = world.job
+    world.most_events = MOST_EVENTS
+    world.run(plan.FAULTS_END_S + 25.0)
+    patience = 3 * (job.join_timeout_s + job.exit_barrier_s + job.grace_s + 40.0)
+    world.run(world.now + patience, until_over=True)
+    left = [f"{n.ident} is {n.state.phase.value}: {n.state.because}" for n in world.nodes.values() if not n.done]
+    world.checkers.need(world.over, invariants.ENDING, "; ".join(left))
+    world.run(world.now + DRAIN_S)
+    world.checkers.need(not world.waiting, invariants.DRAINED, f"{world.waiting} events are still to come")
+
+
+def play_many(seeds: Iterable[int]) -> Reached:
+    """All of these; returns what they came across. Raises SeedFailed at the first that fails, made small."""
+    reached = Reached()
+    for seed in seeds:
+        try:
+            reached.merge(play(seed).reached)
+        except SeedFailed as failed:
+            raise smallest(failed) from failed
+    return reached
+
+
+def smallest(failed: SeedFailed) -> SeedFailed:
+    """The same failure with as few faults and nodes as still lead to it: dropped one by one while it stays."""
+    while (smaller := next(_still_failing(failed), None)) is not None:
+        failed = smaller
+    told = "\n".join(failed.scenario.lines())
+    small = SeedFailed(failed.scenario, 0.0, failed)
+    small.args = (f"{failed}\nas small as it gets:\n{told}",)
+    small.what = failed.what
+    return small
+
+
+def _still_failing(failed: SeedFailed) -> Iterator[SeedFailed]:
+    for less in _with_less(failed.scenario):
+        try:
+            play_scenario(less)
+        except SeedFailed as smaller:
+            if smaller.what == failed.what:
+                yield smaller
+
+
+def _with_less(scenario: Scenario) -> Iterator[Scenario]:
+    """Everything that is this scenario with one thing fewer, or simpler."""
+    for drop in reversed(scenario.faults):
+        yield dataclasses.replace(scenario, faults=tuple(each for each in scenario.faults if each is not drop))
+    for gone in scenario.founders[:0:-1]:
+        yield dataclasses.replace(scenario, founders=tuple(each for each in scenario.founders if each is not gone))
+    if scenario.echo_chance:
+        yield dataclasses.replace(scenario, echo_chance=0.0)
+    quick = plan.Pace(0.001, 0.002, 0.01)
+    if scenario.pace != quick:
+        yield dataclasses.replace(scenario, pace=quick)

@@ -1,0 +1,168 @@
+"""The verbs of the golden stories: a job told by hand, with nothing left to chance.
+
+    job 1:2 restarts=1        the nodes it takes, and what differs from the defaults
+    join a b nproc=2          agents start; the first of all hosts the store
+    wait 5                    seconds pass
+    worker a/0 fails 3        with that exit code; `finishes` is exit code 0
+    workers a finish
+    stubborn a                its workers take no notice of SIGTERM
+    term a | leave a | kill a | freeze a | thaw a | cut a | heal a
+    nursery a dies
+
+Every verb is followed by a moment in which all that follows at once happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .node import SimNode
+from .workers import Habit
+from .world import Delays, Job, World
+
+MOMENT_S = 0.1
+
+_TIMES = {
+    "join": "join_timeout_s",
+    "barrier": "exit_barrier_s",
+    "grace": "grace_s",
+    "lease": "lease_s",
+    "store_grace": "store_grace_s",
+    "last_call": "last_call_timeout_s",
+    "quiet": "quiet_s",
+}
+
+
+class Script:
+    """One story being told. `tell` performs a verb and returns what became visible."""
+
+    def __init__(self) -> None:
+        self._world: World | None = None
+        self._lines: list[str] = []
+
+    def tell(self, line: str) -> list[str]:
+        self._lines = []
+        verb, *words = line.split()
+        if verb == "job":
+            self._world = World(_job(words), random.Random(0), Delays(), self._log)
+        else:
+            getattr(self, f"_{verb}")(*words)
+            if verb != "wait":
+                self.world.run(self.world.now + MOMENT_S)
+        return self._lines
+
+    @property
+    def world(self) -> World:
+        if self._world is None:
+            raise ValueError("a story begins with `job`")
+        return self._world
+
+    def _log(self, now: float, what: str) -> None:
+        self._lines.append(f"{now:7.1f}  {what}")
+
+    def _node(self, name: str) -> SimNode:
+        return self.world.nodes[name]
+
+    def _wait(self, seconds: str) -> None:
+        self.world.run(self.world.now + float(seconds))
+
+    def _join(self, *words: str) -> None:
+        options = dict(word.split("=") for word in words if "=" in word)
+        wish = int(options["node_rank"]) if "node_rank" in options else None
+        for name in (word for word in words if "=" not in word):
+            self.world.join(name, int(options.get("nproc", "1")), Habit(), wish)
+
+    def _worker(self, which: str, what: str, code: str = "1") -> None:
+        name, local_rank = which.split("/")
+        nursery = self._node(name).nursery
+        nursery.exit(nursery.live[int(local_rank)], 0 if what == "finishes" else int(code))
+
+    def _workers(self, name: str, what: str) -> None:
+        for local_rank in sorted(self._node(name).nursery.live):
+            self._worker(f"{name}/{local_rank}", "finishes")
+
+    def _stubborn(self, name: str) -> None:
+        for worker in self._node(name).nursery.live.values():
+            worker.ignores_term = True
+
+    def _term(self, name: str) -> None:
+        self._node(name).signal()
+
+    def _leave(self, name: str) -> None:
+        self._node(name).leave("drained")
+
+    def _kill(self, name: str) -> None:
+        self._node(name).kill()
+
+    def _freeze(self, name: str) -> None:
+        self._node(name).freeze()
+
+    def _thaw(self, name: str) -> None:
+        self._node(name).thaw()
+
+    def _cut(self, name: str) -> None:
+        self._node(name).link.cut(up=True, down=True)
+
+    def _heal(self, name: str) -> None:
+        self._node(name).link.heal()
+
+    def _nursery(self, name: str, what: str) -> None:
+        self._node(name).nursery.lose()
+
+
+def _job(words: list[str]) -> Job:
+    smallest, largest = words[0].split(":")
+    options = dict(word.split("=") for word in words[1:])
+    restarts = int(options.pop("restarts", "0"))
+    static = bool(options.pop("static", ""))
+    times = {_TIMES[name]: float(value) for name, value in options.items()}
+    return Job(min_nodes=int(smallest), max_nodes=int(largest), max_restarts=restarts, static=static, **times)
+
+
+@dataclass
+class Scene:
+    """Comments and verbs, and what they are said to lead to."""
+
+    head: list[str]
+    outcome: list[str]
+
+    @property
+    def verbs(self) -> list[str]:
+        return [line for line in self.head if line and not line.startswith("#")]
+
+
+RULE = "----"
+
+
+def read(text: str) -> list[Scene]:
+    """Scenes of a story: head, a rule, outcome, an empty line."""
+    scenes: list[Scene] = []
+    head: list[str] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line != RULE:
+            head.append(line)
+            continue
+        outcome: list[str] = []
+        for told in lines:
+            if not told:
+                break
+            outcome.append(told)
+        scenes.append(Scene(head, outcome))
+        head = []
+    if any(head):
+        scenes.append(Scene(head, []))
+    return scenes
+
+
+def retell(scenes: list[Scene], finish: Callable[[World], None]) -> str:
+    """The whole text, with what happens now as the outcome."""
+    script = Script()
+    told: list[str] = []
+    for scene in scenes:
+        outcome = [line for verb in scene.verbs for line in script.tell(verb)]
+        told += [*scene.head, RULE, *(outcome or ["nothing"]), ""]
+    finish(script.world)
+    return "\n".join(told)

@@ -1,0 +1,158 @@
+"""Situations that a run over many seeds must come across, or it tests less than it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent import events
+from elastic_agent.agent.state import Node, Phase
+from elastic_agent.rendezvous.records import EndKind, NodeState, RoundPhase
+from elastic_agent.rendezvous.state import Rendezvous
+
+if TYPE_CHECKING:
+    from .checkers import Checkers
+    from .world import Reached, World
+
+MANY = 64
+"""Nodes, in the largest job."""
+
+ENOUGH = 2000
+"""Seeds that surely come across all of it."""
+
+SOMETIMES = (
+    "a charged node restarted",
+    "a cut both ways",
+    "a departure was settled",
+    "a failure echoed",
+    "a failure turned out to be the echo of a departure",
+    "a failure was settled",
+    "a failure while others had finished",
+    "a fault while connecting",
+    "a fault while ending",
+    "a fault while finished",
+    "a fault while joining",
+    "a fault while stopping",
+    "a fault while working",
+    "a lease ran out",
+    "a lost node came back",
+    "a new node came while the job was being closed",
+    "a node came back to another rank",
+    "a node died while it stopped its workers",
+    "a node heard of the close while it stopped its workers",
+    "a node missed a round that it had a place in",
+    "a node missed an announcement",
+    "a node started a round that was already over",
+    "a node was lost while its round was over",
+    "a one-way cut",
+    "a reply was lost",
+    "a request was lost",
+    "a round began while others had finished",
+    "a round of many nodes",
+    "a round of one node",
+    "a round of unequal nodes",
+    "a second charge",
+    "a second request to stop",
+    "a spare entered",
+    "a spare gave up",
+    "a spare was not needed",
+    "a word was overtaken by the next",
+    "an arrival ended a round",
+    "etcd elected another leader",
+    "last call was called off",
+    "last call was over",
+    "the host was killed",
+    "the job abandoned",
+    "the job misconfigured",
+    "the job failed",
+    "the job join timed out",
+    "the job succeeded",
+    "the job unfinished",
+    "the nursery died at rest",
+    "the store came back",
+    "the store went away while finished",
+    "the store went away while joining",
+    "the store went away while stopping",
+    "the store went away while working",
+    "too few remained for a restart",
+    "two nodes failed in one round",
+    "workers were killed after their grace",
+    "workers would not die",
+    "exit status 0",
+    "exit status 1",
+    "exit status 2",
+    "exit status 75",
+    "exit status 76",
+    "exit status 80",
+    "exit status 82",
+    "exit status 143",
+)
+
+
+def missing(reached: Reached) -> list[str]:
+    """What should have been come across and was not."""
+    return [what for what in SOMETIMES if not reached.counts.get(what)]
+
+
+def stepped(reached: Reached, before: Node, event: events.Event, after: Node) -> None:
+    """A node took an event."""
+    if isinstance(event, events.RoundSeen):
+        if event.round.version > (before.seen.version if before.seen is not None else 0) + 1:
+            reached.note("a node missed an announcement")
+        if before.phase is Phase.STOPPING and event.round.phase is RoundPhase.CLOSED:
+            reached.note("a node heard of the close while it stopped its workers")
+        if before.phase is Phase.JOINING and after.phase is Phase.JOINING and after.round > before.round:
+            reached.note("a node missed a round that it had a place in")
+    elif isinstance(event, events.StoreWentAway):
+        reached.note(f"the store went away while {before.phase.value}")
+    elif isinstance(event, events.StoreCameBack):
+        reached.note("the store came back")
+    elif isinstance(event, events.SignalReceived) and before.verdict is not None:
+        reached.note("a second request to stop")
+    elif isinstance(event, events.NurseryLost) and before.phase in (Phase.JOINING, Phase.FINISHED):
+        reached.note("the nursery died at rest")
+    if before.is_spare and after.phase is Phase.WORKING:
+        reached.note("a spare entered")
+
+
+def starts(truth: Checkers, effect: events.StartWorkers) -> None:
+    """A node starts its workers."""
+    note = truth.world.reached.note
+    if effect.restart_count:
+        note("a charged node restarted")
+    if effect.restart_count > 1:
+        note("a second charge")
+    if effect.round.number in truth.over:
+        note("a node started a round that was already over")
+
+
+def begun(world: World, after: Rendezvous) -> None:
+    """A round began."""
+    note = world.reached.note
+    if after.finishing:
+        note("a round began while others had finished")
+    if len({member.nproc for member in after.members}) > 1:
+        note("a round of unequal nodes")
+    if len(after.members) == 1:
+        note("a round of one node")
+    if len(after.members) > MANY // 2:
+        note("a round of many nodes")
+
+
+def moved(truth: Checkers, before: Rendezvous, after: Rendezvous) -> None:
+    """The coordinator changed its phase."""
+    note = truth.world.reached.note
+    if before.phase is RoundPhase.LAST_CALL:
+        note("last call was called off" if after.phase is RoundPhase.GATHERING else "last call was over")
+    failed = after.ended is not None and after.ended.kind is EndKind.FAILURE
+    if before.phase is RoundPhase.RUNNING and before.finishing and failed:
+        note("a failure while others had finished")
+    if before.phase is RoundPhase.OVER:
+        broken = [seen for seen in after.nodes.values() if seen.record.state is NodeState.BROKEN]
+        if len(broken) > 1:
+            note("two nodes failed in one round")
+    if after.phase is RoundPhase.CLOSED and any(n.state.phase is Phase.CONNECTING for n in truth.world.nodes.values()):
+        note("a new node came while the job was being closed")
+    if after.phase is RoundPhase.RUNNING:
+        ranks = before.last_ranks()
+        if any(ranks.get(member.node, member.group_rank) != member.group_rank for member in after.members):
+            note("a node came back to another rank")

@@ -1,0 +1,253 @@
+"""The clock, the nodes, and what faults do to them. One thread, and an order of events that the seed fixes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from elastic_agent.agent import events as agent_events
+from elastic_agent.agent.state import Phase
+from elastic_agent.rendezvous import events as coordinator_events
+from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.rendezvous.records import Round, RoundPhase
+from elastic_agent.rendezvous.state import Rendezvous
+from elastic_agent.rendezvous.state import Rules as CoordinatorRules
+
+from .checkers import Checkers
+from .driven import FACES, Face
+from .invariants import LIVELY
+from .network import Store
+from .node import SimNode
+from .workers import Habit
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all nodes of a job agree on. Times in seconds."""
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    max_restarts: int = 0
+    grace_s: float = 30.0
+    join_timeout_s: float = 600.0
+    last_call_timeout_s: float = 30.0
+    quiet_s: float = 3.0
+    beat_s: float = 1.0
+    lease_s: float = 5.0
+    store_grace_s: float = 30.0
+    exit_barrier_s: float = 300.0
+    connect_timeout_s: float = 60.0
+    static: bool = False
+
+
+class Delays:
+    """How long things take: always the same, for stories."""
+
+    def local(self) -> float:
+        return 0.001
+
+    def network(self) -> float:
+        return 0.001
+
+    def dying(self) -> float:
+        return 0.01
+
+
+@dataclass
+class Reached:
+    """What the runs so far have come across: the sometimes-counters, and the changes of phase walked."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    agent_edges: set[tuple[Phase, Phase]] = field(default_factory=set)
+    coordinator_edges: set[tuple[RoundPhase, RoundPhase]] = field(default_factory=set)
+
+    def note(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def merge(self, other: Reached) -> None:
+        for what, count in other.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + count
+        self.agent_edges |= other.agent_edges
+        self.coordinator_edges |= other.coordinator_edges
+
+
+class World:
+    """One job. `at` schedules, `run` lets time pass."""
+
+    def __init__(
+        self,
+        job: Job,
+        rng: random.Random,
+        delays: Delays,
+        log: Callable[[float, str], None] | None = None,
+        *,
+        face: str = "",
+        skew_s: float = 0.0,
+    ) -> None:
+        """`face`: of the store behind the production drivers; empty: none of either, messages go straight.
+        `skew_s`: by how much each node's clock differs from the one before."""
+        self.job = job
+        self.rng = rng
+        self.delays = delays
+        self.log = log
+        self.now = 0.0
+        self.ended = 0
+        """How many agents have."""
+        self.most_events = 10**9
+        self.upon: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
+        """What happens when the coordinator announces a version: delay, function, arguments."""
+        self.pids = 100
+        self._ports = 20000
+        self.echo_chance = 0.0
+        """How likely a worker's death makes its peers on another node fail, within `echo_s`."""
+        self.echo_s = 2.0
+        self.nodes: dict[str, SimNode] = {}
+        self.skew_s = skew_s
+        self.face = FACES[face](self) if face else None
+        self.store: Store | Face = self.face or Store(self)
+        self.rendezvous: Rendezvous | None = None
+        self.rules: CoordinatorRules | None = None
+        self.reached = Reached()
+        self.checkers = Checkers(self)
+        self.echoed: set[int] = set()
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._count = 0
+        self.host: SimNode
+        """The first that joined."""
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def at(self, delay: float, act: Callable[..., None], *args: object) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay, self._count, act, args))
+
+    def when(self, time: float, act: Callable[..., None], *args: object) -> None:
+        """As `at`, at this very moment of the clock."""
+        self._count += 1
+        heapq.heappush(self._heap, (time, self._count, act, args))
+
+    def run(self, until: float, *, until_over: bool = False) -> None:
+        """Let time pass up to `until`, or until every agent has ended."""
+        with self._pretend():
+            self._run(until, until_over)
+
+    def _pretend(self) -> AbstractContextManager[None]:
+        return self.face.pretend() if self.face is not None else nullcontext()
+
+    def _run(self, until: float, until_over: bool) -> None:
+        heap, pop = self._heap, heapq.heappop
+        began = self._count
+        while heap and heap[0][0] <= until:
+            self.now, _, act, args = pop(heap)
+            act(*args)
+            if until_over and self.ended == len(self.nodes):
+                return
+            if self._count - began > self.most_events:
+                self.checkers.need(False, LIVELY, f"{self._count - began} things happened by {self.now:.3f} s")
+        self.now = max(self.now, until)
+
+    @property
+    def waiting(self) -> int:
+        """How many events are still to come."""
+        return len(self._heap)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def join(self, ident: str, nproc: int = 1, habit: Habit | None = None, wish: int | None = None) -> SimNode:
+        """A node starts its agent. The first one hosts the store."""
+        with self._pretend():
+            return self._join(ident, nproc, habit, wish)
+
+    def _join(self, ident: str, nproc: int, habit: Habit | None, wish: int | None) -> SimNode:
+        node = SimNode(self, ident, not self.nodes, nproc, habit or Habit(), wish)
+        self.nodes[ident] = node
+        if node.host:
+            self.host = node
+            self.rules = CoordinatorRules(
+                own=ident,
+                min_nodes=self.job.min_nodes,
+                max_nodes=self.job.max_nodes,
+                join_timeout_s=self.job.join_timeout_s,
+                last_call_timeout_s=self.job.last_call_timeout_s,
+                quiet_s=self.job.quiet_s,
+                beat_s=self.job.beat_s,
+                lease_s=self.job.lease_s,
+                exit_barrier_s=self.job.exit_barrier_s,
+                static=self.job.static,
+            )
+            self.rendezvous = Rendezvous(since=node.clock())
+        node.begin()
+        return node
+
+    @property
+    def over(self) -> bool:
+        return self.ended == len(self.nodes)
+
+    def fresh_port(self) -> int:
+        self._ports += 1
+        return self._ports
+
+    def disturbed(self, number: int, node: SimNode, how: str) -> None:
+        self.checkers.disturbed(number, node.ident, how)
+
+    def echo(self, origin: SimNode, number: int) -> None:
+        """Workers of one round talk to each other: when one dies, others may fail of it."""
+        if number in self.echoed:
+            return
+        self.echoed.add(number)
+        for node in self.nodes.values():
+            peer = node is not origin and node.nursery.round == number and node.nursery.live
+            if peer and self.rng.random() < self.echo_chance:
+                self.at(self.rng.uniform(0.001, self.echo_s), self._echoed, node, number)
+
+    def _echoed(self, node: SimNode, number: int) -> None:
+        live = [worker for worker in node.nursery.live.values() if not worker.unkillable]
+        if live and node.nursery.round == number:
+            self.reached.note("a failure echoed")
+            node.nursery.exit(self.rng.choice(live), 1)
+
+    # -- the coordinator -------------------------------------------------------------------------------------------
+
+    def coordinate(self, event: coordinator_events.Event) -> None:
+        self.host.deliver(self.coordinate_now, event)
+
+    def coordinate_now(self, event: coordinator_events.Event) -> None:
+        if self.rendezvous is None or self.rules is None or self.host.done:
+            return
+        before = self.rendezvous
+        made = coordinator.step(before, event, self.host.clock(), self.rules)
+        self.rendezvous = made.state
+        self.checkers.coordinated(before, made.state)
+        for effect in made.effects:
+            if isinstance(effect, coordinator_events.Announce):
+                self._announce(effect.round)
+            elif isinstance(effect, coordinator_events.ReadBeats):
+                self.host.link.read_beats(effect.nodes)
+            elif isinstance(effect, coordinator_events.WakeAt):
+                self.at(
+                    max(0.0, effect.when - self.host.clock()), self.coordinate, coordinator_events.DeadlineReached()
+                )
+            else:
+                self.host.tell(agent_events.OthersEnded())
+
+    def _announce(self, word: Round) -> None:
+        if self.log is not None:
+            self.log(self.now, f"coordinator: {describe(word)}")
+        self.checkers.announced(word)
+        self.host.link.announce(word)
+        for delay, act, args in self.upon.pop(word.version, ()):
+            self.at(delay, act, *args)
+
+
+def describe(word: Round) -> str:
+    """A round in one line."""
+    members = " ".join(
+        f"{m.name}:{m.rank_offset}" + (f"-{m.rank_offset + m.nproc - 1}" if m.nproc > 1 else "") for m in word.members
+    )
+    outcome = f" {word.outcome.value}" if word.outcome else ""
+    finishing = " finishing" if word.finishing and word.outcome is None else ""
+    charged = f", {word.ended.charged} charged" if word.ended and word.ended.charged else ""
+    return f"round {word.number} {word.phase.value}{outcome}{finishing} [{members}]{charged}: {word.because}"

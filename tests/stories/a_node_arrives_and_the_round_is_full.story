@@ -1,0 +1,57 @@
+# Nothing is torn down: the spare waits, looks on, and enters when a place frees.
+job 2:2 join=60
+join a b
+join c
+wait 5
+----
+    0.0  a joining: the store answers
+    0.0  b joining: the store answers
+    0.0  a joining: waiting for a place in a round
+    0.0  b joining: waiting for a place in a round
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
+    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
+    0.0  a starts ranks 0 to 0
+    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
+    0.0  b starts ranks 1 to 1
+    0.1  c joining: the store answers
+    0.1  c joining: round 1 runs without this node, which waits as a spare, for up to 60 s
+    0.1  c joining: waiting for a place in a round
+
+term b
+wait 1
+----
+    5.2  b is asked to stop
+    5.2  b stopping: the agent was stopped by signal 15
+    5.2  b signal 15 to its workers
+    5.2  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
+    5.2  a stopping: round 1 is over: b left: the agent was stopped by signal 15
+    5.2  a signal 15 to its workers
+    5.2  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
+    5.2  b ending: the agent was stopped by signal 15
+    5.2  b ended: the agent was stopped by signal 15
+    5.2  b exits 143
+    5.2  a joining: workers of round 1 are gone
+    5.2  a joining: waiting for a place in a round
+    5.2  coordinator: round 2 running [a:0 c:1]: every place is taken
+    5.2  a working: round 2 begins with 2 nodes, group rank 0: every place is taken
+    5.2  a starts ranks 0 to 0
+    5.2  c working: round 2 begins with 2 nodes, group rank 1: every place is taken
+    5.2  c starts ranks 1 to 1
+
+workers a finish
+workers c finish
+wait 1
+----
+    6.3  a stopping: all workers of this node exited 0
+    6.3  a finished: all workers of this node exited 0
+    6.3  coordinator: round 2 running finishing [a:0 c:1]: every place is taken
+    6.4  c stopping: all workers of this node exited 0
+    6.4  c finished: all workers of this node exited 0
+    6.4  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
+    6.4  a ending: this node's workers all finished: all nodes of round 2 finished
+    6.4  c ending: this node's workers all finished: all nodes of round 2 finished
+    6.4  c ended: this node's workers all finished: all nodes of round 2 finished
+    6.4  c exits 0
+    6.4  a ended: this node's workers all finished: all nodes of round 2 finished
+    6.4  a exits 0

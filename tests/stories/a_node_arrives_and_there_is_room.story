@@ -1,0 +1,60 @@
+# The round waits three quiet seconds for more of the burst, then ends once for all of them; nobody is charged.
+job 1:4
+join a
+wait 3
+----
+    0.0  a joining: the store answers
+    0.0  a joining: waiting for a place in a round
+    0.0  coordinator: round 1 last call []: 1 node here, 4 may come: last call
+    0.0  a joining: round 1 is last call: 1 node here, 4 may come: last call
+    3.0  coordinator: round 1 running [a:0]: last call is over with 1 node
+    3.0  a working: round 1 begins with 1 node, group rank 0: last call is over with 1 node
+    3.0  a starts ranks 0 to 0
+
+join b
+wait 1
+join c
+wait 3
+----
+    3.1  b joining: the store answers
+    3.1  b joining: round 1 runs without this node, which waits for the next, for up to 600 s
+    3.1  b joining: waiting for a place in a round
+    4.2  c joining: the store answers
+    4.2  c joining: round 1 runs without this node, which waits for the next, for up to 600 s
+    4.2  c joining: waiting for a place in a round
+    7.2  coordinator: round 1 over [a:0]: b, c arrived and there is room
+    7.2  a stopping: round 1 is over: b, c arrived and there is room
+    7.2  a signal 15 to its workers
+    7.2  coordinator: round 1 over [a:0]: b, c arrived and there is room
+    7.2  a joining: workers of round 1 are gone
+    7.2  a joining: waiting for a place in a round
+    7.2  coordinator: round 2 running [a:0 b:1 c:2]: 3 nodes here, enough for min_nodes 1
+    7.2  a working: round 2 begins with 3 nodes, group rank 0: 3 nodes here, enough for min_nodes 1
+    7.2  a starts ranks 0 to 0
+    7.2  b working: round 2 begins with 3 nodes, group rank 1: 3 nodes here, enough for min_nodes 1
+    7.2  b starts ranks 1 to 1
+    7.2  c working: round 2 begins with 3 nodes, group rank 2: 3 nodes here, enough for min_nodes 1
+    7.2  c starts ranks 2 to 2
+
+workers a finish
+workers b finish
+workers c finish
+wait 1
+----
+    7.3  a stopping: all workers of this node exited 0
+    7.3  a finished: all workers of this node exited 0
+    7.3  coordinator: round 2 running finishing [a:0 b:1 c:2]: 3 nodes here, enough for min_nodes 1
+    7.4  b stopping: all workers of this node exited 0
+    7.4  b finished: all workers of this node exited 0
+    7.5  c stopping: all workers of this node exited 0
+    7.5  c finished: all workers of this node exited 0
+    7.5  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
+    7.5  a ending: this node's workers all finished: all nodes of round 2 finished
+    7.5  b ending: this node's workers all finished: all nodes of round 2 finished
+    7.5  c ending: this node's workers all finished: all nodes of round 2 finished
+    7.5  b ended: this node's workers all finished: all nodes of round 2 finished
+    7.5  b exits 0
+    7.5  c ended: this node's workers all finished: all nodes of round 2 finished
+    7.5  c exits 0
+    7.5  a ended: this node's workers all finished: all nodes of round 2 finished
+    7.5  a exits 0

@@ -1,0 +1,42 @@
+# b dies, and a's worker fails because its connection broke. That must not be charged to a: it has no restart to give,
+# and goes on nevertheless.
+job 1:2 restarts=0
+join a b
+----
+    0.0  a joining: the store answers
+    0.0  b joining: the store answers
+    0.0  a joining: waiting for a place in a round
+    0.0  b joining: waiting for a place in a round
+    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
+    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
+    0.0  a starts ranks 0 to 0
+    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
+    0.0  b starts ranks 1 to 1
+
+kill b
+worker a/0 fails 1
+----
+    0.1  b is killed with signal 9
+    0.2  a stopping: worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
+    0.2  a signal 15 to its workers
+    0.2  a joining: workers of round 1 are gone
+    0.2  a joining: waiting for a place in a round
+    0.2  coordinator: round 1 over [a:0 b:1]: worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
+
+# a waits to hear whose fault it was. b's silence is the answer.
+wait 6
+----
+    5.0  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
+    5.0  a working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1; round 1 costs this node no restart: b was lost; then worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
+    5.0  a starts ranks 0 to 0
+
+workers a finish
+wait 1
+----
+    6.3  a stopping: all workers of this node exited 0
+    6.3  a finished: all workers of this node exited 0
+    6.3  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
+    6.3  a ending: this node's workers all finished: all nodes of round 2 finished
+    6.3  a ended: this node's workers all finished: all nodes of round 2 finished
+    6.3  a exits 0

@@ -1,0 +1,69 @@
+# A worker fails and the budget is above 0: this agent charges itself one restart, a new round begins, the other agent's
+# workers are stopped and restarted, its budget untouched.
+job 2:2 restarts=1
+join a b
+----
+    0.0  a joining: the store answers
+    0.0  b joining: the store answers
+    0.0  a joining: waiting for a place in a round
+    0.0  b joining: waiting for a place in a round
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
+    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
+    0.0  a starts ranks 0 to 0
+    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
+    0.0  b starts ranks 1 to 1
+
+worker b/0 fails 3
+----
+    0.1  b stopping: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.1  b signal 15 to its workers
+    0.1  b joining: workers of round 1 are gone
+    0.1  b joining: waiting for a place in a round
+    0.1  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.1  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.1  a signal 15 to its workers
+    0.1  coordinator: round 1 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.1  a joining: workers of round 1 are gone
+    0.1  a joining: waiting for a place in a round
+    0.1  coordinator: round 2 running [a:0 b:1], b charged: every place is taken
+    0.1  a working: round 2 begins with 2 nodes, group rank 0: every place is taken
+    0.1  a starts ranks 0 to 0
+    0.1  b working: round 2 begins with 2 nodes, group rank 1: every place is taken
+    0.1  b starts ranks 1 to 1
+
+# b has spent its restart. a has not: its worker may fail and be restarted.
+worker a/0 fails 4
+----
+    0.2  a stopping: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
+    0.2  a signal 15 to its workers
+    0.2  a joining: workers of round 2 are gone
+    0.2  a joining: waiting for a place in a round
+    0.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
+    0.2  b stopping: round 2 is over: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
+    0.2  b signal 15 to its workers
+    0.2  coordinator: round 2 over [a:0 b:1], a charged: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
+    0.2  b joining: workers of round 2 are gone
+    0.2  b joining: waiting for a place in a round
+    0.2  coordinator: round 3 running [a:0 b:1], a charged: every place is taken
+    0.2  a working: round 3 begins with 2 nodes, group rank 0: every place is taken
+    0.2  a starts ranks 0 to 0
+    0.2  b working: round 3 begins with 2 nodes, group rank 1: every place is taken
+    0.2  b starts ranks 1 to 1
+
+workers a finish
+workers b finish
+wait 1
+----
+    0.3  a stopping: all workers of this node exited 0
+    0.3  a finished: all workers of this node exited 0
+    0.3  coordinator: round 3 running finishing [a:0 b:1], a charged: every place is taken
+    0.4  b stopping: all workers of this node exited 0
+    0.4  b finished: all workers of this node exited 0
+    0.4  coordinator: round 3 closed succeeded [], a charged: all nodes of round 3 finished
+    0.4  a ending: this node's workers all finished: all nodes of round 3 finished
+    0.4  b ending: this node's workers all finished: all nodes of round 3 finished
+    0.4  b ended: this node's workers all finished: all nodes of round 3 finished
+    0.4  b exits 0
+    0.4  a ended: this node's workers all finished: all nodes of round 3 finished
+    0.4  a exits 0

@@ -1,0 +1,74 @@
+# Shorter than the lease: nobody notices.
+job 1:2
+join a b
+----
+    0.0  a joining: the store answers
+    0.0  b joining: the store answers
+    0.0  a joining: waiting for a place in a round
+    0.0  b joining: waiting for a place in a round
+    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
+    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
+    0.0  a starts ranks 0 to 0
+    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
+    0.0  b starts ranks 1 to 1
+
+cut b
+wait 4
+heal b
+wait 10
+----
+nothing
+
+# Longer than the lease, shorter than store_grace: b's workers go on all the while, but a re-forms without it. When b is
+# back it learns so, stops its workers, and comes back as a newcomer. Nobody is charged.
+cut b
+wait 12
+----
+   19.3  b working: the store does not answer (no answer within 5 s); workers go on for up to 30 s
+   19.6  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
+   19.6  a stopping: round 1 is over: b was lost: not heard of for 5 s
+   19.6  a signal 15 to its workers
+   19.6  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
+   19.6  a joining: workers of round 1 are gone
+   19.6  a joining: waiting for a place in a round
+   19.6  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
+   19.6  a working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
+   19.6  a starts ranks 0 to 0
+
+heal b
+wait 5
+----
+   26.4  b working: the store answers again
+   26.4  b stopping: round 1 is over: round 2 began without this node
+   26.4  b signal 15 to its workers
+   26.4  b joining: workers of round 1 are gone
+   26.4  b joining: round 2 runs without this node, which waits for the next, for up to 600 s
+   26.4  coordinator: round 2 over [a:0]: b arrived and there is room
+   26.4  a stopping: round 2 is over: b arrived and there is room
+   26.4  a signal 15 to its workers
+   26.4  coordinator: round 2 over [a:0]: b arrived and there is room
+   26.4  a joining: workers of round 2 are gone
+   26.4  a joining: waiting for a place in a round
+   26.4  coordinator: round 3 running [a:0 b:1]: every place is taken
+   26.4  a working: round 3 begins with 2 nodes, group rank 0: every place is taken
+   26.4  a starts ranks 0 to 0
+   26.4  b working: round 3 begins with 2 nodes, group rank 1: every place is taken
+   26.4  b starts ranks 1 to 1
+
+workers a finish
+workers b finish
+wait 1
+----
+   31.5  a stopping: all workers of this node exited 0
+   31.5  a finished: all workers of this node exited 0
+   31.5  coordinator: round 3 running finishing [a:0 b:1]: every place is taken
+   31.6  b stopping: all workers of this node exited 0
+   31.6  b finished: all workers of this node exited 0
+   31.6  coordinator: round 3 closed succeeded []: all nodes of round 3 finished
+   31.6  a ending: this node's workers all finished: all nodes of round 3 finished
+   31.6  b ending: this node's workers all finished: all nodes of round 3 finished
+   31.6  b ended: this node's workers all finished: all nodes of round 3 finished
+   31.6  b exits 0
+   31.6  a ended: this node's workers all finished: all nodes of round 3 finished
+   31.6  a exits 0

@@ -1,0 +1,229 @@
+"""The agent as a process: signals, stopping, and that nothing of it or its workers is ever left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import WORKER, Desk, ProcessNode
+from procfs import wait_exit
+
+SLOW_GRACE_S = 60
+
+
+class Machine:
+    """One machine, one agent, no store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.desk = Desk(folder)
+        self._nodes: list[ProcessNode] = []
+
+    def start(self, *flags: str, **env: str) -> ProcessNode:
+        known = {
+            **os.environ,
+            "TEST_NODE": "one",
+            "TEST_DESK": self.desk.path,
+            "LOGLEVEL": "INFO",
+            "OMP_NUM_THREADS": "1",
+        }
+        logs = ("--log-dir", str(self.folder / "logs"))
+        node = ProcessNode("one", ["--standalone", *logs, *flags, WORKER], {**known, **env}, self.folder)
+        self._nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.end()
+        self.desk.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def spawned(machine: Machine, worker_index: int = 0) -> int:
+    """Have a worker start a child that outlives it, and tell its pid."""
+    worker = machine.desk.workers[worker_index]
+    worker.order("spawn")
+    said = machine.desk.wait(lambda: [line for line in worker.said if line.startswith("spawned")], "a child")
+    return int(said[0].split()[1])
+
+
+def wait_dead(pids: list[int], bound_s: float) -> None:
+    deadline = time.monotonic() + bound_s
+    for pid in pids:
+        wait_exit(pid, deadline)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(machine: Machine, signum: int) -> None:
+    """A signal to the agent stops the workers with that same signal and ends the agent truthfully."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    agent.terminate(signum)
+    assert agent.wait() == 128 + signum
+    assert all(worker.gone.is_set() or not alive(worker.pid) for worker in world)
+    assert agent.text().splitlines()[-1].startswith(f"elastic-agent: exit {128 + signum}: ")
+    assert "elastic_agent/" not in agent.text()  # a traceback of ours would name our modules
+
+
+def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> None:
+    """--shutdown-timeout holds: a worker that ignores SIGTERM is killed when it has passed, not before."""
+    agent = machine.start("--shutdown-timeout", "1")
+    worker = machine.desk.wait_world(1)[0]
+    worker.order("ignore 15")
+    machine.desk.wait(lambda: "done ignore" in worker.said, "a worker that ignores SIGTERM")
+    began = time.monotonic()
+    agent.terminate()
+    assert agent.wait() == 143
+    assert 1.0 <= time.monotonic() - began < 4.0
+
+
+def test_the_grace_holds_for_a_failure_too(machine: Machine) -> None:
+    """--shutdown-timeout also bounds how long a failed worker's stubborn peer delays the restart."""
+    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
+    world = machine.desk.wait_world(2)
+    world[0].order("ignore 15")
+    machine.desk.wait(lambda: "done ignore" in world[0].said, "a worker that ignores SIGTERM")
+    began = time.monotonic()
+    world[1].order("exit 5")
+    again = machine.desk.wait_world(2, after=1)
+    assert 1.0 <= time.monotonic() - began < 5.0
+    for worker in again:
+        worker.order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_a_second_signal_shortens_the_grace_and_abandons_nobody(machine: Machine) -> None:
+    """A second SIGINT kills what was given time; the workers are gone when the agent is."""
+    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = machine.desk.wait_world(1)[0]
+    for number in (2, 15):
+        worker.order(f"ignore {number}")
+    machine.desk.wait(lambda: worker.said.count("done ignore") == 2, "a worker that ignores both")
+    child = spawned(machine)
+    agent.terminate(signal.SIGINT)
+    agent.wait_text("stopped by signal 2")
+    agent.terminate(signal.SIGINT)
+    assert agent.wait(10) == 130
+    assert not alive(worker.pid)
+    assert not alive(child)
+
+
+def test_killing_the_agent_takes_its_workers_and_their_children_within_a_second(machine: Machine) -> None:
+    """kill -9 of the agent: its workers and what they started are gone within 1 s."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    child = spawned(machine)
+    agent.process.kill()
+    wait_dead([*(worker.pid for worker in world), child], 1.0)
+    agent.wait()
+
+
+def test_what_a_crashed_worker_had_started_dies_before_the_next_round(machine: Machine) -> None:
+    """After a worker crashes, its children are gone before its successor runs."""
+    agent = machine.start("--max-restarts", "1")
+    worker = machine.desk.wait_world(1)[0]
+    child = spawned(machine)
+    worker.order("kill 9")
+    again = machine.desk.wait_world(1, after=1)
+    assert not alive(child)
+    again[0].order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_what_a_successful_worker_left_behind_is_stopped_and_the_node_still_succeeds(machine: Machine) -> None:
+    """A child left by a worker that exited 0 does not survive the job, nor spoil it."""
+    agent = machine.start()
+    worker = machine.desk.wait_world(1)[0]
+    child = spawned(machine)
+    worker.order("exit 0")
+    assert agent.wait() == 0
+    assert not alive(child)
+
+
+def test_a_stopped_worker_can_still_be_stopped(machine: Machine) -> None:
+    """A worker under SIGSTOP sees SIGTERM all the same, because it is woken for it."""
+    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = machine.desk.wait_world(1)[0]
+    os.kill(worker.pid, signal.SIGSTOP)
+    agent.terminate()
+    assert agent.wait(10) == 143
+
+
+def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
+    """Under nohup a hang-up ends neither agent nor job."""
+    script = tmp_path / "job.py"
+    script.write_text("import signal\nprint(repr(signal.getsignal(signal.SIGHUP)), flush=True)\ninput()\n")
+    agent = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "elastic_agent", "--standalone", str(script)],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert agent.stdout is not None
+    assert agent.stdin is not None
+    for line in agent.stdout:
+        if "SIG_IGN" in line:
+            break
+    agent.send_signal(signal.SIGHUP)
+    agent.stdin.write("go on\n")
+    agent.stdin.close()
+    rest = agent.stdout.read()
+    agent.stdout.close()
+    assert agent.wait(20) == 0, rest
+
+
+def test_the_nursery_dying_costs_a_restart_and_the_job_goes_on(machine: Machine) -> None:
+    """If the process that owns the workers is killed, the agent says so, starts another and goes on."""
+    agent = machine.start("--max-restarts", "1")
+    worker = machine.desk.wait_world(1)[0]
+    with open(f"/proc/{worker.pid}/stat") as stat:
+        nursery = int(stat.read().rpartition(")")[2].split()[1])
+    assert nursery != agent.process.pid
+    os.kill(nursery, signal.SIGKILL)
+    again = machine.desk.wait_world(1, after=1)
+    assert again[0].restarts == 1
+    assert "the process that owns the workers died" in agent.text()
+    again[0].order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_logs_of_every_round_are_kept_under_their_own_name(machine: Machine) -> None:
+    """Nothing of an earlier attempt is overwritten or deleted."""
+    agent = machine.start("--max-restarts", "2", "--redirects", "3")
+    for after in range(3):
+        worker = machine.desk.wait_world(1, after=after)[0]
+        worker.order(f"raise attempt {after}" if after < 2 else "exit 0")
+    assert agent.wait() == 0
+    texts = sorted(path.read_text() for path in (machine.folder / "logs").glob("*/attempt_*/0/stderr.log"))
+    assert len(texts) == 3
+    assert ["attempt 0" in texts[1], "attempt 1" in texts[2]] == [True, True]
+
+
+def test_ten_signals_at_once_end_in_the_documented_way(machine: Machine) -> None:
+    """A storm of signals neither hangs the agent nor leaves a worker."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    for _ in range(10):
+        agent.terminate(signal.SIGTERM)
+    assert agent.wait(15) == 143
+    assert not any(alive(worker.pid) for worker in world)

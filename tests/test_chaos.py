@@ -1,0 +1,304 @@
+"""Real jobs with real faults, a few seeds of `make chaos`; and its judge, given histories that are not in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.campaign import main, run_seed
+from chaos.judge import judge
+from chaos.plan import Plan, Start, draw
+from simulation import invariants
+
+Lines = list[dict[str, Any]]
+
+SMOKE = (3080, 3022, 3001)
+"""Seeds that are over soon: a freeze and two kills, a goodbye and a crash, a crash and a kill."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SMOKE)
+def test_a_seeds_job_ends_as_the_contract_says(seed: int, tmp_path: Path) -> None:
+    """Agents, workers and faults are real, and what they leave behind passes the simulator's checkers."""
+    verdict = run_seed(seed, keep=tmp_path)
+    assert not verdict.wrong
+    assert verdict.seen["agents"] >= 2
+
+
+def test_a_run_that_cannot_be_judged_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What broke the judge is looked at, not lost with the campaign."""
+
+    def fail(folder: Path) -> None:
+        raise KeyError("the round")
+
+    monkeypatch.setattr("chaos.runner.Run.play", lambda run: run._bury())
+    monkeypatch.setattr("chaos.campaign.judge", fail)
+    verdict = run_seed(7, keep=tmp_path)
+    assert verdict.wrong[0] == "KeyError: 'the round'"
+    assert "python -m tests.chaos --seed 7" in verdict.wrong[1]
+    assert (tmp_path / "seed-7" / "plan.json").exists()
+
+
+def test_a_seed_is_one_plan_and_survives_being_saved() -> None:
+    """The plan of a kept run is the plan that was run, also when seeds have come to mean other plans."""
+    for seed in range(50):
+        plan = draw(seed)
+        assert plan == draw(seed)
+        assert plan == Plan.from_dict(json.loads(json.dumps(plan.as_dict())))
+
+
+def test_the_seeds_of_a_campaign_come_across_every_fault_at_every_moment() -> None:
+    """Two hundred seeds hold each kind of fault while nodes gather, while a round runs and while the job finishes."""
+    plans = [draw(seed) for seed in range(200)]
+    kinds = {(fault.kind, fault.anchor) for plan in plans for fault in plan.faults}
+    moments = {"launch", "served", "round 1", "round 2", "finish"}
+    assert kinds == {(kind, moment) for kind in ("kill", "freeze", "term", "crash") for moment in moments}
+    late = {start.anchor for plan in plans for start in plan.starts}
+    assert late == moments
+    pairs = [pair for plan in plans for pair in pairwise(plan.faults)]
+    assert any(one.anchor == two.anchor and one.after_s == two.after_s for one, two in pairs)
+
+
+# -- a history told by hand: n1's worker crashes once, both nodes restart and finish ----------------------------------
+
+
+class Told:
+    """What a run leaves in its folder. `judge` writes it there first."""
+
+    def __init__(self) -> None:
+        starts = tuple(Start(f"n{index}", "launch", 0.0, 1, False, 0.0) for index in range(2))
+        self.plan = Plan(1, 2, 2, 1, 7.0, 0.6, 0.3, 3.0, 10.0, 1.0, 2.0, 0.0, starts, ())
+        self.facts: Lines = []
+        self.events: dict[str, Lines] = {"n0": [], "n1": []}
+        self.stderr = dict.fromkeys(self.events, "elastic-agent: exit 0: all is well\n")
+        self._now = 100.0
+        self._tell()
+
+    def later(self, by_s: float = 0.1) -> float:
+        self._now += by_s
+        return self._now
+
+    def fact(self, what: str, node: str, **more: Any) -> None:
+        self.facts.append({"what": what, "at_s": self.later(), "node": node, **more})
+
+    def event(self, node: str, phase: str, number: int, happened: str, **more: Any) -> None:
+        told = {"phase": phase, "round": number, "because": "so it is", "happened": happened, "restarts_used": 0}
+        self.events[node].append(
+            {"what": "event", "at_s": self.later(), "node": node, "members": members(), **told, **more}
+        )
+
+    def announced(self, version: int, number: int, phase: str, **more: Any) -> None:
+        told = {"because": "so it is", "restarts": 0, "finishing": False, "ended": None, "outcome": None}
+        line = {"version": version, "number": number, "phase": phase, "members": members(), **told, **more}
+        line["master"] = f"here:{number}"
+        self.events["n0"].append({"what": "announced", "at_s": self.later(), "node": "n0", **line})
+
+    def _tell(self) -> None:
+        for index, name in enumerate(self.events):
+            self.fact("start", name, pid=10 + index, nproc=1)
+            self.event(name, "joining", 0, "StoreOpened", members=[])
+        self.announced(1, 1, "running")
+        self._round(1)
+        self.later(5.0)
+        self.fact("order", "n1", round=1, pid=101, how="exit 3")
+        self.event("n1", "stopping", 1, "WorkerExited")
+        self.announced(2, 1, "over")
+        self.event("n0", "stopping", 1, "RoundSeen")
+        ended = {"round": 1, "kind": "failure", "because": "it failed", "charged": "b"}
+        self.announced(3, 2, "running", restarts=1, ended=ended)
+        for name in self.events:
+            self.event(name, "joining", 1, "WorkersGone")
+        self._round(2)
+        self.later(5.0)
+        for name in self.events:
+            self.fact("order", name, round=2, pid=200, how="exit 0")
+            self.event(name, "finished", 2, "WorkersGone")
+        self.announced(4, 2, "closed", finishing=True, ended=ended, outcome="succeeded", members=[])
+        for name in ("n1", "n0"):
+            self.event(name, "ending", 2, "RoundSeen")
+            self.event(name, "ended", 2, "RecordWritten")
+            verdict = {"exit_code": 0, "because": "all finished", "outcome": "succeeded"}
+            self.events[name].append({"what": "concluded", "at_s": self.later(), "node": name, **verdict})
+            self.fact("ended", name, code=0, alive=[])
+
+    def _round(self, number: int) -> None:
+        for name in self.events:
+            self.event(name, "working", number, "RoundSeen")
+        for rank, name in enumerate(self.events):
+            self.fact(
+                "worker", name, round=number, rank=rank, local_rank=0, world_size=2, pid=100 * number + rank,
+                restarts=int(number == 2 and rank == 1), master=f"here:{number}", ident="ab"[rank], alive=[],
+                started_s=self.later(),
+            )  # fmt: skip
+
+    def judge(self, folder: Path) -> str:
+        """What is wrong, in a sentence; empty if nothing is."""
+        (folder / "plan.json").write_text(json.dumps(self.plan.as_dict()))
+        (folder / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in self.facts))
+        for name, lines in self.events.items():
+            (folder / f"events-{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            (folder / f"stderr-{name}.txt").write_text(self.stderr[name])
+        return "; ".join(judge(folder).wrong)
+
+    def the_fact(self, what: str, node: str, **more: Any) -> dict[str, Any]:
+        return next(f for f in self.facts if f["what"] == what and f["node"] == node and more.items() <= f.items())
+
+    def the_word(self, version: int) -> dict[str, Any]:
+        return next(line for line in self.events["n0"] if line.get("version") == version)
+
+
+def members() -> list[dict[str, Any]]:
+    return [
+        {"node": ident, "name": f"host:{10 + rank}", "group_rank": rank, "rank_offset": rank, "nproc": 1}
+        for rank, ident in enumerate("ab")
+    ]
+
+
+def test_a_history_in_order_passes(tmp_path: Path) -> None:
+    """Or the tests below would show nothing."""
+    assert Told().judge(tmp_path) == ""
+
+
+def _another_port(told: Told) -> None:
+    told.the_fact("worker", "n1", round=1)["master"] = "here:77"
+
+
+def _the_same_port(told: Told) -> None:
+    for name in told.events:
+        told.the_fact("worker", name, round=2)["master"] = "here:1"
+
+
+def _wrong_rank(told: Told) -> None:
+    told.the_fact("worker", "n1", round=1)["rank"] = 0
+
+
+def _own_worker_lives(told: Told) -> None:
+    told.the_fact("worker", "n1", round=2)["alive"] = ["n1.1.0"]
+
+
+def _others_worker_lives(told: Told) -> None:
+    told.the_fact("worker", "n1", round=2)["alive"] = ["n0.1.0"]
+
+
+def _too_small(told: Told) -> None:
+    told.the_word(1)["members"] = members()[:1]
+
+
+def _back(told: Told) -> None:
+    told.the_word(3)["version"] = 1
+
+
+def _opened_again(told: Told) -> None:
+    told.announced(5, 3, "gathering")
+    told.events["n0"][-1]["at_s"] = told.the_word(4)["at_s"] + 0.01
+
+
+def _charged_another(told: Told) -> None:
+    for version in (3, 4):
+        told.the_word(version)["ended"]["charged"] = "a"
+
+
+def _charged_an_arrival(told: Told) -> None:
+    told.the_word(3)["ended"] = {**told.the_word(3)["ended"], "kind": "departure"}
+
+
+def _forgot_a_charge(told: Told) -> None:
+    told.the_fact("worker", "n1", round=2)["restarts"] = 0
+
+
+def _stopped_for_nothing(told: Told) -> None:
+    told.event("n0", "stopping", 2, "RoundSeen")
+    told.events["n0"][-1]["at_s"] = told.the_fact("order", "n0")["at_s"] - 1.0
+
+
+def _did_not_finish(told: Told) -> None:
+    told.facts.remove(told.the_fact("order", "n1", round=2))
+
+
+def _never_said_that_it_finished(told: Told) -> None:
+    _did_not_finish(told)
+    told.events["n1"] = [line for line in told.events["n1"] if line.get("phase") != "finished"]
+
+
+def _another_outcome(told: Told) -> None:
+    told.announced(5, 2, "closed", outcome="failed", members=[])
+    told.events["n0"][-1]["at_s"] = told.the_word(4)["at_s"] + 0.01
+
+
+def _another_status(told: Told) -> None:
+    told.the_fact("ended", "n1")["code"] = 1
+
+
+def _another_last_line(told: Told) -> None:
+    told.stderr["n1"] = "elastic-agent: exit 76: nobody came\n"
+
+
+def _undeserved_status(told: Told) -> None:
+    told.the_fact("ended", "n1")["code"] = told.events["n1"][-1]["exit_code"] = 143
+    told.stderr["n1"] = "elastic-agent: exit 143: SIGTERM\n"
+
+
+def _worker_outlives(told: Told) -> None:
+    told.the_fact("ended", "n1")["alive"] = ["n1.2.0"]
+
+
+def _hung(told: Told) -> None:
+    told.facts.append({"what": "hang", "at_s": told.later(60.0), "nodes": ["n1"]})
+
+
+def _orphan(told: Told) -> None:
+    told.facts.append({"what": "orphan", "at_s": told.later(), "pid": 5, "command": "sleep 1000"})
+
+
+WRONG: list[tuple[Callable[[Told], None], str]] = [
+    (_another_port, invariants.AGREED),
+    (_the_same_port, "every round has a fresh master port"),
+    (_wrong_rank, invariants.DENSE),
+    (_own_worker_lives, invariants.EMPTY),
+    (_others_worker_lives, invariants.FENCED),
+    (_too_small, invariants.SIZED),
+    (_back, invariants.FORWARD),
+    (_opened_again, invariants.FINAL),
+    (_charged_another, invariants.CHARGED),
+    (_charged_an_arrival, invariants.CHARGED),
+    (_forgot_a_charge, invariants.COUNTED),
+    (_stopped_for_nothing, invariants.LISTED),
+    (_another_outcome, invariants.FINAL),
+    (_did_not_finish, invariants.TRUTHFUL),
+    (_never_said_that_it_finished, invariants.SUCCESS),
+    (_another_status, invariants.CODED),
+    (_another_last_line, invariants.CODED),
+    (_undeserved_status, invariants.KEPT),
+    (_worker_outlives, invariants.BURIED),
+    (_hung, invariants.ENDING),
+    (_orphan, "nothing outlives its agent"),
+]
+
+
+@pytest.mark.parametrize(("doctor", "sentence"), WRONG, ids=[doctor.__name__.strip("_") for doctor, _ in WRONG])
+def test_the_judge_finds_what_is_wrong(doctor: Callable[[Told], None], sentence: str, tmp_path: Path) -> None:
+    """Each thing that may never happen is put into a history in order, and the judge names it."""
+    told = Told()
+    doctor(told)
+    assert sentence in told.judge(tmp_path)
+
+
+def test_a_job_that_had_to_succeed_and_did_not_is_found(tmp_path: Path) -> None:
+    """Nodes and restarts enough, all faults long past: any other outcome breaks the contract, however consistent."""
+    told = Told()
+    told.the_word(4)["outcome"] = "abandoned"
+    assert "succeeds; but it abandoned" in told.judge(tmp_path)
+
+
+def test_a_kept_run_is_judged_again_from_its_folder(tmp_path: Path) -> None:
+    """What was kept of a failing run is all that the judge needs."""
+    told = Told()
+    assert (told.judge(tmp_path), main(["--judge", str(tmp_path)])) == ("", 0)
+    _wrong_rank(told)
+    told.judge(tmp_path)
+    assert main(["--judge", str(tmp_path)]) == 1

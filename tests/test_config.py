@@ -1,0 +1,503 @@
+"""LaunchConfig: what it means, which rendezvous it chooses, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_agent.agent.errors import UsageError
+from elastic_agent.agent.spec import RendezvousSpec
+from elastic_agent.launcher import values
+from elastic_agent.launcher.config import LaunchConfig, Plan, plan
+from elastic_agent.launcher.devices import count_local_workers
+from elastic_agent.launcher.rdzv_conf import KEYS
+
+ENDPOINT = "node0:29400"
+C10D = {"max_nodes": 4, "rdzv_backend": "c10d", "rdzv_endpoint": ENDPOINT}
+
+
+def planned(around: Mapping[str, str] | None = None, /, **fields: Any) -> Plan:
+    return plan(LaunchConfig(**fields), ("python", "train.py"), "train.py", around or {})
+
+
+def met(**fields: Any) -> RendezvousSpec:
+    return planned(**fields).rendezvous
+
+
+def refusal(around: Mapping[str, str] | None = None, /, **fields: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        planned(around, **fields)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_code == 2
+    return message
+
+
+# -- what the nodes of a job have in common ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "title", "command"),
+    [
+        (("python", "-u", "train.py", "--lr", "1"), "train.py", ("train.py", "--lr", "1")),
+        (("/opt/other/python3.12", "-u", "./train.py"), "./train.py", ("train.py",)),
+        (("python", "-u", "-m", "pkg.train", "train.py"), "pkg.train", ("-m", "pkg.train", "train.py")),
+        (("python", "-u", "-m", "elastic_agent.launcher.run_path", "a/../b.py"), "a/../b.py", ("b.py",)),
+        (("./run.sh", "x"), "./run.sh", ("./run.sh", "x")),
+        (("python", "-u", "runner", "folder"), "a_function", ("a_function",)),
+    ],
+)
+def test_a_job_is_known_by_script_and_arguments(argv: tuple[str, ...], title: str, command: tuple[str, ...]) -> None:
+    """Not by the interpreter, nor by how the way to the script is spelled."""
+    assert plan(LaunchConfig(), argv, title, {}).rendezvous.command == command
+
+
+@pytest.mark.parametrize(("nproc", "rule"), [(1, "number"), (8, "number"), ("4", "number"), ("cpu", "cpu")])
+def test_numbers_of_workers_are_one_rule_and_each_device_another(nproc: int | str, rule: str) -> None:
+    """Nodes with different numbers of workers share a world."""
+    assert met(nproc_per_node=nproc).nproc == rule
+
+
+def test_what_is_a_nodes_own_is_no_part_of_the_job() -> None:
+    """Rank, address, budget, output and times may differ from node to node."""
+    own = {"node_rank": 3, "local_addr": "h", "max_restarts": 9, "tee": 3, "exit_barrier_timeout": 5.0, "role": "r"}
+    plain, odd = met(**C10D), met(**C10D, **own)
+    assert [getattr(plain, part) for part in ("run_id", "command", "min_nodes", "max_nodes", "nproc")] == [
+        getattr(odd, part) for part in ("run_id", "command", "min_nodes", "max_nodes", "nproc")
+    ]
+
+
+# -- which rendezvous ----------------------------------------------------------------------------------------------
+
+MODES = [
+    # fields, (backend, endpoint, min, max, static, is_host, node_rank), (master_addr, master_port) of the workers
+    ({}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"standalone": True}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"standalone": True, **C10D}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"standalone": True, "rdzv_backend": "etcd"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"rdzv_backend": "static"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    # torch: without a master port, a single static node is standalone, whatever its address and rank.
+    ({"rdzv_backend": "static", "master_addr": "h"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"rdzv_backend": "static", "node_rank": 0}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({"rdzv_backend": "static", "master_port": 5}, ("memory", "", 1, 1, False, None, None), ("127.0.0.1", 5)),
+    ({"master_addr": "h", "master_port": 5}, ("memory", "", 1, 1, False, None, None), ("h", 5)),
+    ({"rdzv_backend": "static", "rdzv_endpoint": "h:7"}, ("memory", "", 1, 1, False, None, None), ("h", 7)),
+    ({"min_nodes": 2, "max_nodes": 2}, ("c10d", "127.0.0.1:29500", 2, 2, True, True, 0), (None, None)),
+    (
+        {"min_nodes": 2, "max_nodes": 2, "master_addr": "h", "master_port": 6, "node_rank": 1},
+        ("c10d", "h:6", 2, 2, True, False, 1),
+        (None, None),
+    ),
+    ({"max_nodes": 3, "master_addr": "h", "node_rank": 2}, ("c10d", "h:29500", 3, 3, True, False, 2), (None, None)),
+    ({"max_nodes": 3, "master_addr": "[::1]"}, ("c10d", "[::1]:29500", 3, 3, True, True, 0), (None, None)),
+    (
+        {"max_nodes": 3, "rdzv_backend": "static", "rdzv_configs": {"rank": 1, "timeout": 900}},
+        ("c10d", "127.0.0.1:29500", 3, 3, True, False, 1),
+        (None, None),
+    ),
+    (C10D, ("c10d", ENDPOINT, 1, 4, False, None, None), (None, None)),
+    ({**C10D, "rdzv_backend": ""}, ("c10d", ENDPOINT, 1, 4, False, None, None), (None, None)),
+    ({**C10D, "node_rank": 3}, ("c10d", ENDPOINT, 1, 4, False, None, 3), (None, None)),
+    ({**C10D, "rdzv_endpoint": "node0"}, ("c10d", ENDPOINT, 1, 4, False, None, None), (None, None)),
+    ({**C10D, "rdzv_endpoint": "[::1]:5"}, ("c10d", "[::1]:5", 1, 4, False, None, None), (None, None)),
+    ({**C10D, "rdzv_endpoint": "[::1]"}, ("c10d", "[::1]:29400", 1, 4, False, None, None), (None, None)),
+    ({**C10D, "rdzv_configs": {"is_host": "True"}}, ("c10d", ENDPOINT, 1, 4, False, True, None), (None, None)),
+    ({**C10D, "max_nodes": 1}, ("c10d", ENDPOINT, 1, 1, False, None, None), (None, None)),
+    ({"rdzv_backend": "c10d"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    ({**C10D, "rdzv_endpoint": "localhost:0"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+]
+
+
+@pytest.mark.parametrize(("fields", "rendezvous", "master"), MODES)
+def test_mode_is_chosen_as_torchrun_chooses(
+    fields: dict[str, Any], rendezvous: tuple[object, ...], master: tuple[object, ...]
+) -> None:
+    """Backend, endpoint, sizes and roles follow from the fields by torchrun's rules."""
+    done = planned(**fields)
+    spec = done.rendezvous
+    chosen = (spec.backend, spec.endpoint, spec.min_nodes, spec.max_nodes, spec.static, spec.is_host, spec.node_rank)
+    assert chosen == rendezvous
+    assert (done.workers.master_addr, done.workers.master_port) == master
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"standalone": True, "min_nodes": 2, "max_nodes": 2}, "--standalone runs on this node alone"),
+        ({"rdzv_backend": "c10d", "max_nodes": 2}, "needs --rdzv-endpoint HOST:PORT"),
+        ({"rdzv_backend": "etcd"}, "etcd is not honoured by this version yet"),
+        ({"rdzv_backend": "etcd-v2"}, "etcd 3.6 removed"),
+        ({"rdzv_backend": "c1od"}, "'c1od'; did you mean 'c10d'?"),
+        ({"rdzv_backend": "C10D"}, "did you mean 'c10d'?"),
+        ({"rdzv_backend": "mine"}, "handlers from other packages"),
+        ({"max_nodes": 2, "node_rank": 2}, "--node-rank is 2, but with --nnodes 2 it must be 0 to 1"),
+        ({"master_port": 5, "node_rank": 1}, "--node-rank is 1"),
+        ({**C10D, "node_rank": -1}, "--node-rank is -1"),
+        ({"master_port": 70000}, "--master-port is 70000"),
+        ({"max_nodes": 2, "master_port": 0}, "0 means any"),
+        ({"max_nodes": 2, "master_addr": "a b"}, "--master-addr is 'a b:29500'"),
+        ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "names no port"),
+        ({**C10D, "rdzv_endpoint": "h:"}, "ends in a colon"),
+        ({**C10D, "rdzv_endpoint": "h:99999"}, "'99999'"),
+        ({**C10D, "rdzv_endpoint": "h:http"}, "'http'"),
+        ({**C10D, "rdzv_endpoint": "http://h:5"}, "give HOST:PORT"),
+        ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 no other node could find"),
+        ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "node 0 hosts, and this is node 1"),
+    ],
+)
+def test_a_rendezvous_that_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
+    """What could only hang or split the job is an error before anything starts."""
+    assert says in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"standalone": True, "max_nodes": 2}, "no other node will join"),
+        ({"standalone": True, "node_rank": 1}, "--node-rank 1 has no effect"),
+        ({**C10D, "rdzv_endpoint": "localhost:0"}, "no other node will join"),
+        ({"max_nodes": 2}, "--nnodes 1:2 means exactly 2"),
+        ({**C10D, "rdzv_configs": {"timeout": 900}}, "timeout=900 has no effect here"),
+        ({**C10D, "run_id": ""}, "give every node the same --rdzv-id"),
+        ({"nproc_per_node": 2}, "OMP_NUM_THREADS=1"),
+    ],
+)
+def test_what_is_not_as_it_looks_is_said(fields: dict[str, Any], says: str) -> None:
+    """What works, but not as one might think, is said in one line each."""
+    (warning,) = planned(**fields).warnings
+    assert says in warning
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize("fields", [{}, C10D, {"master_port": 5}, {"min_nodes": 2, "max_nodes": 2}])
+def test_nothing_is_said_of_what_is_usual(fields: dict[str, Any]) -> None:
+    """An ordinary configuration brings no warning."""
+    assert planned(**fields).warnings == ()
+
+
+# -- run id --------------------------------------------------------------------------------------------------------
+
+
+def test_run_id_is_one_for_both_descriptions() -> None:
+    """Rendezvous and workers are told the same run id, whatever characters it has."""
+    done = planned(**C10D, run_id="job/ü 1")
+    assert (done.rendezvous.run_id, done.workers.run_id) == ("job/ü 1", "job/ü 1")
+
+
+def test_empty_run_id_becomes_a_random_one() -> None:
+    """An empty run id is made up, anew each time, the same for rendezvous and workers."""
+    one, two = (planned(**C10D, run_id="") for _ in range(2))
+    assert one.rendezvous.run_id == one.workers.run_id != two.workers.run_id
+
+
+def test_a_job_of_one_node_gets_a_uuid_as_torchrun_gives_it() -> None:
+    """Without an id of the user's, a job on one node is named by a random UUID, version 4."""
+    from uuid import UUID
+
+    assert UUID(planned().workers.run_id).version == 4
+    assert planned(run_id="mine").workers.run_id == "mine"
+
+
+def test_a_static_node_keeps_the_default_run_id() -> None:
+    """torchrun leaves "none" alone where the rendezvous is static."""
+    assert planned(master_port=5).workers.run_id == "none"
+
+
+# -- rendezvous configuration --------------------------------------------------------------------------------------
+
+DEFAULTS = RendezvousSpec()
+CONF = [
+    ({}, {}),
+    ({"join_timeout": "60"}, {"join_timeout_s": 60.0}),
+    ({"last_call_timeout": "10"}, {"last_call_timeout_s": 10.0}),
+    ({"last_call_timeout": "2"}, {"last_call_timeout_s": 2.0, "quiet_s": 2.0}),
+    ({"last_call_timeout": "0"}, {"last_call_timeout_s": 0.0, "quiet_s": 0.0}),
+    ({"quiet": "0.5"}, {"quiet_s": 0.5}),
+    ({"last_call_quiet": "0.5"}, {"quiet_s": 0.5}),
+    ({"quiet": "60", "last_call_timeout": "60"}, {"quiet_s": 60.0, "last_call_timeout_s": 60.0}),
+    ({"beat": "0.2", "lease": "1"}, {"beat_s": 0.2, "lease_s": 1.0}),
+    ({"lease": "20"}, {"lease_s": 20.0}),
+    ({"keep_alive_interval": "2"}, {"beat_s": 2.0, "lease_s": 6.0}),
+    ({"keep_alive_max_attempt": "4"}, {"beat_s": 5.0, "lease_s": 20.0}),
+    ({"keep_alive_interval": 2, "keep_alive_max_attempt": 5}, {"beat_s": 2.0, "lease_s": 10.0}),
+    ({"store_grace": "5"}, {"store_grace_s": 5.0}),
+    ({"read_timeout": "5"}, {"connect_timeout_s": 5.0}),
+    ({"is_host": "yes"}, {"is_host": True}),
+    ({"is_host": False}, {"is_host": False}),
+    ({"store_type": "tcp"}, {}),
+    ({"timeout": "900"}, {}),
+    ({"close_timeout": "1", "heartbeat_timeout": "1"}, {}),
+]
+
+
+@pytest.mark.parametrize(("configs", "changed"), CONF)
+def test_rdzv_conf_sets_what_it_says(configs: dict[str, Any], changed: dict[str, Any]) -> None:
+    """Each key sets its own time, and leaves the others at their defaults."""
+    spec = met(**C10D, rdzv_configs=configs)
+    names = "join_timeout_s last_call_timeout_s quiet_s beat_s lease_s store_grace_s connect_timeout_s is_host"
+    expected = {name: getattr(DEFAULTS, name) for name in names.split()} | changed
+    assert {name: getattr(spec, name) for name in names.split()} == expected
+
+
+@pytest.mark.parametrize(
+    ("configs", "connect_s", "join_s"),
+    [
+        ({}, 900.0, 600.0),
+        ({"timeout": "30"}, 30.0, 30.0),
+        ({"timeout": "30", "read_timeout": "20", "join_timeout": "10"}, 20.0, 10.0),
+    ],
+)
+def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect_s: float, join_s: float) -> None:
+    """`timeout` bounds how long a static node tries to reach node 0, and the gathering unless that has its own."""
+    spec = met(max_nodes=2, rdzv_configs=configs)
+    assert (spec.connect_timeout_s, spec.join_timeout_s) == (connect_s, join_s)
+
+
+@pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ({"join_timout": "5"}, "'join_timout'; did you mean 'join_timeout'?"),
+        ({"'join_timeout": "5"}, "did you mean 'join_timeout'?"),
+        ({"qwerty": "5"}, "known are "),
+        ({"join_timeout": "0"}, "must be more than 0"),
+        ({"join_timeout": "-1"}, "outside 0 to"),
+        ({"join_timeout": "nan"}, "outside 0 to"),
+        ({"join_timeout": "inf"}, "outside 0 to"),
+        ({"join_timeout": "1e300"}, "outside 0 to"),
+        ({"join_timeout": "ten"}, "'ten', which is not a number"),
+        ({"close_timeout": "ten"}, "close_timeout is 'ten'"),
+        ({"timeout": "ten"}, "timeout is 'ten'"),
+        ({"is_host": "maybe"}, "neither true nor false"),
+        ({"store_type": "file"}, "only tcp is honoured"),
+        ({"beat": "5"}, "beat is 5 s, not less than lease (5 s)"),
+        ({"lease": "1"}, "not less than lease (1 s)"),
+        ({"lease": "50", "join_timeout": "20"}, "lease is 50 s, not less than join_timeout (20 s)"),
+        ({"keep_alive_max_attempt": "1"}, "keep_alive_max_attempt is '1', outside 2 to"),
+        ({"keep_alive_interval": "0"}, "keep_alive_interval is '0'"),
+        ({"beat": "1", "keep_alive_interval": "1"}, "both beat and keep_alive_interval"),
+        ({"lease": "1", "keep_alive_max_attempt": "3"}, "both lease and keep_alive_max_attempt"),
+        ({"quiet": "1", "last_call_quiet": "3"}, "both quiet and last_call_quiet"),
+        ({"quiet": "40"}, "give last_call_timeout=40 as well"),
+        ({"rank": "1.5"}, "rank is '1.5'"),
+    ],
+)
+def test_rdzv_conf_refuses(configs: dict[str, Any], says: str) -> None:
+    """Unknown keys, values that are none, and times that contradict each other are refused."""
+    assert says in refusal(**C10D, rdzv_configs=configs)
+
+
+def test_every_key_that_torch_reads_is_known() -> None:
+    """Keys that torch 2.13 reads for static and c10d are all accepted."""
+    torchs = "join_timeout last_call_timeout close_timeout heartbeat_timeout keep_alive_interval keep_alive_max_attempt"
+    assert {*torchs.split(), "store_type", "read_timeout", "is_host", "timeout", "rank"} <= KEYS.keys()
+
+
+# -- the workers ---------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_torchruns() -> None:
+    """A bare LaunchConfig is torchrun's command line, but for three restarts as in torch's LaunchConfig."""
+    spec = planned().workers
+    assert (spec.role, spec.max_restarts, spec.grace_s, spec.signals) == ("default", 3, 30.0, (15, 2, 1, 3))
+    assert (spec.count_workers(), spec.logs.base_dir, spec.logs.redirects, spec.logs.tee) == (1, None, {0: 0}, {0: 0})
+
+
+@pytest.mark.parametrize(
+    ("field", "variable", "read"),
+    [
+        ("shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", lambda done: done.workers.grace_s),
+        ("exit_barrier_timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", lambda done: done.rendezvous.exit_barrier_s),
+    ],
+)
+def test_timeouts_come_from_the_field_then_the_variable(field: str, variable: str, read: Any) -> None:
+    """The field beats torch's variable, the variable beats the default; 0 is a value; nonsense names its source."""
+    assert read(planned({variable: "7"})) == 7.0
+    assert read(planned({variable: "7"}, **{field: 0})) == 0.0
+    assert f"{variable} is 'soon'" in refusal({variable: "soon"})
+    assert f"{field} is -1" in refusal(**{field: -1})
+
+
+@pytest.mark.parametrize(
+    ("env", "fields", "threads"),
+    [
+        ({}, {"nproc_per_node": 2}, "1"),
+        ({}, {"nproc_per_node": 1}, None),
+        ({"OMP_NUM_THREADS": "4"}, {"nproc_per_node": 2}, "4"),
+        ({}, {"nproc_per_node": 2, "env": {"OMP_NUM_THREADS": "3"}}, "3"),
+    ],
+)
+def test_several_workers_get_one_thread_each_unless_told(
+    env: dict[str, str], fields: dict[str, Any], threads: str | None
+) -> None:
+    """OMP_NUM_THREADS is 1 by default where several workers share the CPUs, as torchrun has it."""
+    assert planned(env, **fields).workers.base_env.get("OMP_NUM_THREADS") == threads
+
+
+def test_env_is_laid_over_the_agents_own() -> None:
+    """`env` adds to this process's environment and wins."""
+    spec = planned({"A": "1", "B": "1"}, env={"B": "2", "C": "3"}).workers
+    assert spec.base_env == {"A": "1", "B": "2", "C": "3"}
+
+
+@pytest.mark.parametrize(
+    ("value", "nproc", "chosen"),
+    [
+        ("3", 2, {0: 3, 1: 3}),
+        (1, 1, {0: 1}),
+        ("0:1,1:2", 2, {0: 1, 1: 2}),
+        ("11:3", 12, {11: 3}),
+        ({0: 2}, 2, {0: 2}),
+        ("0:1,0:1", 1, {0: 1}),
+    ],
+)
+def test_streams_are_chosen_in_torchs_grammar(value: Any, nproc: int, chosen: dict[int, int]) -> None:
+    """Redirects and tee take a number for all ranks or a mapping for some."""
+    logs = planned(nproc_per_node=nproc, redirects=value, tee=value).workers.logs
+    assert (logs.redirects, logs.tee) == (chosen, chosen)
+
+
+@pytest.mark.parametrize("value", ["0", "1", "2", "3", "0:3", "0:3,1:0,2:1,3:2"])
+def test_streams_mean_what_torch_makes_of_them(value: str) -> None:
+    """torch's own reader comes to the same."""
+    from torch.distributed.elastic.multiprocessing.api import Std, to_map
+
+    theirs = {rank: int(bits) for rank, bits in to_map(Std.from_str(value), 4).items()}
+    ours = values.streams("tee", value, 4)
+    assert {rank: ours.get(rank, 0) for rank in range(4)} == theirs
+
+
+def test_streams_hold_for_workers_that_come_later() -> None:
+    """Where devices are counted anew each round, a choice for all ranks covers any that may appear."""
+    logs = planned(nproc_per_node="cpu", tee="3").workers.logs
+    assert logs.tee[values.MAX_NPROC - 1] == 3
+
+
+def test_log_dir_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative log directory is fixed before a worker can change directory; /dev/null and empty have meanings."""
+    monkeypatch.chdir(tmp_path)
+    assert planned(log_dir="logs").workers.logs.base_dir == str(tmp_path / "logs")
+    assert planned(log_dir="/dev/null").workers.logs.base_dir == "/dev/null"
+    assert planned(log_dir="").workers.logs.base_dir is None
+
+
+def test_filters_and_signals_are_read() -> None:
+    """Text is split as on the command line; lists are taken as they are."""
+    spec = planned(
+        local_ranks_filter="0,2",
+        duplicate_stdout_filters="apple,or,,ange,",
+        duplicate_stderr_filters=["pear"],
+        signals_to_handle="SIGTERM, SIGUSR1,SIGTERM",
+        log_line_prefix_template="<${rank}>",
+    ).workers
+    assert spec.logs.local_ranks_filter == {0, 2}
+    assert (spec.logs.stdout_filters, spec.logs.stderr_filters) == (("apple", "or,ange"), ("pear",))
+    assert spec.signals == (15, 10)
+    assert spec.logs.prefix_template == "<${rank}>"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"min_nodes": 0}, "min_nodes is 0, outside 1 to"),
+        ({"min_nodes": 3, "max_nodes": 2}, "max_nodes is 2, less than min_nodes (3)"),
+        ({"max_restarts": -1}, "max_restarts is -1"),
+        ({"max_restarts": 1.5}, "max_restarts is 1.5"),
+        ({"monitor_interval": math.nan}, "monitor_interval is nan"),
+        ({"start_method": "fork"}, "start_method is 'fork'"),
+        ({"run_id": "x" * 201}, "run id has 201 characters; the limit is 200"),
+        ({"role": "x" * 201}, "role has 201 characters"),
+        ({"local_addr": "a b"}, "local_addr is 'a b'"),
+        ({"local_addr": ""}, "local_addr is ''"),
+        ({"redirects": "4"}, "redirects is '4'"),
+        ({"tee": "0:3,"}, "tee is '0:3,'"),
+        ({"tee": {0: 9}}, "local rank 0 the value 9"),
+        ({"tee": "0:1,0:2"}, "names local rank 0 twice"),
+        ({"local_ranks_filter": "0,a"}, "local_ranks_filter is '0,a'"),
+        ({"local_ranks_filter": [-1]}, "local_ranks_filter is [-1]"),
+        ({"signals_to_handle": "SIGTRM"}, "'SIGTRM', which is no signal here; give such as SIGTERM,SIGINT; did you"),
+        ({"signals_to_handle": "sigusr1"}, "did you mean 'SIGUSR1'?"),
+        ({"signals_to_handle": "SIGKILL"}, "no program can treat"),
+        ({"signals_to_handle": ()}, "is empty"),
+        ({"signals_to_handle": (12345,)}, "names 12345"),
+        ({"log_dir": __file__}, "is no directory"),
+        ({"env": {"A=B": "1"}}, "no environment variable"),
+        ({"env": {"A": "\0"}}, "no environment variable"),
+        ({"nproc_per_node": 0}, "--nproc-per-node is '0', outside 1 to 4096"),
+        ({"nproc_per_node": 10**6}, "outside 1 to 4096"),
+        ({"nproc_per_node": "gpus"}, "did you mean 'gpu'?"),
+        ({"nproc_per_node": "1.5"}, "--nproc-per-node is '1.5'"),
+        (
+            {"virtual_local_rank": True, "nproc_per_node": 3, "env": {"CUDA_VISIBLE_DEVICES": "0,1"}},
+            "each of 3 workers",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
+    """Each impossible value is refused in one line that names it and its limit."""
+    assert says in refusal(**fields)
+
+
+def test_validate_says_the_same_as_plan() -> None:
+    """`LaunchConfig.validate` is the check alone."""
+    LaunchConfig().validate({})
+    with pytest.raises(UsageError, match="max_restarts"):
+        LaunchConfig(max_restarts=-1).validate({})
+
+
+# -- devices -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path) -> str:
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / "dev" / name).touch()
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("listed", "count"),
+    [(None, 4), ("0,1", 2), ("3", 1), (" 2 , 3 ", 2), ("0,9,1", 1), ("0,-1,1", 1)],
+)
+def test_gpu_counts_what_workers_would_see(four_gpus: str, listed: str | None, count: int) -> None:
+    """`gpu` and `auto` are the NVIDIA devices here, less what CUDA_VISIBLE_DEVICES hides, by CUDA's rules."""
+    env = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
+    assert count_local_workers("gpu", env, four_gpus) == count
+    assert count_local_workers("auto", env, four_gpus) == count
+
+
+@pytest.mark.parametrize("listed", ["", "-1", "0,0", "none"])
+def test_gpu_without_a_visible_gpu_is_an_error(four_gpus: str, listed: str) -> None:
+    """`gpu` where all are hidden is refused, and `auto` falls back to the CPUs."""
+    env = {"CUDA_VISIBLE_DEVICES": listed}
+    with pytest.raises(UsageError, match="this machine shows no such device"):
+        count_local_workers("gpu", env, four_gpus)
+    assert count_local_workers("auto", env, four_gpus) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("name", ["gpu", "xpu"])
+def test_a_machine_without_devices_is_named(tmp_path: Path, name: str) -> None:
+    """A device that is not there is refused without asking torch."""
+    with pytest.raises(UsageError, match=f"--nproc-per-node is '{name}', but this machine shows no such device"):
+        count_local_workers(name, {}, str(tmp_path))
+
+
+def test_cpu_and_auto_count_usable_cpus_as_torch_does(tmp_path: Path) -> None:
+    """Without accelerators `auto` is `cpu`, and both are torch's number."""
+    from torch.distributed.run import determine_local_world_size
+
+    assert count_local_workers("auto", {}, str(tmp_path)) == count_local_workers("cpu", {})
+    assert count_local_workers("cpu", {}) == determine_local_world_size("cpu")
+
+
+def test_workers_are_counted_anew_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent asks before every round, and is told what is there then."""
+    count = planned(nproc_per_node="cpu").workers.count_workers
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
+    assert count() == 5

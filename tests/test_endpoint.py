@@ -1,0 +1,187 @@
+"""The endpoint's grammar, and finding out by binding whether it is this node."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_agent.rendezvous import endpoint
+from elastic_agent.rendezvous.endpoint import Endpoint, claim, parse_endpoint
+from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("", "localhost", 29400),
+        ("node-1", "node-1", 29400),
+        ("node_1.example.org:80", "node_1.example.org", 80),
+        (" 10.0.0.1:0 ", "10.0.0.1", 0),
+        ("[::1]", "::1", 29400),
+        ("[::1]:1234", "::1", 1234),
+        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+        ("localhost:65535", "localhost", 65535),
+    ],
+)
+def test_endpoints_are_read_as_torchrun_reads_them(text: str, host: str, port: int) -> None:
+    """HOST, HOST:PORT, [V6] and [V6]:PORT; the port is 29400 if none is given."""
+    assert parse_endpoint(text) == Endpoint(host, port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["::1", "a:b", "a:", "a:-1", "a:65536", "a:²", "http://a:1", "a b:1", "[::1", "[::1]1", "[]:1", ":80", "a/b"],
+)
+def test_a_malformed_endpoint_is_refused_with_advice(text: str) -> None:
+    """The error names the text and says how to write it."""
+    with pytest.raises(ValueError, match=r"write ") as caught:
+        parse_endpoint(text)
+    assert repr(text) in str(caught.value)
+
+
+@given(st.text(max_size=30))
+def test_no_text_raises_anything_but_value_error(text: str) -> None:
+    """Any text is an endpoint or a ValueError, and what is an endpoint reads the same when written out."""
+    try:
+        found = parse_endpoint(text)
+    except ValueError:
+        return
+    assert parse_endpoint(str(found)) == found
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free at this moment."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+        found.bind((host, 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port of 127.0.0.1 on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_literal_of_this_node_is_bound_exactly() -> None:
+    """A loopback endpoint is not opened to the network."""
+    port = free_port()
+    found = claim(Endpoint("127.0.0.1", port)).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname() == ("127.0.0.1", port)
+
+
+def test_localhost_is_bound_to_loopback_only() -> None:
+    """`localhost` is no name by which another node could come."""
+    found = claim(Endpoint("localhost", 0)).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[0] in ("127.0.0.1", "::1")
+
+
+def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers may resolve the name to another address of this node than the node itself does."""
+    monkeypatch.setattr(endpoint, "resolve", lambda _: [(socket.AF_INET, ("127.0.0.1", 0))])
+    found = claim(Endpoint("this-node", 0)).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+
+
+def test_an_address_of_another_node_is_not_claimed() -> None:
+    """192.0.2.1 is kept free for documentation, so it is nobody's."""
+    assert claim(Endpoint("192.0.2.1", 29400)).socket is None
+    assert "no address of this node" in claim(Endpoint("192.0.2.1", 29400)).why
+
+
+def test_an_address_of_another_node_is_not_claimed_where_any_can_be_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On nodes with floating addresses (ip_nonlocal_bind) binding proves nothing, so a datagram must come back."""
+    switch = tmp_path / "ip_nonlocal_bind"
+    switch.write_text("1\n")
+    monkeypatch.setattr(endpoint, "_NONLOCAL_BIND", (str(switch),))
+    assert claim(Endpoint("192.0.2.1", 29400)).socket is None
+    found = claim(Endpoint("127.0.0.1", 0)).socket
+    assert found is not None
+    found.close()
+
+
+def test_a_taken_port_means_that_somebody_serves_already(taken_port: int) -> None:
+    """The second agent on the host becomes a client."""
+    found = claim(Endpoint("127.0.0.1", taken_port))
+    assert found.socket is None
+    assert "taken" in found.why
+
+
+def test_a_node_that_must_host_and_cannot_is_told_who_holds_the_port(taken_port: int) -> None:
+    """The error names the port and the command that finds its holder."""
+    with pytest.raises(StoreError, match=rf"port {taken_port}.*ss -ltnp"):
+        claim(Endpoint("127.0.0.1", taken_port), forced=True)
+
+
+def test_a_forced_host_takes_every_address_when_the_endpoint_is_no_interface_of_it() -> None:
+    """Behind NAT the endpoint is no address of the node that serves it."""
+    found = claim(Endpoint("192.0.2.1", 0), forced=True).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+
+
+def test_a_port_left_in_time_wait_is_claimed_again() -> None:
+    """A job may start on the port of the one that has just ended."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # the server's side closes first and so keeps the port in TIME_WAIT
+            assert client.recv(1) == b""
+    found = claim(Endpoint("127.0.0.1", port)).socket
+    assert found is not None
+    found.close()
+
+
+def test_an_ipv6_literal_of_this_node_is_claimed() -> None:
+    """[::1] works as 127.0.0.1 does."""
+    try:
+        port = free_port("::1")
+    except OSError as why:
+        if why.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            pytest.skip("this machine has no IPv6 loopback")
+        raise
+    found = claim(Endpoint("::1", port)).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[:2] == ("::1", port)
+
+
+def test_a_name_that_does_not_resolve_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record may only come later, so it is something to wait for."""
+
+    def fail(*_args: object, **_kwargs: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(StoreUnreachable, match=r"nowhere does not resolve \(Name or service not known\)"):
+        claim(Endpoint("nowhere", 29400))
+
+
+def test_a_node_hosts_under_its_own_name_before_that_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod's name is often published only once the pod is ready."""
+
+    def fail(*_args: object, **_kwargs: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setattr(socket, "gethostname", lambda: "pod-0.job.svc")
+    for name in ("pod-0", "pod-0.job.svc"):
+        found = claim(Endpoint(name, 0)).socket
+        assert found is not None
+        found.close()

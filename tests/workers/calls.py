@@ -1,0 +1,77 @@
+"""Functions for workers to call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+
+def identity(*args: object) -> tuple[int, int, tuple[object, ...]]:
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), args
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def large(size: int) -> bytes:
+    return bytes([int(os.environ["RANK"])]) * size
+
+
+def boom(text: str) -> None:
+    if os.environ["RANK"] == "1":
+        raise ValueError(text)
+    signal.pause()
+
+
+def leave(code: object) -> None:
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def die(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+
+
+def fail_once() -> tuple[str, str]:
+    if os.environ["ELASTIC_AGENT_ROUND"] == "1":
+        raise RuntimeError("only the first time")
+    return os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["ELASTIC_AGENT_ROUND"]
+
+
+def wait_for_ever() -> None:
+    signal.pause()
+
+
+def what_no_pickle_holds() -> object:
+    return lambda: None
+
+
+class OnlyThere:
+    """Falls to pieces when it is read back anywhere but in a worker."""
+
+    def __reduce__(self) -> Any:
+        return fall_to_pieces, ()
+
+
+def fall_to_pieces() -> OnlyThere:
+    if "RANK" in os.environ:
+        return OnlyThere()
+    raise LookupError("no such place here")
+
+
+def bring_only_there() -> OnlyThere:
+    return OnlyThere()
+
+
+def add_up() -> float:
+    """The sum of ranks + 1 over gloo, as every worker sees it."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mine = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(mine)
+    dist.destroy_process_group()
+    return mine.item()

@@ -1,0 +1,39 @@
+"""A worker with a difficult family: prints the pids of itself and four children, then waits for ever.
+
+One child in its own group, one that left it by setsid, one that was forked twice, one that ignores SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def child(leave: bool = False, twice: bool = False, deaf: bool = False) -> int:
+    """Fork one that waits for ever; return its pid."""
+    out, into = os.pipe()
+    if os.fork() == 0:
+        if leave:
+            os.setsid()
+        if twice and os.fork() != 0:
+            os._exit(0)
+        if deaf:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(into, b"%d" % os.getpid())
+        os.close(into)
+        while True:
+            signal.pause()
+    os.close(into)
+    pid = int(os.read(out, 20))
+    os.close(out)
+    return pid
+
+
+pids = [os.getpid(), child(), child(leave=True), child(leave=True, twice=True), child(leave=True, deaf=True)]
+sys.stdout.write(f"family {' '.join(map(str, pids))}\n")
+sys.stdout.flush()
+if "--crash" in sys.argv:
+    sys.exit(3)
+while True:
+    signal.pause()
