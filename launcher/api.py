@@ -143,9 +143,10 @@ def launch(
     return NodeAgent(config, entrypoint, *args, on_event=on_event).run()
 
 
-def run_command(config: LaunchConfig, argv: Sequence[str], title: str) -> None:
+def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
     """Run as the command line does: tell people on stderr what happens and how it ended.
 
+    `as_program`: the process is there for this job alone and ends with it.
     Raises the AgentError that ended the job; its `told` is true, as stderr has it already."""
     from .console import Console
 
@@ -165,7 +166,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str) -> None:
         console.name = agent.name
         if journal is not None:
             journal.name = agent.name
-        report = agent.run(last=True)
+        report = agent.run(last=as_program)
         error = error_of(report, agent.name)
         if journal is not None:
             journal.concluded(report)

@@ -133,7 +133,7 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
     as_program = args is None if standalone is None else standalone
     words = sys.argv[1:] if args is None else args
     try:
-        _run(parse(words, os.environ))
+        _run(parse(words, os.environ), as_program)
     except click.exceptions.Exit as done:
         raise SystemExit(done.exit_code) from None
     except AgentError as error:
@@ -175,12 +175,12 @@ def _refused(error: OSError) -> AgentError:
     return InternalError(f"this node refuses the agent what it needs: {what}; see `ulimit -a` and free disk space")
 
 
-def _run(invocation: Invocation) -> None:
+def _run(invocation: Invocation, as_program: bool) -> None:
     from .api import run_command
     from .entrypoint import check_module
 
     check_module(invocation.argv)
-    run_command(invocation.config, invocation.argv, invocation.title)
+    run_command(invocation.config, invocation.argv, invocation.title, as_program=as_program)
 
 
 def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:

@@ -1,13 +1,15 @@
 """What every test gets: the checkout as `elastic_agent`, here and in its child processes, and a leak check.
 
-A test that leaves a process, a thread or a descriptor behind fails, even where all it asserted held: an agent that
-leaks is broken, and the next test would pay for it. `@pytest.mark.leaves_behind("why")` excuses one.
+A test that leaves a process, thread, descriptor or another signal handler behind fails, even where all it asserted
+held: an agent that leaks is broken, and the next test would pay for it. `@pytest.mark.leaves_behind("why")` excuses
+one.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -66,6 +68,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     os.environ[TOKEN] = token  # not by monkeypatch: what a test patched must be undone before this looks
     threads, descriptors, children = set(threading.enumerate()), _descriptors(), _child_pids()
+    handlers = _handlers()
     yield
     if request.node.get_closest_marker("leaves_behind"):
         return
@@ -75,6 +78,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         *_leaked_processes(lambda: (_child_pids() - children) | _marked_pids(token), deadline),
         *_leaked_threads(threads, deadline),
         *_leaked_descriptors(descriptors),
+        *_changed_handlers(handlers),
     ]
     if leaks and not failed:  # a failed test's traceback keeps alive what the test had in hand
         pytest.fail("left behind by this test:\n  " + "\n  ".join(leaks), pytrace=False)
@@ -114,6 +118,17 @@ def _leaked_descriptors(before: dict[int, str]) -> list[str]:
     if len(files) <= SPARE_FILES:
         leaked = {fd: target for fd, target in leaked.items() if fd not in files}
     return [f"descriptor {fd}: {target}" for fd, target in sorted(leaked.items())]
+
+
+def _handlers() -> dict[signal.Signals, object]:
+    """What this process does on each signal. What it ignores, every process that a later test starts ignores too."""
+    return {signum: signal.getsignal(signum) for signum in signal.Signals}
+
+
+def _changed_handlers(before: dict[signal.Signals, object]) -> list[str]:
+    """Describe the signals that are handled in another way than before the test."""
+    now = _handlers()
+    return [f"handling of {s.name}: {now[s]}, was {before[s]}" for s in before if now[s] != before[s]]
 
 
 def _new_descriptors(before: dict[int, str]) -> dict[int, str]:

@@ -451,7 +451,8 @@ class Api:
         self.error = error
         self.asked: list[Invocation] = []
 
-    def run_command(self, config: LaunchConfig, argv: tuple[str, ...], title: str) -> None:
+    def run_command(self, config: LaunchConfig, argv: tuple[str, ...], title: str, *, as_program: bool) -> None:
+        assert isinstance(as_program, bool)
         self.asked.append(Invocation(config, argv, title))
         if self.error is not None:
             raise self.error
