@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 
 from .endpoint import Address, Endpoint, PortTaken, claim, parse_endpoint, resolve
 from .founding import Join, check, invite, lay_out
+from .hosted import HostLeads
 from .hosting import TorchServer, serve
 from .keys import (
     MAX_COUNT,
@@ -45,7 +46,7 @@ RETRY_MOST_S = 0.5
 """Pause between attempts to connect; grows by half each time."""
 
 
-class C10dStore:
+class C10dStore(HostLeads):
     """One session with the store of one job; implements `Store`. Made by `open_c10d`.
 
     Versions announced must follow each other without gaps, or waiters notice only when their time has passed.
@@ -174,7 +175,7 @@ class C10dStore:
         beats = {keys[key]: count_in(value) for key, value in self._wire.get(list(keys)).items()}
         return {node: count for node, count in beats.items() if count is not None}
 
-    def announce(self, version: int, value: bytes) -> None:
+    def announce(self, version: int, value: bytes, epoch: int) -> None:
         newest = self._count(self._keys.round_head)
         key = self._keys.round(version)
         holds = self._wire.create(key, value) if version > newest else self._wire.get([key]).get(key)

@@ -21,7 +21,7 @@ from functools import partial
 from . import codec, jobs
 from .connection import CallGuard, Connection
 from .listener import Listener
-from .records import JobSpec, NodeRecord, Outcome, Round
+from .records import JobSpec, NodeRecord, Round
 from .store import Store, StoreError, StoreForeign
 
 WAIT_S = 10.0
@@ -200,20 +200,22 @@ class Driver:
         while not self._closing.is_set():
             order = self._orders.get()
             if isinstance(order, Round):
-                if order.outcome is not None:
-                    # First, so that nobody who learns of the end finds the job's record without it.
-                    self._end_job(connection, order.outcome)
-                connection.call(partial(_announce, order.version, codec.encode_round(order)))
+                self._say(connection, order)
             elif order is not None:
                 counts = connection.call(partial(_read_beats, order))
                 if counts is not None:
                     self._listener.beats_seen(dict(counts))
 
-    def _end_job(self, connection: Connection, outcome: Outcome) -> None:
-        if connection.call(lambda session: jobs.end(session, self._record, outcome)) is False:
+    def _say(self, connection: Connection, word: Round) -> None:
+        value = codec.encode_round(word)
+        if word.outcome is None:
+            connection.call(partial(_announce, word.version, value, word.epoch))
+            return
+        ended = jobs.with_outcome(self._record, word.outcome)
+        if connection.call(partial(_announce_end, word.version, value, word.epoch, ended, self._record)) is False:
             self._listener.strange_bytes(
                 f"somebody else changed the store's record of job {self._job.run_id!r}, "
-                f"so it does not say how the job ended: {outcome.value}"
+                f"so it does not say how the job ended: {word.outcome.value}"
             )
 
 
@@ -225,8 +227,12 @@ def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Map
     return session.wait_nodes(cursor, timeout_s)
 
 
-def _announce(version: int, value: bytes, session: Store) -> None:
-    session.announce(version, value)
+def _announce(version: int, value: bytes, epoch: int, session: Store) -> None:
+    session.announce(version, value, epoch)
+
+
+def _announce_end(version: int, value: bytes, epoch: int, job: bytes, over: bytes, session: Store) -> bool:
+    return session.announce_end(version, value, epoch, job, over)
 
 
 def _read_beats(nodes: tuple[str, ...], session: Store) -> Mapping[str, int]:

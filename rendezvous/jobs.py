@@ -108,11 +108,9 @@ def join(store: Store, run_id: str, mine: JobRecord) -> bytes:
     return holds
 
 
-def end(store: Store, record: bytes, outcome: Outcome) -> bool:
-    """Write how the job ended into its record, which is stored as `record`; False if that is not there any more. May be
-    repeated."""
-    ended = encode_job(replace(decode_job(record), outcome=outcome))
-    return store.write_job(ended, over=record) == ended
+def with_outcome(record: bytes, outcome: Outcome) -> bytes:
+    """The stored record `record`, saying how the job ended."""
+    return encode_job(replace(decode_job(record), outcome=outcome))
 
 
 def _read(data: bytes, run_id: str) -> JobRecord:

@@ -1,19 +1,24 @@
 """A store in the memory of one process: single-machine jobs, tests, several agents as threads.
 
-`MemoryStore` is the shared state; `host()` gives the coordinator's handle, `guest()` everybody else's. Handles are
-`Store`s. Unlike a networked session a handle may be shared between threads, as every call takes the one lock.
+`MemoryStore` is the shared state; `host()` gives the coordinator's handle, `guest()` everybody else's. With a lease it
+elects instead, as etcd does, and there are only guests. Handles are `Store`s. Unlike a networked session a handle may
+be shared between threads, as every call takes the one lock.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
+from .hosted import HostLeads
 from .store import StoreFenced, StoreUnreachable
 
 KEEP_VERSIONS = 64
 """Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
+
+T = TypeVar("T")
 
 
 class _Incarnation:
@@ -26,30 +31,59 @@ class _Incarnation:
         self.beats: dict[str, int] = {}
         self.versions: dict[int, bytes] = {}
         self.newest = 0
+        self.leases: dict[str, float] = {}
+        """Node to the end of its lease. Of those that lead or have a record."""
+        self.leader = ""
+        self.epoch = 0
+        """Of the newest term, over or not."""
+
+    def note(self, node: str, value: bytes) -> None:
+        self.noted += 1
+        self.records.pop(node, None)  # so that it comes last again
+        self.records[node] = (self.noted, value)
+
+    def lapse(self, now: float) -> None:
+        """End the leases whose time has come."""
+        for node in [node for node, ends in self.leases.items() if ends <= now]:
+            del self.leases[node]
+            if node in self.records:
+                self.note(node, self.records[node][1])
+            if node == self.leader:
+                self.leader = ""
+
+    def leads(self, epoch: int) -> bool:
+        return self.epoch == epoch and self.leader != ""
 
 
 class _Shared:
     """What all handles see; `changed` guards every field, those of the incarnations too."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_s: float | None) -> None:
+        self.lease_s = lease_s
         self.changed = threading.Condition()
         self.job = b""
         self.incarnations = {1: _Incarnation()}
+        self.terms = 0
         self.closed = False
 
 
 class MemoryStore:
     """The shared state of one job. Lives as long as somebody holds it, or until `close()`."""
 
-    def __init__(self) -> None:
-        self._shared = _Shared()
+    def __init__(self, lease_s: float | None = None) -> None:
+        """`lease_s`: length of a node's lease, in seconds, on a store that elects; None: one that is hosted."""
+        self._shared = _Shared(lease_s)
 
     def host(self) -> MemorySession:
-        """A handle for the node that provides the coordinator."""
+        """A handle for the node that provides the coordinator. Raises ValueError on a store that elects."""
+        if self._shared.lease_s is not None:
+            raise ValueError("a store that elects has no host; give each node a guest's handle")
         return MemorySession(self._shared, hosted=True)
 
     def guest(self) -> MemorySession:
         """A handle for a node that does not."""
+        if self._shared.lease_s is not None:
+            return ElectingSession(self._shared, hosted=False)
         return MemorySession(self._shared, hosted=False)
 
     def close(self) -> None:
@@ -59,7 +93,7 @@ class MemoryStore:
             self._shared.changed.notify_all()
 
 
-class MemorySession:
+class MemorySession(HostLeads):
     """One handle on a `MemoryStore`; implements `Store`. Raises StoreUnreachable once it or the store is closed."""
 
     def __init__(self, shared: _Shared, *, hosted: bool, state: _Incarnation | None = None) -> None:
@@ -79,7 +113,7 @@ class MemorySession:
     def session(self) -> MemorySession:
         with self._shared.changed:
             self._check()
-        return MemorySession(self._shared, hosted=self._hosted, state=self._state)
+        return type(self)(self._shared, hosted=self._hosted, state=self._state)
 
     def close(self) -> None:
         """Give this handle up; a call that waits on it raises StoreUnreachable. Idempotent."""
@@ -106,13 +140,10 @@ class MemorySession:
                 del known[old]  # who still works there holds it
 
     def publish_node(self, node: str, value: bytes) -> None:
-        shared, state = self._shared, self._state
-        with shared.changed:
+        with self._shared.changed:
             self._check()
-            state.noted += 1
-            state.records.pop(node, None)  # so that it comes last again
-            state.records[node] = (state.noted, bytes(value))
-            shared.changed.notify_all()
+            self._state.note(node, bytes(value))
+            self._shared.changed.notify_all()
 
     def beat(self, node: str, count: int) -> int:
         with self._shared.changed:
@@ -121,25 +152,17 @@ class MemorySession:
             return self._state.newest
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
-        shared, state = self._shared, self._state
-        deadline = time.monotonic() + timeout_s
-        with shared.changed:
-            while self._check() and state.newest <= after:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return None
-                shared.changed.wait(left_s)
-            return state.newest, state.versions[state.newest]
+        state = self._state
+        return self._await(
+            lambda: (state.newest, state.versions[state.newest]) if state.newest > after else None, timeout_s
+        )
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
-        shared, state = self._shared, self._state
-        deadline = time.monotonic() + timeout_s
-        with shared.changed:
-            while self._check() and state.noted <= cursor:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return cursor, {}
-                shared.changed.wait(left_s)
+        state = self._state
+
+        def published() -> tuple[int, Mapping[str, bytes]] | None:
+            if state.noted <= cursor:
+                return None
             fresh: dict[str, bytes] = {}
             for node, (noted, value) in reversed(state.records.items()):
                 if noted <= cursor:
@@ -147,30 +170,121 @@ class MemorySession:
                 fresh[node] = value
             return state.noted, fresh
 
+        return self._await(published, timeout_s) or (cursor, {})
+
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         with self._shared.changed:
             self._check()
             return {node: self._state.beats[node] for node in nodes if node in self._state.beats}
 
-    def announce(self, version: int, value: bytes) -> None:
+    def announce(self, version: int, value: bytes, epoch: int) -> None:
         shared, state = self._shared, self._state
         with shared.changed:
             self._check()
-            if version <= state.newest:
-                if state.versions.get(version) != value:
-                    raise StoreFenced(
-                        f"version {version} is taken: another coordinator announced up to {state.newest}; "
-                        "stop announcing"
-                    )
+            if state.versions.get(version) == value:
                 return
+            if version <= state.newest:
+                raise StoreFenced(
+                    f"version {version} is taken: another coordinator announced up to {state.newest}; stop announcing"
+                )
+            self._fence(epoch)
             state.versions[version] = bytes(value)
             state.newest = version
             for old in [known for known in state.versions if known <= version - KEEP_VERSIONS]:
                 del state.versions[old]
             shared.changed.notify_all()
 
-    def _check(self) -> bool:
+    def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
+        with self._shared.changed:  # one step for all who look
+            self.announce(version, value, epoch)
+            return self.write_job(job, over) == job
+
+    def _fence(self, epoch: int) -> None:
+        """Nothing, where the version alone fences."""
+
+    def _await(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
+        """What `ready` returns once it is something; None when the time has passed."""
+        deadline = time.monotonic() + timeout_s
+        with self._shared.changed:
+            while True:
+                self._check()
+                found = ready()
+                left_s = deadline - time.monotonic()
+                if found is not None or left_s <= 0:
+                    return found
+                next_lapse = min(self._state.leases.values(), default=deadline)
+                self._shared.changed.wait(max(0.0, min(left_s, next_lapse - time.monotonic())))
+
+    def _check(self) -> None:
         if self._closed or self._shared.closed:
             whose = "this session of the memory store" if self._closed else "the memory store"
             raise StoreUnreachable(f"{whose} is closed; nothing can be read or written through it any more")
+        self._state.lapse(time.monotonic())
+
+
+class ElectingSession(MemorySession):
+    """The same of a store that elects: nodes have leases here, and the coordinator is one of them."""
+
+    @property
+    def elects(self) -> bool:
         return True
+
+    def publish_node(self, node: str, value: bytes) -> None:
+        with self._shared.changed:
+            self._check()
+            self._renew(node)
+            super().publish_node(node, value)
+
+    def beat(self, node: str, count: int) -> int:
+        with self._shared.changed:
+            self._check()
+            self._renew(node)
+            return self._state.newest
+
+    def lead(self, node: str, timeout_s: float) -> int | None:
+        return self._await(lambda: self._stand(node), timeout_s)
+
+    def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
+        state = self._state
+        return self._await(lambda: None if state.leads(epoch) else True, timeout_s) or False
+
+    def resign(self, epoch: int) -> None:
+        with self._shared.changed:
+            self._check()
+            if self._state.leads(epoch):
+                self._state.leader = ""
+                self._shared.changed.notify_all()
+
+    def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
+        with self._shared.changed:
+            self._check()
+            return {node: 0 for node in nodes if node in self._state.leases}
+
+    def clear(self, epoch: int) -> None:
+        with self._shared.changed:
+            self._check()
+            if self._state.leads(epoch):
+                self._state.records.clear()
+                self._state.versions.clear()
+                self._state.newest = 0
+
+    def _stand(self, node: str) -> int | None:
+        state = self._state
+        if state.leader not in ("", node):
+            return None
+        self._renew(node)
+        if state.leader != node:
+            self._shared.terms += 1
+            state.leader, state.epoch = node, self._shared.terms
+        return state.epoch
+
+    def _renew(self, node: str) -> None:
+        state, lease_s = self._state, self._shared.lease_s or 0.0
+        if node not in state.leases and node in state.records:
+            state.note(node, state.records[node][1])
+        state.leases[node] = time.monotonic() + lease_s
+        self._shared.changed.notify_all()
+
+    def _fence(self, epoch: int) -> None:
+        if not self._state.leads(epoch):
+            raise StoreFenced(f"epoch {epoch} is over: another node coordinates (epoch {self._state.epoch}), or none")

@@ -22,7 +22,7 @@ from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.keys import MAX_NOTES, SERVED, VOID, Keys
 from elastic_agent.rendezvous.records import JobSpec, Outcome
-from elastic_agent.rendezvous.store import OtherJob, Store, StoreError, StoreForeign, StoreUnreachable
+from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, Store, StoreError, StoreForeign, StoreUnreachable
 
 BOUND_S = 10.0
 """What must happen at once may take this long on a busy machine."""
@@ -265,7 +265,8 @@ def test_nobody_is_let_in_before_the_host_has_joined_its_job() -> None:
 def test_who_comes_after_the_end_learns_the_outcome_and_begins_nothing(host: C10dStore, guest: C10dStore) -> None:
     """The store is about to go with its host, so there is no next incarnation to begin there."""
     first = jobs.record_of(JobSpec("job", ("train.py",)), "id-a", "a")
-    assert jobs.end(host, jobs.join(host, "job", first), Outcome.SUCCEEDED)
+    record = jobs.join(host, "job", first)
+    assert host.announce_end(1, b"over", FIRST_EPOCH, jobs.with_outcome(record, Outcome.SUCCEEDED), record)
     found = jobs.decode_job(jobs.join(guest, "job", replace(first, name="b")))
     assert (found.incarnation, found.outcome, found.name) == (1, Outcome.SUCCEEDED, "a")
     with pytest.raises(OtherJob, match=r"begun by a at .*, succeeded\)"):
@@ -387,7 +388,7 @@ def test_garbage_in_any_key_never_hangs_and_never_raises_anything_but_a_store_er
     names = ["n1", keys.node("n1"), keys.beat("n1"), keys.note(1), keys.note(2), keys.round(1), keys.round(2)]
     with closing(open_c10d(str(host.endpoint), "job", is_host=False)) as guest, closing(raw(host)) as stranger:
         guest.publish_node("n1", b"one")
-        host.announce(1, b"round 1")
+        host.announce(1, b"round 1", FIRST_EPOCH)
         for key in [*names, keys.job, keys.life, SERVED, keys.log_head, keys.round_head]:
             _write_anything(stranger, key, value)
             for call in (
@@ -396,7 +397,7 @@ def test_garbage_in_any_key_never_hangs_and_never_raises_anything_but_a_store_er
                 lambda: guest.wait_round(0, 0.05),
                 lambda: guest.wait_round(1, 0.05),
                 lambda: host.wait_nodes(0, 0.05),
-                lambda: host.announce(1, b"round 1"),
+                lambda: host.announce(1, b"round 1", FIRST_EPOCH),
                 lambda: guest.publish_node("n1", b"two"),
                 lambda: guest.write_job(b"job"),
                 lambda: guest.session().close(),
@@ -492,7 +493,7 @@ def test_the_older_server_without_libuv_works_too(monkeypatch: pytest.MonkeyPatc
     with hosting() as host, closing(open_c10d(str(host.endpoint), "job", is_host=False)) as guest:
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(guest.wait_round, 0, 60.0)
-            host.announce(1, b"round 1")
+            host.announce(1, b"round 1", FIRST_EPOCH)
             assert waiting.result(BOUND_S) == (1, b"round 1")
         guest.publish_node("n1", b"one")
         assert host.wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}

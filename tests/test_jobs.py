@@ -12,7 +12,7 @@ from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous import codec, jobs
 from elastic_agent.rendezvous.memory import MemoryStore
 from elastic_agent.rendezvous.records import JobRecord, JobSpec, Outcome
-from elastic_agent.rendezvous.store import OtherJob, OtherVersion, StoreForeign
+from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
 
 texts = st.text(max_size=60)
 counts = st.integers(0, codec.MAX_NUMBER)
@@ -40,6 +40,12 @@ def mine(spec: JobSpec = SPEC, name: str = "a") -> JobRecord:
 def held(store: MemoryStore) -> JobRecord:
     """What the job's record says now."""
     return jobs.decode_job(store.guest().write_job(b"?"))
+
+
+def ended(store: Store, record: bytes, outcome: Outcome) -> bool:
+    """Write how the job ended; whether that is written then."""
+    last = jobs.with_outcome(record, outcome)
+    return store.write_job(last, over=record) == last
 
 
 @given(records)
@@ -167,8 +173,8 @@ def test_an_ended_job_gives_its_id_free(spec: JobSpec) -> None:
     old = store.host()
     record = jobs.join(old, "job1", mine())
     old.publish_node("n1", b"old")
-    old.announce(1, b"old")
-    assert jobs.end(old, record, Outcome.FAILED)
+    old.announce(1, b"old", FIRST_EPOCH)
+    assert ended(old, record, Outcome.FAILED)
     assert held(store).outcome is Outcome.FAILED
     host, guest = store.host(), store.guest()
     assert jobs.join(guest, "job1", mine(spec, "c")) == jobs.join(host, "job1", mine(spec, "b"))
@@ -182,9 +188,9 @@ def test_the_end_may_be_said_again_and_is_never_said_of_another_job() -> None:
     """A writer that never heard the answer repeats it; one that comes long after the end changes nothing."""
     store = MemoryStore()
     first = jobs.join(store.host(), "job1", mine())
-    assert jobs.end(store.host(), first, Outcome.SUCCEEDED)
-    assert jobs.end(store.host(), first, Outcome.SUCCEEDED)
-    assert not jobs.end(store.host(), first, Outcome.FAILED)
+    assert ended(store.host(), first, Outcome.SUCCEEDED)
+    assert ended(store.host(), first, Outcome.SUCCEEDED)
+    assert not ended(store.host(), first, Outcome.FAILED)
     jobs.join(store.host(), "job1", mine(name="b"))
-    assert not jobs.end(store.host(), first, Outcome.SUCCEEDED)
+    assert not ended(store.host(), first, Outcome.SUCCEEDED)
     assert held(store).outcome is None

@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
 
 import pytest
 
 from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
 from elastic_agent.rendezvous.memory import MemoryStore
-from elastic_agent.rendezvous.store import Store, StoreFenced, StoreUnreachable
+from elastic_agent.rendezvous.store import FIRST_EPOCH, Store, StoreFenced, StoreUnreachable
 
 BOUND_S = 10.0
 """What must happen at once may take this long on a busy machine."""
+LEASE_S = 1.0
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,12 +27,21 @@ def _first_use() -> None:
 
 
 class Stage:
-    """One store with its host; sessions made here are closed at the end."""
+    """One store and a node that coordinates: its host, or whom it elected. Sessions made here are closed at the end."""
 
     def __init__(self, host: Store, guest: Callable[[], Store]) -> None:
         self.host = host
         self._guest = guest
-        self._sessions: list[Store] = []
+        self._sessions: list[Store] = [host] if host.elects else []
+
+    @cached_property
+    def epoch(self) -> int:
+        """Of the coordinator's term."""
+        return lead(self.host)
+
+    def announce(self, version: int, value: bytes) -> None:
+        """As the coordinator."""
+        self.host.announce(version, value, self.epoch)
 
     def guest(self) -> Store:
         """A connection of another node."""
@@ -48,30 +60,79 @@ class Stage:
         return session
 
 
-@pytest.fixture(params=["memory", "c10d"])
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A fresh store of each kind."""
-    if request.param == "memory":
-        shared = MemoryStore()
-        made = Stage(shared.host(), shared.guest)
-        yield made
-        made.close()
+def lead(store: Store, node: str = "host") -> int:
+    """Have this node lead, at once; the epoch of its term."""
+    epoch = store.lead(node, BOUND_S)
+    assert epoch is not None
+    return epoch
+
+
+@contextmanager
+def opened(kind: str, lease_s: float = 60.0) -> Iterator[Stage]:
+    """A fresh store of this kind; `lease_s`: how long leases are where it elects."""
+    if kind == "c10d":
+        host: C10dStore = open_c10d("127.0.0.1:0", "contract/ü %2F\n", is_host=True)
+        made = Stage(host, lambda: open_c10d(str(host.endpoint), "contract/ü %2F\n", is_host=False))
+        try:
+            yield made
+        finally:
+            made.close()
+            host.close_host()
         return
-    host: C10dStore = open_c10d("127.0.0.1:0", "contract/ü %2F\n", is_host=True)
-    made = Stage(host, lambda: open_c10d(str(host.endpoint), "contract/ü %2F\n", is_host=False))
-    try:
+    shared = MemoryStore(lease_s if kind == "electing memory" else None)
+    made = Stage(shared.guest() if kind == "electing memory" else shared.host(), shared.guest)
+    yield made
+    made.close()
+
+
+ELECTING = ["electing memory"]
+
+
+@pytest.fixture(params=["memory", "c10d", *ELECTING])
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fresh store of each kind, with leases that no test outlives."""
+    with opened(request.param) as made:
         yield made
-    finally:
-        made.close()
-        host.close_host()
 
 
-def test_only_the_hosts_connection_is_hosted(stage: Stage) -> None:
+@pytest.fixture(params=["memory", "c10d"])
+def hosted(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fresh store of each kind that is hosted."""
+    with opened(request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=ELECTING)
+def electing(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A fresh store of each kind that elects, with leases that no test outlives."""
+    with opened(request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=ELECTING)
+def leasing(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """The same with leases as short as can be: nobody renews one here by itself."""
+    with opened(request.param, LEASE_S) as made:
+        yield made
+
+
+def test_only_the_hosts_connection_is_hosted(hosted: Stage) -> None:
     """Exactly the process that serves the store provides the coordinator, in every session of it."""
-    assert stage.host.hosted
-    assert stage.session(stage.host).hosted
-    assert not stage.guest().hosted
-    assert not stage.session(stage.guest()).hosted
+    assert hosted.host.hosted
+    assert hosted.session(hosted.host).hosted
+    guest = hosted.guest()
+    assert not guest.hosted
+    assert not hosted.session(guest).hosted
+    assert not guest.elects
+
+
+def test_the_host_leads_from_the_beginning_and_for_good(hosted: Stage) -> None:
+    """One term, whatever happens; nobody else stands."""
+    assert hosted.host.lead("host", BOUND_S) == FIRST_EPOCH
+    assert hosted.guest().lead("guest", BOUND_S) is None
+    hosted.host.resign(FIRST_EPOCH)
+    assert not hosted.host.wait_deposed(FIRST_EPOCH, 0.0)
+    hosted.host.announce(1, b"round 1", FIRST_EPOCH)
 
 
 def test_the_first_record_of_the_job_stands(stage: Stage) -> None:
@@ -116,7 +177,7 @@ def test_a_record_that_is_not_there_is_not_replaced(stage: Stage) -> None:
 def test_an_incarnation_sees_nothing_of_another(stage: Stage) -> None:
     """Records, heartbeats and announcements of the job that had the id before are not there; the job's record is."""
     stage.host.write_job(b"the job")
-    stage.host.announce(1, b"an old round")
+    stage.announce(1, b"an old round")
     earlier = stage.guest()
     earlier.publish_node("n1", b"an old node")
     earlier.beat("n1", 7)
@@ -126,7 +187,7 @@ def test_an_incarnation_sees_nothing_of_another(stage: Stage) -> None:
     assert host.wait_nodes(0, 0.0) == (0, {})
     assert host.read_beats(["n1"]) == {}
     assert host.beat("n2", 1) == 0
-    host.announce(1, b"a new round")
+    host.announce(1, b"a new round", lead(host))
     assert host.write_job(b"another") == b"the job"
     assert earlier.wait_round(0, BOUND_S) == (1, b"an old round")
 
@@ -138,7 +199,7 @@ def test_nodes_of_one_incarnation_see_each_other(stage: Stage) -> None:
     guest.publish_node("n1", b"one")
     host.use_incarnation(2)
     assert stage.session(host).wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}
-    host.announce(1, b"round 1")
+    host.announce(1, b"round 1", lead(host))
     assert stage.session(guest).wait_round(0, BOUND_S) == (1, b"round 1")
 
 
@@ -229,7 +290,7 @@ def test_a_waiting_node_wakes_up_for_a_round(stage: Stage) -> None:
     with ThreadPoolExecutor(4) as pool:
         for version in range(1, 20):
             waiting = [pool.submit(waiter.wait_round, version - 1, 60.0) for waiter in waiters]
-            stage.host.announce(version, b"round %d" % version)
+            stage.announce(version, b"round %d" % version)
             assert [future.result(BOUND_S) for future in waiting] == [(version, b"round %d" % version)] * 4
 
 
@@ -241,7 +302,7 @@ def test_waking_up_takes_milliseconds(stage: Stage) -> None:
         for version in range(1, 31):
             waiting = pool.submit(lambda after: (waiter.wait_round(after, 60.0), time.monotonic()), version - 1)
             told = time.monotonic()
-            stage.host.announce(version, b"x")
+            stage.announce(version, b"x")
             delays.append(waiting.result(BOUND_S)[1] - told)
     assert sorted(delays)[15] < 0.1
 
@@ -249,14 +310,14 @@ def test_waking_up_takes_milliseconds(stage: Stage) -> None:
 def test_wait_round_returns_the_newest_and_skips_those_in_between(stage: Stage) -> None:
     """A node that was away learns where things stand, not how they came about."""
     for version in range(1, 6):
-        stage.host.announce(version, b"round %d" % version)
+        stage.announce(version, b"round %d" % version)
     assert stage.guest().wait_round(0, BOUND_S) == (5, b"round 5")
     assert stage.guest().wait_round(4, BOUND_S) == (5, b"round 5")
 
 
 def test_wait_round_is_none_when_its_time_has_passed(stage: Stage) -> None:
     """Nothing newer is an answer, not an error."""
-    stage.host.announce(1, b"round 1")
+    stage.announce(1, b"round 1")
     started = time.monotonic()
     assert stage.guest().wait_round(1, 0.2) is None
     assert 0.15 < time.monotonic() - started < BOUND_S
@@ -266,43 +327,43 @@ def test_wait_round_is_none_when_its_time_has_passed(stage: Stage) -> None:
 def test_wait_round_copes_with_a_node_far_behind(stage: Stage) -> None:
     """Versions far behind are deleted, and who asks for them gets the newest."""
     for version in range(1, 201):
-        stage.host.announce(version, b"round %d" % version)
+        stage.announce(version, b"round %d" % version)
     assert stage.guest().wait_round(3, BOUND_S) == (200, b"round 200")
 
 
 def test_at_least_the_newest_16_versions_remain(stage: Stage) -> None:
     """Announcing one of them again, with equal bytes, is still an idempotent repeat."""
     for version in range(1, 201):
-        stage.host.announce(version, b"round %d" % version)
+        stage.announce(version, b"round %d" % version)
     for version in range(185, 201):
-        stage.host.announce(version, b"round %d" % version)
+        stage.announce(version, b"round %d" % version)
 
 
 def test_announcing_the_same_again_changes_nothing(stage: Stage) -> None:
     """A coordinator that never heard the answer may say the same thing again."""
-    stage.host.announce(1, b"round 1")
-    stage.host.announce(2, b"round 2")
-    stage.host.announce(1, b"round 1")
-    stage.session(stage.host).announce(2, b"round 2")
+    stage.announce(1, b"round 1")
+    stage.announce(2, b"round 2")
+    stage.announce(1, b"round 1")
+    stage.session(stage.host).announce(2, b"round 2", stage.epoch)
     assert stage.guest().wait_round(0, BOUND_S) == (2, b"round 2")
 
 
 def test_announcing_something_else_under_a_taken_version_is_fenced(stage: Stage) -> None:
     """Of two coordinators the second is refused, and nothing of what it said is seen."""
-    stage.host.announce(1, b"round 1")
-    stage.host.announce(2, b"round 2")
+    stage.announce(1, b"round 1")
+    stage.announce(2, b"round 2")
     for version in (1, 2):
         with pytest.raises(StoreFenced, match=f"version {version}"):
-            stage.session(stage.host).announce(version, b"something else")
+            stage.session(stage.host).announce(version, b"something else", stage.epoch)
     assert stage.guest().wait_round(0, BOUND_S) == (2, b"round 2")
 
 
 def test_announcing_a_version_long_past_is_fenced(stage: Stage) -> None:
     """A version that was deleted cannot be announced anew, and the newest does not go back."""
     for version in range(1, 201):
-        stage.host.announce(version, b"round %d" % version)
+        stage.announce(version, b"round %d" % version)
     with pytest.raises(StoreFenced):
-        stage.host.announce(1, b"something else")
+        stage.announce(1, b"something else")
     assert stage.guest().beat("n1", 1) == 200
 
 
@@ -310,11 +371,12 @@ def test_only_one_of_many_coordinators_wins_a_version(stage: Stage) -> None:
     """Announcing is create-only also under a race."""
     rivals = [stage.guest() for _ in range(6)]
     start = threading.Barrier(6)
+    epoch = stage.epoch
 
     def announce(number: int) -> bool:
         start.wait(BOUND_S)
         try:
-            rivals[number].announce(1, b"of rival %d" % number)
+            rivals[number].announce(1, b"of rival %d" % number, epoch)
         except StoreFenced:
             return False
         return True
@@ -329,19 +391,19 @@ def test_beat_returns_the_newest_announced_version(stage: Stage) -> None:
     """A node whose watch is lost notices at its next heartbeat; 0 means none yet."""
     guest = stage.guest()
     assert guest.beat("n1", 1) == 0
-    stage.host.announce(1, b"round 1")
-    stage.host.announce(2, b"round 2")
+    stage.announce(1, b"round 1")
+    stage.announce(2, b"round 2")
     assert guest.beat("n1", 2) == 2
 
 
-def test_heartbeats_are_read_as_counted(stage: Stage) -> None:
+def test_heartbeats_are_read_as_counted(hosted: Stage) -> None:
     """read_beats gives the newest counter of each node asked for; one that never beat is absent."""
-    stage.guest().beat("n1", 1)
-    stage.guest().beat("n1", 7)
-    stage.guest().beat("n2", 3)
-    assert stage.host.read_beats(["n1", "n2", "never"]) == {"n1": 7, "n2": 3}
-    assert stage.host.read_beats(["n2"]) == {"n2": 3}
-    assert stage.host.read_beats([]) == {}
+    hosted.guest().beat("n1", 1)
+    hosted.guest().beat("n1", 7)
+    hosted.guest().beat("n2", 3)
+    assert hosted.host.read_beats(["n1", "n2", "never"]) == {"n1": 7, "n2": 3}
+    assert hosted.host.read_beats(["n2"]) == {"n2": 3}
+    assert hosted.host.read_beats([]) == {}
 
 
 def test_a_heartbeat_wakes_no_coordinator(stage: Stage) -> None:
@@ -370,12 +432,14 @@ def test_nothing_is_missed_when_many_publish_at_once(stage: Stage) -> None:
         for future in writing:
             future.result(BOUND_S)
     assert last == {f"n{number}": b"49" for number in range(8)}
-    assert stage.host.read_beats(list(last)) == {f"n{number}": 49 for number in range(8)}
+    counts = stage.host.read_beats(list(last))
+    assert counts.keys() == last.keys()
+    assert stage.host.elects or set(counts.values()) == {49}
 
 
 def test_many_bytes_are_kept_as_they_are(stage: Stage) -> None:
     """A round of a megabyte and a record of 64 KiB arrive whole."""
-    stage.host.announce(1, bytes(range(256)) * 4096)
+    stage.announce(1, bytes(range(256)) * 4096)
     stage.guest().publish_node("n1", bytes(range(256)) * 256)
     assert stage.guest().wait_round(0, BOUND_S) == (1, bytes(range(256)) * 4096)
     assert stage.host.wait_nodes(0, BOUND_S)[1] == {"n1": bytes(range(256)) * 256}
@@ -417,6 +481,220 @@ def test_the_store_outlives_the_hosts_own_session(stage: Stage) -> None:
     assert stage.host.wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}
 
 
+# -- the job's end ----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_word_goes_with_the_jobs_record(stage: Stage) -> None:
+    """Who learns of the end finds the outcome in the job's record; it may be said again."""
+    stage.host.write_job(b"begun")
+    for _ in range(2):
+        assert stage.host.announce_end(1, b"over", stage.epoch, b"ended", over=b"begun")
+    assert stage.guest().wait_round(0, BOUND_S) == (1, b"over")
+    assert stage.guest().write_job(b"?") == b"ended"
+
+
+def test_the_last_word_is_heard_whoever_changed_the_jobs_record(stage: Stage) -> None:
+    """The nodes of this incarnation must end in any case; what is not ours is left alone."""
+    stage.host.write_job(b"another job")
+    assert not stage.host.announce_end(1, b"over", stage.epoch, b"ended", over=b"begun")
+    assert stage.guest().wait_round(0, BOUND_S) == (1, b"over")
+    assert stage.guest().write_job(b"?") == b"another job"
+
+
+# -- elections --------------------------------------------------------------------------------------------------------
+
+
+def test_no_connection_to_a_store_that_elects_is_hosted(electing: Stage) -> None:
+    """Nobody of us serves it."""
+    guest = electing.guest()
+    assert (guest.elects, guest.hosted) == (True, False)
+    assert electing.session(guest).elects
+
+
+def test_one_of_many_leads(electing: Stage) -> None:
+    """All stand at once; one learns its epoch, the others wait."""
+    rivals = [electing.guest() for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        told = list(pool.map(lambda number: rivals[number].lead(f"n{number}", 0.3), range(6)))
+    assert len([epoch for epoch in told if epoch is not None]) == 1
+
+
+def test_a_term_asked_for_again_is_the_same(electing: Stage) -> None:
+    """A node that never heard the answer asks again, on another connection too."""
+    epoch = lead(electing.host)
+    assert epoch > 0
+    assert electing.session(electing.host).lead("host", 0.0) == epoch
+
+
+def test_a_later_term_has_a_greater_epoch(electing: Stage) -> None:
+    """Whoever leads it."""
+    guest = electing.guest()
+    epochs = []
+    for store, node in ((electing.host, "host"), (guest, "guest"), (guest, "guest"), (electing.host, "host")):
+        epochs.append(lead(store, node))
+        store.resign(epochs[-1])
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_candidate_wakes_up_when_the_leader_resigns(electing: Stage) -> None:
+    """It waits no longer than it must, and not for a lease."""
+    epoch, candidate = lead(electing.host), electing.guest()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(candidate.lead, "n1", 60.0)
+        electing.host.resign(epoch)
+        assert (waiting.result(BOUND_S) or 0) > epoch
+
+
+def test_a_leader_learns_that_its_term_is_over(electing: Stage) -> None:
+    """wait_deposed blocks until then; a term long over is over at once."""
+    epoch, waiter = lead(electing.host), electing.session(electing.host)
+    assert not waiter.wait_deposed(epoch, 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waiter.wait_deposed, epoch, 60.0)
+        electing.host.resign(epoch)
+        assert waiting.result(BOUND_S)
+    assert lead(electing.guest(), "guest") > epoch
+    assert waiter.wait_deposed(epoch, 60.0)
+
+
+def test_resigning_ends_no_other_term(electing: Stage) -> None:
+    """A node that resigns late, or twice, does not depose its successor."""
+    first = lead(electing.host)
+    electing.host.resign(first)
+    second = lead(electing.guest(), "guest")
+    electing.host.resign(first)
+    assert not electing.host.wait_deposed(second, 0.0)
+
+
+def test_a_deposed_coordinator_is_fenced(electing: Stage) -> None:
+    """What it says after its term is over is refused and never seen, before its successor has said anything too."""
+    electing.announce(1, b"round 1")
+    electing.host.resign(electing.epoch)
+    with pytest.raises(StoreFenced, match=f"epoch {electing.epoch}"):
+        electing.announce(2, b"of nobody's")
+    guest = electing.guest()
+    epoch = lead(guest, "guest")
+    with pytest.raises(StoreFenced, match=f"epoch {electing.epoch}"):
+        electing.announce(2, b"of the deposed")
+    guest.announce(2, b"of the new", epoch)
+    assert guest.wait_round(0, BOUND_S) == (2, b"of the new")
+
+
+def test_what_was_announced_may_be_said_again_after_the_term(electing: Stage) -> None:
+    """The answer was lost, and then the leadership; what was said has been said."""
+    electing.announce(1, b"round 1")
+    electing.host.resign(electing.epoch)
+    electing.announce(1, b"round 1")
+
+
+def test_a_deposed_coordinator_does_not_end_the_job(electing: Stage) -> None:
+    """The job's record is fenced with the last word."""
+    electing.host.write_job(b"begun")
+    electing.host.resign(electing.epoch)
+    with pytest.raises(StoreFenced):
+        electing.host.announce_end(1, b"over", electing.epoch, b"ended", over=b"begun")
+    assert electing.guest().write_job(b"?") == b"begun"
+    assert electing.guest().wait_round(0, 0.0) is None
+
+
+def test_a_new_coordinator_finds_all_records_and_the_newest_word(electing: Stage) -> None:
+    """From them it rebuilds what its predecessor knew."""
+    for number in range(3):
+        electing.guest().publish_node(f"n{number}", b"%d" % number)
+    for version in (1, 2):
+        electing.announce(version, b"round %d" % version)
+    electing.host.resign(electing.epoch)
+    successor = electing.guest()
+    lead(successor, "n1")
+    assert successor.wait_round(0, 0.0) == (2, b"round 2")
+    assert successor.wait_nodes(0, 0.0)[1] == {f"n{number}": b"%d" % number for number in range(3)}
+
+
+def test_each_incarnation_elects_its_own(electing: Stage) -> None:
+    """A coordinator that lives on in an old incarnation is none of the new one's business."""
+    old = lead(electing.host)
+    guest = electing.guest()
+    guest.use_incarnation(2)
+    assert lead(guest, "guest") > old
+    assert not electing.host.wait_deposed(old, 0.0)
+
+
+def test_after_clearing_only_the_jobs_record_is_left(electing: Stage) -> None:
+    """Nobody but the coordinator clears."""
+    electing.host.write_job(b"ended")
+    electing.announce(1, b"over")
+    electing.guest().publish_node("n1", b"ended")
+    electing.guest().clear(electing.epoch + 1)
+    assert electing.guest().wait_round(0, 0.0) == (1, b"over")
+    electing.host.clear(electing.epoch)
+    assert electing.guest().wait_round(0, 0.0) is None
+    assert electing.guest().wait_nodes(0, 0.0)[1] == {}
+    assert electing.guest().write_job(b"?") == b"ended"
+
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_has_a_lease_from_its_first_record_on(electing: Stage) -> None:
+    """No coordinator sees a record of a node that would look dead."""
+    electing.guest().publish_node("n1", b"one")
+    lead(electing.guest(), "n2")
+    assert electing.host.read_beats(["n1", "n2", "never"]).keys() == {"n1", "n2"}
+
+
+def test_a_lease_that_is_not_renewed_ends(leasing: Stage) -> None:
+    """Whoever beats keeps its own."""
+    living = leasing.guest()
+    leasing.guest().publish_node("n1", b"one")
+    deadline = time.monotonic() + BOUND_S
+    while "n1" in leasing.host.read_beats(["n1", "n2"]):
+        living.beat("n2", 1)
+        assert time.monotonic() < deadline
+        leasing.host.wait_nodes(10**6, LEASE_S / 5)
+    assert leasing.host.read_beats(["n1", "n2"]).keys() == {"n2"}
+
+
+def test_the_end_of_a_lease_wakes_the_coordinator(leasing: Stage) -> None:
+    """It need not look again and again, and the node's record is still there."""
+    leasing.guest().publish_node("n1", b"one")
+    cursor, _ = leasing.host.wait_nodes(0, BOUND_S)
+    began = time.monotonic()
+    assert leasing.host.wait_nodes(cursor, 60.0)[1] == {"n1": b"one"}
+    assert time.monotonic() - began < BOUND_S
+    assert leasing.host.read_beats(["n1"]) == {}
+
+
+def test_a_node_that_beats_again_has_a_lease_again(leasing: Stage) -> None:
+    """A frozen node that goes on is counted in, and the coordinator woken up for it."""
+    guest = leasing.guest()
+    guest.publish_node("n1", b"one")
+    cursor, _ = leasing.host.wait_nodes(0, BOUND_S)
+    cursor, _ = leasing.host.wait_nodes(cursor, BOUND_S)
+    guest.beat("n1", 7)
+    assert leasing.host.wait_nodes(cursor, BOUND_S)[1] == {"n1": b"one"}
+    assert leasing.host.read_beats(["n1"]).keys() == {"n1"}
+
+
+def test_the_leaders_term_ends_with_its_lease(leasing: Stage) -> None:
+    """It is told, it is fenced, another takes over; when it beats again it does not lead again."""
+    epoch, candidate = leasing.epoch, leasing.guest()
+    assert (candidate.lead("n1", 60.0) or 0) > epoch
+    assert leasing.host.wait_deposed(epoch, 60.0)
+    leasing.host.beat("host", 2)
+    with pytest.raises(StoreFenced):
+        leasing.announce(1, b"of the deposed")
+
+
+def test_a_leader_that_beats_leads_on(leasing: Stage) -> None:
+    """For far longer than a lease."""
+    epoch, until = leasing.epoch, time.monotonic() + 3 * LEASE_S
+    watch = leasing.session(leasing.host)
+    while time.monotonic() < until:
+        leasing.host.beat("host", 1)
+        assert not watch.wait_deposed(epoch, LEASE_S / 5)
+    leasing.announce(1, b"round 1")
+
+
 def test_a_memory_store_that_is_taken_away_ends_every_call() -> None:
     """MemoryStore.close is how tests lose a store."""
     shared = MemoryStore()
@@ -428,3 +706,9 @@ def test_a_memory_store_that_is_taken_away_ends_every_call() -> None:
             waiting.result(BOUND_S)
     with pytest.raises(StoreUnreachable):
         guest.session()
+
+
+def test_a_memory_store_that_elects_has_no_host() -> None:
+    """A test that asks for one is mistaken."""
+    with pytest.raises(ValueError, match="has no host"):
+        MemoryStore(LEASE_S).host()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from elastic_agent.rendezvous.hosted import HostLeads
 from elastic_agent.rendezvous.store import StoreFenced, StoreUnreachable
 
 from .threads import TIMEOUT, Process, Ticket, ticket
@@ -112,14 +113,14 @@ class Server:
         return int(newest) if "leader" in self.keys else None
 
 
-class EtcdStore:
+class EtcdStore(HostLeads):
     """One client; implements `Store`."""
 
     def __init__(self, link: DrivenLink, server: Server, *, hosted: bool) -> None:
         self._link = link
         self._server = server
         self._world = link.world
-        self.hosted = hosted
+        self._hosted = hosted
         self._closed = False
         self._asks: Ticket | None = None
 
@@ -143,13 +144,13 @@ class EtcdStore:
     def enter(self, timeout_s: float) -> None:
         """As the coordinator, take the leader's key; as a client, wait for somebody to hold it."""
         ends = self._world.now + timeout_s
-        while self._ask("beat", "beat/" + self._link.node.ident, b"0", self.hosted) is None:
+        while self._ask("beat", "beat/" + self._link.node.ident, b"0", self._hosted) is None:
             if self._world.now >= ends:
                 raise StoreUnreachable("nobody coordinates this job")
             self._ask("watch", "leader", timeout_s=0.5)
 
     def session(self) -> EtcdStore:
-        return EtcdStore(self._link, self._server, hosted=self.hosted)
+        return EtcdStore(self._link, self._server, hosted=self._hosted)
 
     def close(self) -> None:
         self._closed = True
@@ -157,8 +158,12 @@ class EtcdStore:
             self._asks.wake()
 
     def close_host(self) -> None:
-        if self.hosted:
+        if self._hosted:
             self._server.keys.pop("leader", None)  # the lease is given back
+
+    @property
+    def hosted(self) -> bool:
+        return self._hosted
 
     @property
     def outlives_jobs(self) -> bool:
@@ -175,7 +180,7 @@ class EtcdStore:
         self._ask("put", "node/" + node, value)
 
     def beat(self, node: str, count: int) -> int:
-        newest: int | None = self._ask("beat", "beat/" + node, str(count).encode("ascii"), self.hosted)
+        newest: int | None = self._ask("beat", "beat/" + node, str(count).encode("ascii"), self._hosted)
         if newest is None:
             raise StoreUnreachable("nobody coordinates this job any more")
         return newest
@@ -205,7 +210,7 @@ class EtcdStore:
         beats = {key[len("beat/") :]: int(value) for key, (value, _) in found.items()}
         return {node: beats[node] for node in nodes if node in beats}
 
-    def announce(self, version: int, value: bytes) -> None:
+    def announce(self, version: int, value: bytes, epoch: int) -> None:
         holds = self._ask("create", f"round/{version}", value)
         if holds != value:
             raise StoreFenced(f"version {version} is taken by another coordinator")
