@@ -1,14 +1,12 @@
 """The nursery: the parent of all workers of one agent, in a process of its own.
 
-    python -I -S -c BOOT ROOT FD AGENT_PID
-
-BOOT (in `supervisor.py`) calls `main` here. A module rather than a script, because the bytecode of modules is cached,
-and compiling takes as long as all the rest of a start. It imports nothing but two neighbours and a little of the
-standard library: 20 ms and 12 MiB are what it may cost.
+`guardian.py` forks it and says why there are two. Modules rather than a script, because the bytecode of modules is
+cached, and compiling takes as long as all the rest of a start. They import nothing but each other and a little of the
+standard library: 20 ms and 12 MiB are what the pair may cost.
 
 It exists so that no process outlives its agent, whatever kills the agent, and so that none escapes: it is a
 `PR_SET_CHILD_SUBREAPER` (prctl(2)), so whatever loses its parent below it, setsid or double fork or not, becomes its
-child. It decides nothing. FD is a stream socket to `supervisor.py`, which describes what crosses it.
+child. It decides nothing. It serves a stream socket to `supervisor.py`, which describes what crosses it.
 
 What the rest relies on:
 
@@ -29,10 +27,12 @@ import sys
 import time
 
 from .birth import become
-from .progeny import SIGKILL, Progeny, send, strike_group
+from .progeny import SIGKILL, SIGTERM, Progeny, send, strike_group
 
-# From <linux/prctl.h>.
-PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ctypes import CDLL
+
 READ_BYTES = 1 << 18
 LAST_KILL_S = 10.0
 """How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
@@ -52,12 +52,16 @@ class Worker:
 
 
 class Nursery:
-    """Obeys the agent until it is gone, then kills all that is left."""
+    """Obeys the agent until it is gone, then ends all that is left."""
 
-    def __init__(self, fd: int, agent: int, progeny: Progeny) -> None:
+    def __init__(self, fd: int, agent: int, guardian: int, progeny: Progeny, grace_s: float) -> None:
         self.progeny = progeny
-        self.agent = agent
-        """Its pidfd; -1 if there is none."""
+        self.agent, self.guardian = agent, guardian
+        """Their pidfds; -1 if there is none."""
+        self.grace_s = grace_s
+        """Between SIGTERM and SIGKILL for workers whose agent is gone. 0: SIGKILL at once."""
+        self.orphaned = False
+        """The agent is gone, and did not close in order."""
         self.socket = _socket.socket(fileno=fd)
         self.inbox, self.outbox = bytearray(), bytearray()
         self.fds: list[int] = []
@@ -85,30 +89,39 @@ class Nursery:
         _signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         self.poll = select.poll()
-        for each in (self.wake, fd, agent):
+        for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> None:
-        """Return when the agent is gone: its pidfd or the end of its socket says so."""
+        """Return when agent or guardian is gone: a pidfd or the end of the socket says so."""
         while self.turn(None):
             self.reap()
 
     def end(self) -> None:
-        """Kill all that is left; return when it is gone, or after `LAST_KILL_S`."""
-        self.killing, self.alone, self.to_come = True, True, 0
-        self.poll.unregister(self.socket.fileno())
-        if self.agent >= 0:
-            self.poll.unregister(self.agent)
-        until = time.monotonic() + LAST_KILL_S
+        """End all that is left; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
+        self.alone, self.to_come = True, 0
+        for fd in (self.socket.fileno(), self.agent, self.guardian):
+            if fd >= 0:
+                self.poll.unregister(fd)
+        if self.orphaned and self.grace_s > 0:
+            self.progeny.strike(self.workers, SIGTERM)
+            self.outlast(self.grace_s)
+        self.killing = True
+        self.outlast(LAST_KILL_S)
+
+    def outlast(self, limit_s: float) -> None:
+        """Return when nothing is left, or when time is up."""
+        until = time.monotonic() + limit_s
         while not self.reap() and (left_s := until - time.monotonic()) > 0:
             self.turn(left_s * 1000)
 
     def turn(self, timeout_ms: float | None) -> bool:
-        """Wait for something to happen and take note of it. False: the agent is gone."""
+        """Wait for something to happen and take note of it. False: the agent is gone, or the guardian."""
         for fd, happened in self.poll.poll(timeout_ms):
-            if fd == self.agent:
+            if fd in (self.agent, self.guardian):
+                self.orphaned = fd == self.agent
                 return False
             if fd == self.wake:
                 self.drain()
@@ -136,6 +149,7 @@ class Nursery:
                 READ_BYTES, _socket.CMSG_SPACE(8), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:
+            self.orphaned = True
             return False
         for _, _, raw in extras:
             self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
@@ -144,6 +158,8 @@ class Nursery:
             fields = bytes(self.inbox[4:end]).split(b"\0")
             del self.inbox[:end]
             self.obey(fields[0], fields[1:])
+        # Who closes in order shuts one direction only and listens on; who dies is gone in both.
+        self.orphaned = not data and bool(happened & select.POLLHUP)
         return bool(data)
 
     def obey(self, verb: bytes, fields: list[bytes]) -> None:
@@ -254,36 +270,16 @@ def shut(*fds: int) -> None:
             os.close(fd)
 
 
-def main() -> None:
-    """The process: prepare, serve, and leave nobody behind, not even after an error of our own."""
-    from ctypes import CDLL
-
-    fd, agent = map(int, sys.argv[2:4])
-    # Ctrl-C and its like reach whole process groups and are the agent's to judge. Blocked from birth by the spawn, so
-    # this only makes sure; not ignored, because workers inherit what is ignored.
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals() - {_signal.SIGCHLD})
-    if os.getsid(0) != os.getpid():
-        os.setsid()
-    for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number != fd:
-            try:
-                os.close(number)
-            except OSError:
-                pass  # the one that listed them
-    os.set_inheritable(fd, False)
-    # Were one of the first three closed, a descriptor sent to us would take its place.
-    while (low := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(low)
-    libc = CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_NAME, b"elastic-nursery", 0, 0, 0)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed; workers need Linux 3.4 or later")
+def serve(fd: int, agent: int, guardian: int, libc: CDLL, grace_s: float) -> None:
+    """The process: serve, and leave nobody behind, not even after an error of our own. `agent` is a pidfd, `guardian`
+    the pid of our parent."""
     progeny = Progeny(libc)
-    nursery = Nursery(fd, progeny.pidfd(agent), progeny)
+    nursery = Nursery(fd, agent, progeny.pidfd(guardian), progeny, grace_s)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
-        # Asked after the pidfd: if the agent is still our parent now, the pidfd is the agent's.
-        if os.getppid() == agent:
+        # Asked after the pidfd, as in the guardian.
+        if os.getppid() == guardian:
+            nursery.say("nursery", os.getpid())
             nursery.run()
     finally:
         nursery.end()

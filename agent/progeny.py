@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 # Asked for by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
 NR_PIDFD_SEND_SIGNAL, NR_PIDFD_OPEN = 424, 434
-SIGKILL, SIGCONT = int(_signal.SIGKILL), int(_signal.SIGCONT)
+SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_signal.SIGCONT)
 STOPS = tuple(map(int, (_signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)))
 UNFOLLOWED = frozenset({SIGKILL, SIGCONT, *STOPS})
 """Signals that no SIGCONT follows: a stopped process has them at once, or they are what stops it."""
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What /proc answers for a process that went while we looked, or that the host hides from us (hidepid)."""
-PROC_CHILDREN = f"/proc/self/task/{os.getpid()}/children"
 
 
 class Progeny:
@@ -33,7 +32,9 @@ class Progeny:
         self.libc = libc
         # A kernel without CONFIG_PROC_CHILDREN makes us read the whole of /proc instead.
         self._look: Callable[[], Callable[[int], list[int]]] = (
-            (lambda: children_of) if os.path.exists(PROC_CHILDREN) else (lambda: family().__getitem__)
+            (lambda: children_of)
+            if os.path.exists(f"/proc/self/task/{self.pid}/children")
+            else (lambda: family().__getitem__)
         )
 
     def children(self) -> list[int]:

@@ -1,11 +1,12 @@
 """The agent's side of its worker processes: starts them through a nursery, signals them, learns of their ends.
 
-The nursery (`nursery.py`) is a small process that is the parent of all workers. The two talk over a stream socket pair:
+The nursery (`nursery.py`) is a small process that is the parent of all workers. The two talk over a stream socket pair,
+whose end comes when the nursery is dead and nothing below it is left (`guardian.py`):
 
 * to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
   `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
   `signal N`, `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`.
+* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
 """
@@ -16,17 +17,17 @@ from __future__ import annotations
 import _socket
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import InternalError, UsageError
-from .nursing import bury, slay, slay_marked, spawn_nursery
+from .nursing import bury, slay_marked, spawn_nursery
 
 MARK = "ELASTIC_AGENT_NURSERY"
-"""Variable in every worker's environment. By its value the agent finds what workers left behind if the nursery dies."""
+"""Variable in every worker's environment and the nursery's. By its value the agent finds what is left of a nursery that
+died together with its guardian."""
 SEND_TIMEOUT_S = 5.0
 """A nursery that does not read for this long is broken."""
 CLOSE_TIMEOUT_S = 2.0
@@ -94,15 +95,17 @@ Fact = Started | SpawnFailed | Exited | Emptied | NurseryLost
 class Supervisor:
     """Owns this node's worker processes. One thread uses it. Making one starts nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, orphan_grace_s: float = 0.0) -> None:
+        """`orphan_grace_s`: what workers get between SIGTERM and SIGKILL if this process is killed."""
+        self._orphan_grace_s = orphan_grace_s
         self._socket: _socket.socket | None = None
-        self._pid = 0
+        self._guardian = self._nursery = 0
+        """Their pids; the nursery's is 0 until it has told."""
         self._mark = ""
+        """NAME=VALUE of `MARK`."""
         self._heard = bytearray()
         self._unanswered: set[int] = set()
         """Keys started since the last Emptied."""
-        self._groups: dict[int, int] = {}
-        """Process groups, by key, that may still hold somebody."""
         self._alive: dict[int, int] = {}
         """Pids, by key, of workers started and not known to have exited."""
         self._killing = False
@@ -111,17 +114,19 @@ class Supervisor:
         """Start the nursery and return before it is up; what is sent meanwhile waits for it. Raises OSError if it
         cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
         if self._socket is not None:
-            raise InternalError(f"open() on a supervisor whose nursery (pid {self._pid}) runs; close() it first")
+            raise InternalError(f"open() on a supervisor whose nursery (pid {self._nursery}) runs; close() it first")
+        mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            self._pid = spawn_nursery(theirs.fileno())
+            self._guardian = spawn_nursery(theirs.fileno(), self._orphan_grace_s, mark)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
         ours.setblocking(False)
-        self._mark = f"{self._pid}.{os.urandom(8).hex()}"
+        self._nursery = 0
+        self._mark = mark
         self._socket = ours
 
     def fileno(self) -> int:
@@ -144,7 +149,7 @@ class Supervisor:
                 break
             *lines, rest = (self._heard + data).split(b"\n")
             self._heard = bytearray(rest)
-            facts += [self._understand(line.decode()) for line in lines]
+            facts += [fact for line in lines if (fact := self._understand(line.decode())) is not None]
         return facts
 
     def alive(self) -> tuple[int, ...]:
@@ -217,8 +222,8 @@ class Supervisor:
         return self._socket
 
     def _send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Waits only while the nursery is starting or behind. One that does not read is killed: the end of the socket
-        then reports its loss, as it does where it is dead already."""
+        """Waits only while the nursery is starting or behind. One that does not read is given up, so that its guardian
+        ends it: the end of the socket then reports its loss, as it does where it is dead already."""
         link = self._socket
         if link is None:
             return
@@ -233,18 +238,21 @@ class Supervisor:
                 poll = select.poll()
                 poll.register(link.fileno(), select.POLLOUT)
                 if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-                    os.kill(self._pid, signal.SIGKILL)
+                    link.shutdown(_socket.SHUT_WR)
                     return
             except (BrokenPipeError, ConnectionResetError):
                 return
             else:
                 left, extras = left[sent:], []
 
-    def _understand(self, line: str) -> Fact:
+    def _understand(self, line: str) -> Fact | None:
         verb, *words = line.split(" ", 2)
+        if verb == "nursery":
+            self._nursery = int(words[0])
+            return None
         if verb == "started":
             key, pid = map(int, words)
-            self._groups[key] = self._alive[key] = pid
+            self._alive[key] = pid
             return Started(key, pid)
         if verb == "failed":
             return SpawnFailed(int(words[0]), words[1])
@@ -260,7 +268,6 @@ class Supervisor:
 
     def _forget(self) -> None:
         self._unanswered.clear()
-        self._groups.clear()
         self._alive.clear()
         self._killing = False
 
@@ -269,21 +276,17 @@ class Supervisor:
         self._link().close()
         self._socket = None
         self._heard.clear()
-        done, reason = bury(self._pid)
-        if not done:
-            # The workers died with the nursery (unless they run set-user-ID); these are for what they had started.
-            for pgid in self._groups.values():
-                slay(os.killpg, pgid)
-            if self._unanswered:
-                slay_marked(f"{MARK}={self._mark}".encode())
+        cleared, reason = bury(self._guardian, self._nursery)
+        if not cleared:
+            slay_marked(self._mark.encode())
         self._forget()
         return NurseryLost(reason)
 
 
 def encode(launch: Launch, to_come: int, mark: str) -> bytes:
-    """The frame's fields. Raises UsageError if one holds a NUL."""
+    """The frame's fields; `mark` is NAME=VALUE. Raises UsageError if one holds a NUL."""
     words = [launch.cwd, str(len(launch.argv)), *launch.argv, *(f"{k}={v}" for k, v in launch.env.items() if k != MARK)]
-    words.append(f"{MARK}={mark}")
+    words.append(mark)
     if at := next((word for word in words if "\0" in word), None):
         raise UsageError(f"worker {launch.key} cannot start: {at!r} holds a NUL character; take it out")
     has = [b"0" if fd is None else b"1" for fd in (launch.stdout_fd, launch.stderr_fd)]

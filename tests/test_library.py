@@ -568,7 +568,7 @@ def test_an_agent_runs_once() -> None:
 def test_a_machine_that_refuses_the_agent_is_an_error_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptors, no processes: the caller gets an AgentError in one line, and nothing is left."""
 
-    def refuse(fd: int) -> int:
+    def refuse(fd: int, grace_s: float, mark: str) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("elastic_agent.agent.supervisor.spawn_nursery", refuse)

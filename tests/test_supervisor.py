@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import shutil
@@ -86,7 +87,21 @@ def line_from(fd: int) -> str:
 
 
 def nursery_of(supervisor: Supervisor) -> int:
-    return supervisor._pid
+    """Its pid, once it has told. What else is told meanwhile is lost."""
+    while not supervisor._nursery:
+        wait_readable(supervisor.fileno())
+        supervisor.observe()
+    return supervisor._nursery
+
+
+def guardian_of(supervisor: Supervisor) -> int:
+    return supervisor._guardian
+
+
+def wait_readable(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    assert poll.poll(BOUND_S * 1000)
 
 
 @contextlib.contextmanager
@@ -220,7 +235,7 @@ def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
     supervisor.start([launch(sys.executable, "-I", "-S", "-c", code, out=pipe[1])])
     assert line_from(pipe[0]).split() == ["0", "1", "2"]
     facts_until(supervisor, Emptied)
-    assert open_files(nursery_of(supervisor)) == 7, "stdio, socket, pidfd of the agent, wake-up pipe"
+    assert open_files(nursery_of(supervisor)) == 8, "stdio, socket, pidfds of agent and guardian, wake-up pipe"
     supervisor.close()
 
 
@@ -276,15 +291,15 @@ def test_signal_reaches_what_left_the_group(supervisor: Supervisor, pipe: tuple[
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched(family_of(pipe[0])) as fds:
         supervisor.signal(signal.SIGTERM)
-        assert alive_after(fds[:4], BOUND_S) == 0
-        assert alive_after(fds[4:], 0) == 1
+        assert alive_after(fds[:-1], BOUND_S) == 0
+        assert alive_after(fds[-1:], 0) == 1
         supervisor.kill()
         facts_until(supervisor, Emptied)
         assert alive_after(fds, 0) == 0
 
 
 def test_leftovers_of_a_crashed_worker_are_gone_after_kill(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """All four children outlive the crash, none outlives kill(), and Emptied is told only then."""
+    """All five children outlive the crash, none outlives kill(), and Emptied is told only then."""
     supervisor.start([launch(*FAMILY, "--crash", out=pipe[1])])
     assert [fact.exit_code for fact in facts_until(supervisor, Exited) if isinstance(fact, Exited)] == [3]
     with watched(family_of(pipe[0])[1:]) as fds:
@@ -393,11 +408,68 @@ def test_nothing_survives_the_agents_kill_9_by_a_second() -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         families = [family_of(agent.stdout.fileno()) for _ in range(2)]
-        nursery = children_of(agent.pid)
-        assert len(nursery) == 1
-        with watched([*families[0], *families[1], *nursery]) as fds:
+        guardian, *others = children_of(agent.pid)
+        assert not others
+        with watched([*families[0], *families[1], guardian, *children_of(guardian)]) as fds:
             agent.kill()
             assert alive_after(fds, 1.0) == 0
+
+
+@pytest.mark.parametrize("victims", list(itertools.permutations(("agent", "guardian", "nursery"), 2)), ids="-".join)
+def test_nothing_survives_any_two_of_agent_guardian_and_nursery(victims: tuple[str, str]) -> None:
+    """Whichever is left clears up; the agent finds what has kept its environment, the others everything."""
+    argv = [sys.executable, str(WORKERS / "sup_agent.py")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        families = [family_of(agent.stdout.fileno()) for _ in range(2)]
+        (guardian,) = children_of(agent.pid)
+        (nursery,) = (pid for pid in children_of(guardian) if comm_of(pid) == b"elastic-nursery\n")
+        pids = {"agent": agent.pid, "guardian": guardian, "nursery": nursery}
+        with watched([*families[0], *families[1], guardian, nursery]) as fds:
+            for victim in victims:
+                os.kill(pids[victim], signal.SIGKILL)
+            if "agent" not in victims:
+                bare = {fds[4], fds[10]}
+                assert alive_after([fd for fd in fds if fd not in bare], 1.0) == 0
+                for pid in (families[0][4], families[1][4]):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            assert alive_after(fds, 1.0) == 0
+        agent.kill()
+
+
+def test_a_nursery_that_hangs_when_its_agent_is_gone_is_cleared_away() -> None:
+    """A stopped nursery obeys nobody; its guardian needs it not."""
+    argv = [sys.executable, str(WORKERS / "sup_agent.py")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        families = [family_of(agent.stdout.fileno()) for _ in range(2)]
+        (guardian,) = children_of(agent.pid)
+        nursery = children_of(guardian)[0]
+        with watched([*families[0], *families[1], guardian, nursery]) as fds:
+            os.kill(nursery, signal.SIGSTOP)
+            agent.kill()
+            assert alive_after(fds, BOUND_S) == 0
+
+
+def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None:
+    """With orphan_grace_s a worker whose agent is killed hears SIGTERM and may finish; who ignores it is killed."""
+    code = (
+        "import os, select, sys; from elastic_agent.agent.supervisor import *\n"
+        "s = Supervisor(orphan_grace_s=1.5); s.open()\n"
+        "s.start([Launch(k, ('/bin/sh', '-c', w), dict(os.environ), '/') for k, w in enumerate(sys.argv[1:])])\n"
+        "while True: select.select([s.fileno()], [], []); s.observe()\n"
+    )
+    tidy = "trap 'sleep 0.3; echo saved; exit' TERM; echo ready $$; while :; do sleep 1000 & wait; done"
+    deaf = "trap '' TERM; echo ready $$; while :; do sleep 1000; done"
+    with subprocess.Popen([sys.executable, "-c", code, tidy, deaf], stdout=pipe[1]) as agent:
+        pids = [int(line_from(pipe[0]).split()[1]) for _ in range(2)]
+        with watched(pids) as fds:
+            agent.kill()
+            began = time.monotonic()
+            assert line_from(pipe[0]) == "saved"
+            assert alive_after(fds, BOUND_S) == 0
+            assert 1.4 < time.monotonic() - began < 3.0
 
 
 def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Supervisor) -> None:
@@ -415,7 +487,7 @@ def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Superv
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         families = [family_of(agent.stdout.fileno()) for _ in range(2)]
-        forked = [pid for pid in children_of(agent.pid) if b"elastic-nursery" not in comm_of(pid)]
+        forked = [pid for pid in children_of(agent.pid) if b"elastic-guard" not in comm_of(pid)]
         with watched([*families[0], *families[1]]) as fds:
             agent.kill()
             assert alive_after(fds, 1.0) == 0
@@ -442,7 +514,7 @@ def test_workers_die_with_the_nursery_and_its_loss_is_told(supervisor: Superviso
 def test_orders_to_a_dead_nursery_are_answered_by_its_loss(supervisor: Supervisor) -> None:
     """start, signal and kill do not raise; NurseryLost says what became of them."""
     os.kill(nursery_of(supervisor), signal.SIGKILL)
-    os.waitid(os.P_PID, nursery_of(supervisor), os.WEXITED | os.WNOWAIT)
+    wait_readable(supervisor.fileno())
     supervisor.start([launch("true")])
     supervisor.signal(signal.SIGTERM)
     supervisor.kill()
@@ -503,16 +575,13 @@ def test_close_leaves_nobody(supervisor: Supervisor, pipe: tuple[int, int]) -> N
         supervisor.start([launch("true")])
 
 
-def test_close_is_bounded_when_the_nursery_does_not_answer(
-    supervisor: Supervisor, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stopped nursery is killed after the time allowed, and its workers' strays with it."""
-    monkeypatch.setattr("elastic_agent.agent.supervisor.CLOSE_TIMEOUT_S", 0.1)
+def test_close_is_bounded_when_the_nursery_does_not_answer(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """A stopped nursery is killed by its guardian, and all that was below it, within the time allowed."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched([*family_of(pipe[0]), nursery_of(supervisor)]) as fds:
         os.kill(nursery_of(supervisor), signal.SIGSTOP)
         supervisor.close()
-        assert alive_after(fds, 1.0) == 0
+        assert alive_after(fds, 0) == 0
 
 
 def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
@@ -533,25 +602,26 @@ def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
     """Agent and nursery hold as many descriptors after 200 batches as after the first."""
-    counts = set()
+    counts = []
     for _ in range(200):
         supervisor.start([launch("/bin/true", key=0, out=pipe[1]), launch("foo-that-is-not", key=1, out=pipe[1])])
         facts_until(supervisor, Emptied)
-        counts.add((open_files(os.getpid()), open_files(nursery_of(supervisor))))
-    assert len(counts) == 1, counts
+        counts.append((open_files(os.getpid()), open_files(nursery_of(supervisor))))
+    # The least of some: it may have one more open for a moment, while it looks for children.
+    assert min(counts[:20]) == min(counts[-20:])
 
 
 def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor) -> None:
-    """Less than 14 MiB resident, and not one module of ours but its own three."""
+    """Less than 14 MiB resident, and not one module of ours but its own four."""
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     status = Path(f"/proc/{nursery_of(supervisor)}/status").read_text()
     assert int(status.split("VmRSS:")[1].split()[0]) < 14 * 1024
-    code = "import sys; sys.path.append(sys.argv[1]); import agent.nursery; print(*sorted(sys.modules))"
+    code = "import sys; sys.path.append(sys.argv[1]); import agent.guardian; print(*sorted(sys.modules))"
     argv = [sys.executable, "-I", "-S", "-c", code, str(WORKERS.parent.parent)]
     names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in names if name.startswith("agent")] == [
-        "agent", "agent.birth", "agent.nursery", "agent.progeny",
+        "agent", "agent.birth", "agent.guardian", "agent.nursery", "agent.progeny",
     ]  # fmt: skip
     assert not {"socket", "signal", "enum", "re", "typing", "dataclasses", "subprocess"} & set(names)
 

@@ -1,6 +1,7 @@
-"""A worker with a difficult family: prints the pids of itself and four children, then waits for ever.
+"""A worker with a difficult family: prints the pids of itself and five children, then waits for ever.
 
-One child in its own group, one that left it by setsid, one that was forked twice, one that ignores SIGTERM.
+One child in its own group, one that left it by setsid, one that was forked twice, one forked twice with nothing in its
+environment, one that ignores SIGTERM. `--bomb N` adds N more that ignore it, each in a session of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import signal
 import sys
 
 
-def child(leave: bool = False, twice: bool = False, deaf: bool = False) -> int:
+def child(leave: bool = False, twice: bool = False, bare: bool = False, deaf: bool = False) -> int:
     """Fork one that waits for ever; return its pid."""
     out, into = os.pipe()
     if os.fork() == 0:
@@ -21,6 +22,8 @@ def child(leave: bool = False, twice: bool = False, deaf: bool = False) -> int:
         if deaf:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.write(into, b"%d" % os.getpid())
+        if bare:
+            os.execve("/bin/sleep", ["sleep", "1000"], {})
         os.close(into)
         while True:
             signal.pause()
@@ -30,7 +33,10 @@ def child(leave: bool = False, twice: bool = False, deaf: bool = False) -> int:
     return pid
 
 
-pids = [os.getpid(), child(), child(leave=True), child(leave=True, twice=True), child(leave=True, deaf=True)]
+pids = [os.getpid(), child(), child(leave=True), child(leave=True, twice=True)]
+pids += [child(leave=True, twice=True, bare=True), child(leave=True, deaf=True)]
+if "--bomb" in sys.argv:
+    pids += [child(leave=True, deaf=True) for _ in range(int(sys.argv[sys.argv.index("--bomb") + 1]))]
 sys.stdout.write(f"family {' '.join(map(str, pids))}\n")
 sys.stdout.flush()
 if "--crash" in sys.argv:
