@@ -25,13 +25,7 @@ from .events import (
     WorkersGone,
 )
 from .moves import Move
-from .state import Node, Phase, Rules, Verdict
-
-LATE_S = 1.0
-"""A wake-up that comes later than this says more about this host than about the store."""
-
-SECOND_LOOK_S = 5.0
-"""What the store gets to answer once we ourselves run again: one call's deadline."""
+from .state import Node, Rules, Verdict
 
 # -- the store --------------------------------------------------------------------------------------------------------
 
@@ -50,12 +44,7 @@ def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) ->
 
 
 def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:
-    if node.store_lost_until is not None:
-        return node, ()
-    until = now + rules.store_grace_s
-    doing = "workers go on" if node.phase is Phase.WORKING else "waiting for it"
-    because = f"the store does not answer ({event.reason}); {doing} for up to {rules.store_grace_s:g} s"
-    return replace(node, store_lost_until=until, store_lost_why=event.reason, because=because), (WakeAt(until),)
+    return (node, ()) if node.store_lost_until is not None else moves.bear(node, rules, now, event.reason)
 
 
 def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
@@ -218,13 +207,11 @@ def on_nursery_lost_while_stopping(node: Node, event: NurseryLost, now: float, r
 
 def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
     lost = node.store_lost_until
-    if lost is not None and now >= lost + LATE_S and node.verdict is None:
-        until = now + SECOND_LOOK_S
-        because = f"this agent stood still itself; the store has another {SECOND_LOOK_S:g} s to answer"
-        return replace(node, store_lost_until=until, because=because), (WakeAt(until),)
     if lost is not None and now >= lost and node.verdict is None:
+        if moves.stood_still(lost, now):
+            return moves.look_again(node, now)
         verdict = verdicts.of_store_lost(node, rules, node.store_lost_why)
-        return leaving.leave(replace(node, store_lost_until=None), rules, now, verdict)
+        return leaving.leave(replace(node, store_lost_until=None, store_spoiled=True), rules, now, verdict)
     if node.spare_until is not None and now >= node.spare_until:
         because = f"no place came free within the join timeout of {rules.join_timeout_s:g} s"
         return moves.end(node, rules, now, Verdict(verdicts.JOIN_TIMED_OUT, because))

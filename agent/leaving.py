@@ -15,6 +15,8 @@ from .events import (
     RecordWritten,
     RestartNursery,
     SignalReceived,
+    StoreCameBack,
+    StoreWentAway,
     WakeAt,
 )
 from .moves import Move
@@ -62,10 +64,19 @@ def on_others_ended(node: Node, event: OthersEnded, now: float, rules: Rules) ->
 
 
 def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
-    serving = node.hosting and not node.store_spoiled
-    if serving or node.conclude_at is None or now < node.conclude_at:
+    if node.hosting and not node.store_spoiled:
+        return _serve_on(node, now)
+    if node.conclude_at is None or now < node.conclude_at:
         return node, ()
     return moves.conclude(node)
+
+
+def _serve_on(node: Node, now: float) -> Move:
+    """The host hears from its own store who has ended, so it goes when that has been away for too long."""
+    lost = node.store_lost_until
+    if lost is None or now < lost:
+        return node, ()
+    return moves.look_again(node, now) if moves.stood_still(lost, now) else moves.conclude(node)
 
 
 def on_store_useless(node: Node, event: Event, now: float, rules: Rules) -> Move:
@@ -77,6 +88,19 @@ def on_store_useless(node: Node, event: Event, now: float, rules: Rules) -> Move
         return node, ()
     until = now + moves.LAST_WORD_S
     return replace(node, store_spoiled=True, conclude_at=until), (WakeAt(until),)
+
+
+def on_went_away_while_ending(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:
+    """To a guest it is of no more use. The host itself may have stood still, or one connection of its own broke: others
+    may need the store that it serves as much as before."""
+    if not node.hosting:
+        return moves.conclude(node)
+    return (node, ()) if node.store_lost_until is not None else moves.bear(node, rules, now, event.reason)
+
+
+def on_came_back_while_ending(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
+    """What we said last has been written, or is about to be: whoever connects anew says it again."""
+    return replace(node, store_lost_until=None), ()
 
 
 def on_at_once(node: Node, event: Event, now: float, rules: Rules) -> Move:

@@ -153,8 +153,8 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
     },
     ENDING: {
         StoreFailed: leaving.on_store_useless,
-        StoreWentAway: leaving.on_store_useless,
-        StoreCameBack: leaving.on_nothing,
+        StoreWentAway: leaving.on_went_away_while_ending,
+        StoreCameBack: leaving.on_came_back_while_ending,
         RoundSeen: leaving.on_nothing,
         RecordWritten: leaving.on_written,
         OthersEnded: leaving.on_others_ended,

@@ -25,6 +25,12 @@ SIGTERM = 15
 LAST_WORD_S = 3.0
 """How long the last record may take to be acknowledged before the agent goes anyway; its lease then speaks for it."""
 
+LATE_S = 1.0
+"""A wake-up that comes later than this says more about this host than about the store."""
+
+SECOND_LOOK_S = 5.0
+"""What the store gets to answer once we ourselves run again: one call's deadline."""
+
 Move = tuple[Node, tuple[Effect, ...]]
 
 
@@ -57,6 +63,26 @@ def republish(node: Node, rules: Rules) -> Move:
         return node, ()
     said, effects = publish(node, rules, node.record.state, node.record.because)
     return replace(said, because="the store answers again"), effects
+
+
+def bear(node: Node, rules: Rules, now: float, reason: str) -> Move:
+    """The store went away: do without it for `store_grace`."""
+    until = now + rules.store_grace_s
+    doing = "workers go on" if node.phase is Phase.WORKING else "waiting for it"
+    because = f"the store does not answer ({reason}); {doing} for up to {rules.store_grace_s:g} s"
+    return replace(node, store_lost_until=until, store_lost_why=reason, because=because), (WakeAt(until),)
+
+
+def stood_still(until: float, now: float) -> bool:
+    """Whether we ourselves come so late that what was to happen by then may have, with nobody to see it."""
+    return now >= until + LATE_S
+
+
+def look_again(node: Node, now: float) -> Move:
+    """Give the store a little longer: it may have answered all the while."""
+    until = now + SECOND_LOOK_S
+    because = f"this agent stood still itself; the store has another {SECOND_LOOK_S:g} s to answer"
+    return replace(node, store_lost_until=until, because=because), (WakeAt(until),)
 
 
 def rejoin(node: Node, because: str) -> Move:

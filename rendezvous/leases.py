@@ -1,7 +1,8 @@
 """Who is still alive: heartbeat counters, aged on the coordinator's own clock.
 
 A heartbeat is a counter, not a time: no node's clock is ever compared with another's. Who judges doubts itself first:
-an observer that comes late to its own reading, because it was frozen or its store was, starts every lease anew.
+while the observer came to no reading, because it was frozen or its store was, nobody's lease runs; and after a long
+such while every lease starts anew, as heartbeats that came meanwhile may lie unread.
 """
 
 from __future__ import annotations
@@ -26,21 +27,30 @@ def watched(state: Rendezvous, rules: Rules) -> tuple[str, ...]:
 
 def age(state: Rendezvous, counts: Mapping[str, int], now: float, rules: Rules) -> Rendezvous:
     """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
-    late = state.beats_seen_at is None or now - state.beats_seen_at > rules.lease_s / 2
+    unwatched_s = _unwatched_s(state.beats_seen_at, now, rules)
     nodes = dict(state.nodes)
     for node in watched(state, rules):
-        nodes[node] = _aged(nodes[node], counts.get(node, -1), now, rules, late)
+        nodes[node] = _aged(nodes[node], counts.get(node, -1), now, rules, unwatched_s)
     due = now + rules.beat_s / READS_PER_BEAT
     return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False)
 
 
-def _aged(seen: Seen, count: int, now: float, rules: Rules, late: bool) -> Seen:
+def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
+    """How much of the time since the last reading counts against nobody: what is over one interval between heartbeats,
+    or all of it and whatever came before."""
+    if seen_at is None or now - seen_at > rules.lease_s / 2:
+        return float("inf")
+    return max(0.0, now - seen_at - rules.beat_s)
+
+
+def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
     if count != seen.count:
         return replace(seen, count=count, heard_at=now, lost=False)
-    if late:
-        return replace(seen, heard_at=now)
-    lost = seen.lost or now - seen.heard_at >= rules.lease_s
-    return seen if lost is seen.lost else replace(seen, lost=lost)
+    heard_at = min(now, seen.heard_at + unwatched_s)
+    lost = seen.lost or now - heard_at >= rules.lease_s
+    if lost is seen.lost and not unwatched_s:
+        return seen
+    return replace(seen, heard_at=heard_at, lost=lost)
 
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:

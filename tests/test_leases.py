@@ -65,6 +65,19 @@ def test_an_observer_that_was_late_starts_every_lease_anew() -> None:
     assert read(state, 1, 60.5, 65.0).nodes["b"].lost
 
 
+def test_an_observer_that_stood_still_for_a_moment_takes_it_off_nobodys_lease() -> None:
+    """Too short to start anew, yet not the others' silence: but for one heartbeat, it does not count."""
+    state = read(beginning(), 1, 0.0, 1.5)
+    state = leases.age(state, {"b": 1}, 3.75, RULES)
+    assert not read(state, 1, 4.25, 6.0).nodes["b"].lost
+    assert read(state, 1, 4.25, 6.25).nodes["b"].lost
+
+
+def test_an_observer_that_is_always_late_still_finds_the_dead() -> None:
+    """A store so slow that every reading comes late makes leases longer, not endless."""
+    assert read(beginning(), 1, 0.0, 13.0, every_s=2.4).nodes["b"].lost
+
+
 def test_a_lost_node_is_heard_again_by_its_heartbeat() -> None:
     """One that was only frozen may have nothing new to say; it must not wait for ever uncounted."""
     state = read(beginning(), 1, 0.0, 6.0)

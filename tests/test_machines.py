@@ -218,6 +218,38 @@ def test_an_agent_that_stood_still_gives_the_store_a_second_look() -> None:
     assert gone.node.verdict.exit_code == verdicts.STORE_LOST
 
 
+def serving() -> Node:
+    """A host that has said its last word, while others still need its store."""
+    ending = Node(phase=Phase.ENDING, hosting=True, seq=1, seen=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    return machine.step(ending, events.RecordWritten(1), 0.0, RULES).node
+
+
+def test_a_host_that_only_serves_outlasts_a_connection_of_its_own() -> None:
+    """It stood still, or one connection broke: others may reach its store as well as ever."""
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES)
+    assert away.effects == (events.WakeAt(10.0 + RULES.store_grace_s),)
+    back = machine.step(away.node, events.StoreCameBack(), 12.0, RULES)
+    later = machine.step(back.node, events.DeadlineReached(), 10.0 + RULES.store_grace_s, RULES)
+    assert later.node.phase is Phase.ENDING
+
+
+def test_a_host_without_its_own_store_for_the_grace_stops_serving() -> None:
+    """It will never hear that the others have ended; but one that stood still itself gets a second look."""
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    late = machine.step(away, events.DeadlineReached(), 500.0, RULES)
+    assert late.node.phase is Phase.ENDING
+    assert late.effects == (events.WakeAt(505.0),)
+    assert machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node.phase is Phase.ENDED
+
+
+def test_a_host_that_gave_its_store_up_does_not_serve_it_for_ever() -> None:
+    """Nobody can tell it any more that the others have ended."""
+    node = Node(phase=Phase.JOINING, hosting=True, place_ready=True, store_lost_until=30.0, store_lost_why="no answer")
+    given_up = machine.step(node, events.DeadlineReached(), 30.0, RULES).node
+    assert given_up.phase is Phase.ENDING
+    assert machine.step(given_up, events.DeadlineReached(), 33.0, RULES).node.phase is Phase.ENDED
+
+
 def test_a_nursery_that_dies_after_all_workers_finished_takes_nothing_back() -> None:
     """What exited 0 stays finished, whatever becomes of the process that watched over the leftovers."""
     node = Node(phase=Phase.STOPPING, finished=True, round=1)

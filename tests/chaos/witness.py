@@ -143,7 +143,9 @@ class Witness:
         if node.host and phase is Phase.ENDED:
             for other in self.history.nodes.values():
                 other.link.away_since = self.history.now
-        self.checkers.stepped(cast("Any", node), before, agent_events.OthersEnded(), ())
+        signalled = line["happened"] == "SignalReceived"
+        event = agent_events.SignalReceived(15) if signalled else agent_events.OthersEnded()
+        self.checkers.stepped(cast("Any", node), before, event, ())
         if phase is Phase.WORKING:
             node.places[line["round"]] = members_of(line)
         if phase is Phase.STOPPING and before.phase is Phase.WORKING and line["happened"] != "WorkerExited":

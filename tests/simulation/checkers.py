@@ -63,6 +63,8 @@ class Checkers:
         """Per round: the node and the kind of the first disturbance."""
         self.asked: dict[str, float] = {}
         """Nodes that were asked to stop, and when first."""
+        self.hurried: set[str] = set()
+        """Nodes that a signal reached when they had nothing left to do but to serve."""
         self.masters: set[tuple[str, int]] = set()
         self.gathering_since = 0.0
         self.newest = 0
@@ -238,6 +240,8 @@ class Checkers:
             self.disturbed(before.round, node.ident, "departure")
         if before.verdict is None and after.verdict is not None and self._store_was_away(node):
             self.cut_off.add(node.ident)
+        if isinstance(event, agent_events.SignalReceived) and before.phase is Phase.ENDING:
+            self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
             word = event.round
             self.need(self.said.get(word.version) == word, SAID, f"{node.ident} heard {word}")
@@ -299,12 +303,17 @@ class Checkers:
         if gave_up:
             self.world.reached.note("workers would not die")
         self.need(not node.nursery.busy or gave_up, BURIED, f"{node.ident} ends with workers")
-        serves = node.host and not isinstance(self.world.store, EtcdFace)
-        if serves and not (node.ident in self.asked or code == 80):
-            known = self.known_at_close
-            others = [n for n in self.world.nodes.values() if not n.done and n is not node and n.ident in known]
-            left = [n.ident for n in others if n.ident not in self.lost and n.state.phase is not Phase.ENDING]
-            self.need(not left, HOSTED, f"{left} still need it")
+        if node.host and not isinstance(self.world.store, EtcdFace):
+            self._hosted(node)
+
+    def _hosted(self, node: SimNode) -> None:
+        if node.ident in self.hurried or node.ident in self.cut_off or self._store_was_away(node):
+            return
+        rendezvous = self.world.rendezvous
+        known = self.known_at_close if self.closed or rendezvous is None else frozenset(rendezvous.nodes)
+        others = [n for n in self.world.nodes.values() if not n.done and n is not node and n.ident in known]
+        left = [n.ident for n in others if n.ident not in self.lost and n.state.phase is not Phase.ENDING]
+        self.need(not left, HOSTED, f"{left} still need it")
 
     def _truthful(self, node: SimNode, verdict: Verdict) -> None:
         state = node.state

@@ -29,9 +29,6 @@ SPEC = JobSpec("job", ("train.py",), 1, 64, "number")
 
 Join = Callable[[Store], None]
 
-LOOKED_AT_S = 2.0
-"""From the coordinator's look at a heartbeat to its judgement, at most."""
-
 
 class Mistake(AssertionError):
     """A thread of the driver died of what no store can be blamed for."""
@@ -48,6 +45,11 @@ class Face:
         for node in self.world.nodes.values():
             if isinstance(node.link, DrivenLink):
                 yield node.link
+
+    def looked_at(self) -> None:
+        """Heartbeats are being read."""
+        for link in self.links():
+            link.looked_at()
 
     @property
     def answers(self) -> bool:
@@ -206,7 +208,7 @@ class DrivenLink:
         self._loses = ""
         self._loses_until = 0.0
         self._heard_at = world.now
-        self._silent_before_s = 0.0
+        self._silent_s = 0.0
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
         Process.running = self.process
@@ -290,18 +292,19 @@ class DrivenLink:
 
     def heard(self) -> None:
         """A new heartbeat has reached the store."""
-        self._silent_before_s = self.world.now - self._heard_at
         self._heard_at = self.world.now
 
+    def looked_at(self) -> None:
+        """The coordinator's reading is at the store."""
+        self._silent_s = self.world.now - self._heard_at
+
     def excused(self, stood_s: float) -> None:
-        """The store stood still for so long: no silence of this node's, unless it was too short to be noticed."""
-        if stood_s > self.world.job.lease_s / 2:
-            self._heard_at = min(self.world.now, self._heard_at + stood_s)
+        """The store stood still for so long: no silence of this node's, but for the time between two heartbeats."""
+        self._heard_at = min(self.world.now, self._heard_at + max(0.0, stood_s - self.world.job.beat_s))
 
     def silent_s(self) -> float:
-        """For how long the store had not heard from it a moment ago, when it was last looked at."""
-        now_s = self.world.now - self._heard_at
-        return max(now_s, self._silent_before_s) if now_s < LOOKED_AT_S else now_s
+        """For how long the store had not heard from it, of its own fault, at the coordinator's last reading."""
+        return self._silent_s
 
     def settle_beats(self) -> None:
         """They are sent by the driver itself."""

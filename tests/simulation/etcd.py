@@ -48,6 +48,8 @@ class Server:
             if name == "watch":
                 self._watching.append((*arguments, link, asks))
             else:
+                if name == "range" and arguments[0] == "beat/":
+                    link.face.looked_at()
                 if name == "beat" and self.keys.get(arguments[0], (b"", 0))[0] != arguments[1]:
                     link.heard()
                 self._reply(link, asks, getattr(self, name)(*arguments))

@@ -27,7 +27,10 @@ TIMELY = "gathering times out only when fewer than min_nodes are there"
 CLASHING = "a job cannot begin only when two nodes claim one static rank, or one claims none that there is"
 DESERTED = "a job is abandoned only when nobody who could go on is left"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
-HOSTED = "the host serves the store until every other node has ended or is lost, unless it is told twice to stop"
+HOSTED = (
+    "the host serves the store until every other node has ended or is lost, unless a signal tells it not to, or it has "
+    "been without the store itself for store_grace"
+)
 BURIED = "an agent ends with no worker left, except those that it says would not die"
 COUNTED_IN = "a node that is there and reaches the store is not lost for long"
 BOUNDED = "the number of rounds is bounded by what happened"

@@ -209,10 +209,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("the budget is not told", moves.publish, "rules.max_restarts - node.restarts_used", "rules.max_restarts"),
     # -- who is alive
-    Mutant("an observer that was late judges all the same", leases._aged, "if late:", "if False:"),
+    Mutant("an observer that was late judges all the same", leases._unwatched_s, 'return float("inf")', "return 0.0"),
+    Mutant("a moment unwatched counts", leases._unwatched_s, "now - seen_at - rules.beat_s", "0.0"),
     Mutant("the lost never come back", leases._aged, "heard_at=now, lost=False)", "heard_at=now)"),
     Mutant("a lease is short", leases._aged, ">= rules.lease_s", ">= rules.lease_s / 4"),
-    Mutant("nobody is ever lost", leases._aged, "seen.lost or now - seen.heard_at >= rules.lease_s", "seen.lost"),
+    Mutant("nobody is ever lost", leases._aged, "seen.lost or now - heard_at >= rules.lease_s", "seen.lost"),
     Mutant(
         "the lost are not listened to",
         leases.watched,

@@ -26,6 +26,7 @@ class Store:
         self.served = False
         self.gone = False
         self.frozen = False
+        self._frozen_at = 0.0
         self.records: dict[str, NodeRecord] = {}
         self.latest: Round | None = None
         self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
@@ -65,10 +66,12 @@ class Store:
     def freeze(self) -> None:
         self._each_link(Link.settle_beats)
         self.frozen = True
+        self._frozen_at = self.world.now
         self._each_link(Link.broke)
 
     def thaw(self) -> None:
         self.frozen = False
+        self._each_link(lambda link: link.excused(self.world.now - self._frozen_at))
         backlog, self.backlog = self.backlog, []
         for act, args in backlog:
             act(*args)
@@ -262,6 +265,12 @@ class Link:
         elif not mute and self._mute_since is not None:
             self._mute_s = self.world.now - self._mute_since
             self._mute_since, self._mute_until = None, self.world.now
+
+    def excused(self, stood_s: float) -> None:
+        """The store stood still for so long: no silence of this node's, but for the time between two heartbeats."""
+        if self._mute_since is not None:
+            both_s = min(stood_s, self.world.now - self._mute_since)
+            self._mute_since += max(0.0, both_s - self.world.job.beat_s)
 
     def silent_s(self) -> float:
         """For how long it has been silent of its own fault, or was until a moment ago."""

@@ -73,6 +73,8 @@ class Server:
         return [key in self.keys for key in keys]
 
     def get(self, wire: Wire, keys: Sequence[str]) -> dict[str, bytes]:
+        if keys and "/beat/" in keys[0]:
+            wire.link.face.looked_at()
         return {key: self.keys[key] for key in keys if key in self.keys}
 
     def compare_set(self, wire: Wire, key: str, expected: bytes, value: bytes) -> bytes:
