@@ -283,7 +283,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("what was said meanwhile is forgotten", handlers.on_prepared, "if node.seen is None:", "if True:"),
     Mutant("round numbers are not looked at", handlers._still_mine, "seen.number < node.round or (", "False and ("),
     Mutant("a round goes on for ever", handlers._still_mine, "seen.number == node.round", "True"),
-    Mutant("closed on a connection error", handlers.on_went_away, "until = now + rules.store_grace_s", "until = now"),
+    Mutant("closed on a connection error", moves.bear, "until = now + rules.store_grace_s", "until = now"),
     Mutant("the store's return is not noted", handlers.on_came_back, "store_lost_until=None", "store_lost_why=''"),
     Mutant(
         "a spare has no patience",
@@ -310,6 +310,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("nobody is killed", moves.climb, "KillWorkers(),", ""),
     Mutant("the ladder has no end", Ladder.climb, "replace(self, rung=Rung.GIVEN_UP)", "replace(self, until=now + 10)"),
     Mutant("the host leaves first", leaving.on_written, "if node.hosting and not node.others_ended:", "if False:"),
+    Mutant("the host leaves when a call breaks", leaving.on_went_away_while_ending, "if not node.hosting:", "if True:"),
     Mutant("the host does not wait for its last word", leaving.on_time_while_ending, "node.hosting or ", ""),
     Mutant("finished nodes share the blame", verdicts.of_closed, "if node.finished:", "if False:"),
     Mutant("whatever happens is fine", verdicts.of_closed, "STATUS[outcome]", "OK"),
