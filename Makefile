@@ -93,9 +93,13 @@ bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	.protoc/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) grpcio-tools==1.62.3
 	@touch $@
 
-proto: .protoc/.ready ## write the Python code of proto/*.proto anew
-	.protoc/bin/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto proto/*.proto
-	@sed -i 's/, _Mapping\]/, _Mapping[str, object]]/g' proto/*_pb2.pyi  # what mypy --strict misses in them
+# Through the link, so that protobuf's registry, one for each process, knows the files by names that are surely ours.
+# PROTO_TO is where the code goes, seen as the directory that holds the package.
+PROTO_TO ?= .typing
+proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
+	.protoc/bin/python -m grpc_tools.protoc -I.typing --python_out=$(PROTO_TO) --pyi_out=$(PROTO_TO) \
+	  .typing/elastic_agent/proto/*.proto
+	@sed -i 's/, _Mapping\]/, _Mapping[str, object]]/g' $(PROTO_TO)/elastic_agent/proto/*_pb2.pyi  # as mypy --strict asks
 
 clean: ## remove all that the targets above made
 	rm -rf $(VENV) .protoc .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
