@@ -17,7 +17,7 @@ from .errors import AgentError, InternalError
 from .inbox import Inbox
 from .logs import JobLogs
 from .loop import Loop
-from .report import AgentEvent, Report, Status, describe, status_of
+from .report import AgentEvent, Report, Status, describe, is_routine, status_of
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
 from .state import Node, Phase, Rules
@@ -90,7 +90,8 @@ class Agent:
 
         `last`: the process ends with the job, so signals that still come must not end it before it has said how.
         Raises AgentError only where the agent itself fails; how the job went is in the report's verdict."""
-        restore = signals.catch(self._spec.signals, lambda signum: self._loop.post(events.SignalReceived(signum)))
+        signums = (*self._spec.signals, *self._spec.forward_signals)
+        restore = signals.catch(signums, self._signalled)
         try:
             self._open_nursery()
             self._node, first = machine.begin()
@@ -106,7 +107,7 @@ class Agent:
             self._link.close()
             self._loop.close()
             if last:
-                signals.ignore(self._spec.signals)
+                signals.ignore(signums)
             else:
                 restore()
         return self._report(self._conclusion)
@@ -155,7 +156,7 @@ class Agent:
             return
         # How it ended, whoever runs the agent tells.
         if node.because != before.because and node.phase is not Phase.ENDED:
-            self._tell(node.because, _is_routine(event, node))
+            self._tell(node.because, is_routine(event, node))
         if self._on_event is not None:
             self._on_event(seen)
 
@@ -174,6 +175,10 @@ class Agent:
             self._loop.wake_at(order.when, coordination.DeadlineReached())
         else:
             self._loop.post(events.OthersEnded())
+
+    def _signalled(self, signum: int) -> None:
+        stops = signum in self._spec.signals
+        self._loop.post(events.SignalReceived(signum) if stops else events.ForwardAsked(signum))
 
     def _open_nursery(self) -> None:
         self._workers.open()
@@ -209,6 +214,9 @@ class Agent:
     def _signal_workers(self, effect: events.SignalWorkers) -> None:
         self._workers.supervisor.signal(effect.signum)
 
+    def _forward_signal(self, effect: events.ForwardSignal) -> None:
+        self._workers.supervisor.forward(effect.signum)
+
     def _kill_workers(self, effect: events.KillWorkers) -> None:
         self._workers.supervisor.kill()
 
@@ -238,29 +246,13 @@ class Agent:
         )
 
 
-_ROUTINE = (
-    events.StoreOpened,
-    events.PlacePrepared,
-    events.RoundSeen,
-    events.WorkersGone,
-    events.WorkerStarted,
-    events.OthersEnded,
-)
-"""Events whose consequence is told only to those who ask for everything (LOGLEVEL=INFO)."""
-
-
-def _is_routine(event: object, node: Node) -> bool:
-    if isinstance(event, events.WorkerExited):
-        return event.failure is None
-    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING
-
-
 _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.OpenStore: Agent._open_store,
     events.PreparePlace: Agent._prepare_place,
     events.Publish: Agent._publish,
     events.StartWorkers: Agent._start_workers,
     events.SignalWorkers: Agent._signal_workers,
+    events.ForwardSignal: Agent._forward_signal,
     events.KillWorkers: Agent._kill_workers,
     events.RestartNursery: Agent._restart_nursery,
     events.WakeAt: Agent._wake_at,

@@ -117,6 +117,21 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardAsked:
+    """One of the signals that are passed on to the workers."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalUnheard:
+    """A signal was not passed on to this worker, which has no handler for it and would have ended of it."""
+
+    local_rank: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAsked:
     """A program that embeds the agent asks it to leave the job politely."""
 
@@ -144,6 +159,8 @@ Event = (
     | WorkersGone
     | NurseryLost
     | SignalReceived
+    | ForwardAsked
+    | SignalUnheard
     | LeaveAsked
     | DeadlineReached
 )
@@ -185,6 +202,13 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardSignal:
+    """To the workers themselves and nothing that they started. Answered by SignalUnheard where it would end one."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorkers:
     """SIGKILL to every worker and all it started."""
 
@@ -209,5 +233,14 @@ class Conclude:
 
 
 Effect = (
-    OpenStore | PreparePlace | Publish | StartWorkers | SignalWorkers | KillWorkers | RestartNursery | WakeAt | Conclude
+    OpenStore
+    | PreparePlace
+    | Publish
+    | StartWorkers
+    | SignalWorkers
+    | ForwardSignal
+    | KillWorkers
+    | RestartNursery
+    | WakeAt
+    | Conclude
 )

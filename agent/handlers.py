@@ -9,12 +9,15 @@ from . import ladder, leaving, moves, verdicts
 from .events import (
     DeadlineReached,
     Effect,
+    ForwardAsked,
+    ForwardSignal,
     NurseryLost,
     PlaceFailed,
     PlacePrepared,
     PreparePlace,
     RestartNursery,
     RoundSeen,
+    SignalUnheard,
     StartFailed,
     StoreCameBack,
     StoreFailed,
@@ -200,6 +203,27 @@ def on_nursery_lost_while_stopping(node: Node, event: NurseryLost, now: float, r
     """What we meant to stop is gone, one way or the other."""
     after, effects = on_gone(node, WorkersGone(), now, rules)
     return after, (RestartNursery(), *effects)
+
+
+# -- signals for the workers -------------------------------------------------------------------------------------------
+
+
+def on_forward(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
+    return replace(node, because=f"signal {event.signum} is passed on to the workers"), (ForwardSignal(event.signum),)
+
+
+def on_forward_while_stopping(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
+    return node, (ForwardSignal(event.signum),)
+
+
+def on_forward_at_rest(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
+    return replace(node, because=f"signal {event.signum} came while no worker of this node ran; nobody heard it"), ()
+
+
+def on_unheard(node: Node, event: SignalUnheard, now: float, rules: Rules) -> Move:
+    """Passed on to stop nothing, it must not end a script that has not come to its handler yet."""
+    because = f"local rank {event.local_rank} has no handler for signal {event.signum}, which was not passed on to it"
+    return replace(node, because=because), ()
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

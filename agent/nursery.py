@@ -27,7 +27,7 @@ import sys
 import time
 
 from .birth import become
-from .progeny import SIGKILL, SIGTERM, Progeny, send, strike_group
+from .progeny import SIGKILL, SIGTERM, Progeny, minds, send, strike_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ class Nursery:
         elif verb == b"signal":
             self.progeny.strike(self.workers, int(fields[0]))
         elif verb == b"forward":
-            for worker in self.workers.values():
-                send(os.kill, worker.pid, int(fields[0]))
+            self.forward(int(fields[0]))
         elif verb == b"kill_group":
             for worker in self.workers.values():
                 if worker.key == fields[0].decode():
@@ -179,6 +178,16 @@ class Nursery:
             self.reap()  # now: with nothing left to kill, the order must not reach the batch behind it
         else:
             raise ValueError(f"the nursery does not know the verb {verb!r}; agent and nursery differ in version")
+
+    def forward(self, signum: int) -> None:
+        """Signal the workers that have come to handle it; the others would end of it."""
+        for worker in self.workers.values():
+            if worker.exited:
+                continue
+            if minds(worker.pid, signum):
+                send(os.kill, worker.pid, signum)
+            else:
+                self.say("unheard", worker.key, signum)
 
     def say(self, *words: object) -> None:
         if self.alone:

@@ -20,6 +20,8 @@ SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_sig
 STOPS = tuple(map(int, (_signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)))
 UNFOLLOWED = frozenset({SIGKILL, SIGCONT, *STOPS})
 """Signals that no SIGCONT follows: a stopped process has them at once, or they are what stops it."""
+HARMLESS = frozenset(map(int, (_signal.SIGCONT, _signal.SIGURG, _signal.SIGWINCH)))
+"""Signals that end and stop nothing where nobody handles them (signal(7))."""
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What /proc answers for a process that went while we looked, or that the host hides from us (hidepid)."""
 
@@ -142,6 +144,19 @@ def lineage(pid: int) -> tuple[int, int]:
     except GONE:
         return 0, 0
     return int(fields[1]), int(fields[2])
+
+
+def minds(pid: int, signum: int) -> bool:
+    """Whether the process handles, ignores or blocks this signal, or the kernel would do nothing for it. Not a worker
+    that has not come to its own handler: it is between fork and exec, or a script that still imports."""
+    if signum in HARMLESS:
+        return True
+    try:
+        lines = slurp(f"/proc/{pid}/status").splitlines()
+    except GONE:
+        return False
+    masks = (int(line.split()[1], 16) for line in lines if line.startswith((b"SigBlk:", b"SigIgn:", b"SigCgt:")))
+    return any(mask >> (signum - 1) & 1 for mask in masks)
 
 
 def slurp(path: str) -> bytes:

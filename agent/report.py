@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..rendezvous.records import Member, WorkerFailure
+from . import events
 from .failures import ErrorReport
 from .state import Node, Phase, Rules, Verdict
 
@@ -112,3 +113,21 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -
         worker_pids=pids if node.running else {},
         log_dir=log_dir,
     )
+
+
+_ROUTINE = (
+    events.StoreOpened,
+    events.PlacePrepared,
+    events.RoundSeen,
+    events.WorkersGone,
+    events.WorkerStarted,
+    events.OthersEnded,
+)
+"""Events whose consequence is routine: told only with LOGLEVEL=INFO."""
+
+
+def is_routine(event: object, node: Node) -> bool:
+    """Whether what this event led to is told only to those who ask for everything."""
+    if isinstance(event, events.WorkerExited):
+        return event.failure is None
+    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING

@@ -47,6 +47,10 @@ class WorkerSpec:
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""
+    forward_signals: tuple[int, ...] = ()
+    """Signals passed on to the workers, which stop nothing; none of `signals`."""
+    orphan_grace_s: float = 0.0
+    """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
     master_addr: str | None = None
     master_port: int | None = None
     """Static rendezvous of a single node: what workers get as MASTER_ADDR and MASTER_PORT, every round."""

@@ -6,7 +6,8 @@ whose end comes when the nursery is dead and nothing below it is left (`guardian
 * to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
   `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
   `signal N`, `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`.
+* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`,
+  `unheard KEY N`.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
 """
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import InternalError, UsageError
+from .facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
 from .nursing import bury, slay_marked, spawn_nursery
 
 MARK = "ELASTIC_AGENT_NURSERY"
@@ -49,47 +51,6 @@ class Launch:
     stdout_fd: int | None = None
     """Becomes the worker's stdout; the caller may close it once `start` returned. None: the agent's own."""
     stderr_fd: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The worker's program runs (exec succeeded), or it was killed on the way there."""
-
-    key: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """The worker never ran. `reason` as the kernel put it: "No such file or directory: 'foo'"."""
-
-    key: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The worker itself is gone; what it started may live on, and can still be signalled. Follows Started."""
-
-    key: int
-    pid: int
-    exit_code: int
-    """As `subprocess` has it: negative is the signal that killed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """No worker and nothing that a worker started is left. Once for all starts since the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class NurseryLost:
-    """The nursery died, and the workers with it. `open()` starts another."""
-
-    reason: str
-
-
-Fact = Started | SpawnFailed | Exited | Emptied | NurseryLost
 
 
 class Supervisor:
@@ -182,7 +143,8 @@ class Supervisor:
         self._send(b"signal\0%d" % signum)
 
     def forward(self, signum: int) -> None:
-        """Signal the workers themselves, none of their helpers. For signals that mean something to a worker."""
+        """Signal the workers themselves, none of their helpers. For signals that mean something to a worker: one that
+        does not handle, ignore or block it is passed by, which Unheard tells."""
         self._send(b"forward\0%d" % signum)
 
     def kill(self) -> None:
@@ -261,6 +223,8 @@ class Supervisor:
             pid, exit_code = map(int, words[1].split())
             self._alive.pop(key, None)
             return Exited(key, pid, exit_code)
+        if verb == "unheard":
+            return Unheard(int(words[0]), int(words[1]))
         if verb == "emptied":
             self._forget()
             return Emptied()

@@ -12,13 +12,14 @@ from dataclasses import replace
 from ..rendezvous.records import Member, Round, WorkerFailure
 from .environment import worker_argv, worker_environment
 from .errors import AgentError, UsageError
-from .events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from .facts import Emptied, Exited, Fact, SpawnFailed, Started, Unheard
+from .facts import NurseryLost as SupervisorLost
 from .failures import ErrorReport, failure_of
 from .logs import JobLogs, RoundLogs
 from .ports import PortHold, hold_port
 from .spec import WorkerSpec
-from .supervisor import Emptied, Exited, Fact, Launch, SpawnFailed, Started, Supervisor
-from .supervisor import NurseryLost as SupervisorLost
+from .supervisor import Launch, Supervisor
 
 CANNOT_START = 127
 """Exit code given to a worker that could not be started at all; a shell's code for a command that it cannot run."""
@@ -26,7 +27,7 @@ CANNOT_START = 127
 DRAIN_S = 5.0
 """How long the last lines of workers that are gone may take to reach console and files."""
 
-WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost
+WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalUnheard
 
 
 class Workers:
@@ -37,7 +38,7 @@ class Workers:
         self._name = name
         self._host = host
         self.logs = logs
-        self.supervisor = Supervisor()
+        self.supervisor = Supervisor(spec.orphan_grace_s)
         self.reports: dict[WorkerFailure, ErrorReport] = {}
         """What failed workers said, for the summary; of the last round that had failures."""
         self.round_logs: RoundLogs | None = None
@@ -118,6 +119,8 @@ class Workers:
         elif isinstance(fact, Exited):
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, self._failure(fact.key, fact.pid, fact.exit_code) if failed else None)
+        elif isinstance(fact, Unheard):
+            yield SignalUnheard(fact.key, fact.signum)
         elif isinstance(fact, Emptied):
             self._drain()
             yield WorkersGone()

@@ -148,8 +148,11 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
 
     `as_program`: the process is there for this job alone and ends with it.
     Raises the AgentError that ended the job; its `told` is true, as stderr has it already."""
+    from ..agent import signals
     from .console import Console
 
+    if as_program:
+        signals.ready()
     console = Console(os.environ)
     journal: Journal | None = None
     try:

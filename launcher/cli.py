@@ -149,7 +149,7 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
 
 
 def entry() -> NoReturn:
-    """The console script."""
+    """The program, once `__main__.py` minds its signals."""
     # Where one of the first three is closed, a descriptor of ours would become it, and take what workers print.
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -231,7 +231,9 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         master_addr=flags["master_addr"],
         master_port=flags["master_port"],
         signals_to_handle=flags["signals_to_handle"],
+        forward_signals=flags["forward_signals"],
         shutdown_timeout=flags["shutdown_timeout"],
+        orphan_grace=flags["orphan_grace"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],
         virtual_local_rank=flags["virtual_local_rank"],
     )

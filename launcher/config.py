@@ -72,8 +72,12 @@ class LaunchConfig:
     """static without an endpoint: node 0's port; None is 29500."""
     signals_to_handle: str | Iterable[int] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     """Signals that stop the job on this node, in names or numbers."""
+    forward_signals: str | Iterable[int] = ()
+    """Signals passed on to the workers without stopping anything, in names or numbers."""
     shutdown_timeout: float | None = None
     """Between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    orphan_grace: float = 0.0
+    """Between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
     exit_barrier_timeout: float | None = None
     """How long finished nodes wait for the others; None: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300."""
     virtual_local_rank: bool = False
@@ -123,6 +127,7 @@ def plan(
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
+    stops = values.signals("signals_to_handle", config.signals_to_handle)
     workers = WorkerSpec(
         argv=tuple(argv),
         title=title,
@@ -134,7 +139,9 @@ def plan(
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
         logs=_log_spec(config, nproc),
-        signals=values.signals("signals_to_handle", config.signals_to_handle),
+        signals=stops,
+        forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,
     )

@@ -71,6 +71,10 @@ def _filters(name: str, value: str) -> tuple[str, ...]:
     return values.substrings(value)
 
 
+def _forwarded(name: str, value: str) -> tuple[int, ...]:
+    return values.forwarded(name, value, ())
+
+
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
@@ -174,6 +178,24 @@ FLAGS: tuple[Flag, ...] = (
         values.signals,
         (15, 2, 1, 3),
         "NAMES",
+    ),
+    Flag(
+        "forward-signals",
+        _STOP,
+        "Signals passed on to the workers, such as USR1,USR2; they stop nothing. (none)",
+        _forwarded,
+        (),
+        "NAMES",
+        ours=True,
+    ),
+    Flag(
+        "orphan-grace",
+        _STOP,
+        "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0 is SIGKILL at once. (0)",
+        values.seconds,
+        0.0,
+        "SECONDS",
+        ours=True,
     ),
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),

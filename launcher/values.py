@@ -130,24 +130,51 @@ def substrings(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def signals(name: str, value: str | Iterable[int]) -> tuple[int, ...]:
-    """Signals by name (`SIGTERM,SIGINT`) or number, each once, in the order given."""
+    """The signals that stop the job, each once, in the order given; see `_signal_numbers`."""
+    import signal
+
+    numbers = _signal_numbers(name, value, "SIGTERM,SIGINT")
+    for word, number in numbers:
+        if number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise UsageError(f"{name} names {word!r}, which no program can treat as a request to stop; leave it out")
+    if not numbers:
+        raise UsageError(f"{name} is empty, so nothing could stop the job; name at least SIGTERM")
+    return tuple(dict.fromkeys(number for _, number in numbers))
+
+
+def forwarded(name: str, value: str | Iterable[int], stops: Iterable[int]) -> tuple[int, ...]:
+    """The signals to pass on to the workers, each once, in the order given; none if empty. `stops`: those that stop
+    the job, which cannot do both. See `_signal_numbers`."""
+    import signal
+
+    fatal = ("KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS", "PIPE")
+    refused = {getattr(signal, f"SIG{each}") for each in fatal}
+    numbers = _signal_numbers(name, value, "USR1,USR2")
+    for word, number in numbers:
+        if number in refused:
+            raise UsageError(f"{name} names {word!r}, which means something to the agent itself; leave it out")
+        if number in tuple(stops):
+            raise UsageError(
+                f"{name} names {word!r}, which stops the job (signals_to_handle); take it out of one of the two"
+            )
+    return tuple(dict.fromkeys(number for _, number in numbers))
+
+
+def _signal_numbers(name: str, value: str | Iterable[int], such_as: str) -> list[tuple[str | int, int]]:
+    """Signals as typed and as numbers. They may be typed by name, with or without SIG, in any case, or by number."""
     import signal
 
     known = {member.name: int(member) for member in signal.Signals}
-    numbers: list[int] = []
-    for item in value.split(",") if isinstance(value, str) else value:
+    numbers: list[tuple[str | int, int]] = []
+    for item in value.split(",") if isinstance(value, str) and value.strip() else value or ():
         word = item.strip() if isinstance(item, str) else item
-        number = known.get(word) if isinstance(word, str) else int(word)
+        like = str(word).upper().removeprefix("SIG")
+        number = int(like) if like.isdecimal() else known.get(f"SIG{like}")
         if number is None or number not in known.values():
-            like = str(word).upper()
-            hint = suggest(like if like.startswith("SIG") else f"SIG{like}", known)
-            raise UsageError(f"{name} names {word!r}, which is no signal here; give such as SIGTERM,SIGINT{hint}")
-        if number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-            raise UsageError(f"{name} names {word!r}, which no program can treat as a request to stop; leave it out")
-        numbers.append(number)
-    if not numbers:
-        raise UsageError(f"{name} is empty, so nothing could stop the job; name at least SIGTERM")
-    return tuple(dict.fromkeys(numbers))
+            hint = suggest(f"SIG{like}", known)
+            raise UsageError(f"{name} names {word!r}, which is no signal here; give such as {such_as}{hint}")
+        numbers.append((word, number))
+    return numbers
 
 
 def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]:

@@ -192,6 +192,73 @@ def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     assert agent.wait(20) == 0, rest
 
 
+BLOCKING_CLICK = """\
+import os, sys
+print("importing", flush=True)
+sys.stdin.readline()
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["click"]
+import click
+"""
+"""A module `click` whose import waits for a line on stdin, and then becomes the real one."""
+
+
+@pytest.fixture
+def importing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """An agent in the midst of its imports."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "click.py").write_text(BLOCKING_CLICK)
+    (tmp_path / "job.py").write_text("print('trained', flush=True)\n")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'slow'}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    flags = ["--standalone", "--log-dir", os.devnull, "--forward-signals", "usr1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "elastic_agent", *flags, str(tmp_path / "job.py")], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as agent:  # fmt: skip
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "importing\n"
+        yield agent
+        agent.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_during_the_imports_ends_in_the_documented_way(
+    importing: subprocess.Popen[str], signum: signal.Signals
+) -> None:
+    """Handlers exist from the first line on: one line, status 128+n, at once."""
+    importing.send_signal(signum)
+    out, err = importing.communicate(timeout=20)
+    assert importing.returncode == 128 + signum
+    because = f"the agent was stopped by signal {signum} before anything began"
+    assert err == f"elastic-agent: exit {128 + signum}: {because}\n"
+    assert out == ""
+
+
+def test_a_forwarded_signal_during_the_imports_ends_nothing(importing: subprocess.Popen[str]) -> None:
+    """SIGUSR1 would end a program that has not read yet that it is meant for the workers."""
+    importing.send_signal(signal.SIGUSR1)
+    out, err = importing.communicate("go on\n", timeout=20)
+    assert importing.returncode == 0, err
+    assert out == "trained\n"
+    assert "signal 10 came while no worker of this node ran; nobody heard it" in err
+
+
+def test_forwarded_signals_reach_the_workers_and_stop_nothing(machine: Machine) -> None:
+    """--forward-signals: each worker's handler runs, the worker without one goes on, and so does the job."""
+    agent = machine.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
+    world = machine.desk.wait_world(2)
+    world[0].order("handle 10")
+    machine.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
+    agent.terminate(signal.SIGUSR1)
+    machine.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
+    agent.wait_text("local rank 1 has no handler for signal 10, which was not passed on to it")
+    agent.terminate(signal.SIGUSR2)
+    agent.wait_text("local rank 0 has no handler for signal 12")
+    for worker in world:
+        worker.order("exit 0")
+    assert agent.wait() == 0
+
+
 def test_the_nursery_dying_costs_a_restart_and_the_job_goes_on(machine: Machine) -> None:
     """If the process that owns the workers is killed, the agent says so, starts another and goes on."""
     agent = machine.start("--max-restarts", "1")

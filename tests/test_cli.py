@@ -54,7 +54,9 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("master-port", "5", {"master_port": 5}),
     ("local-addr", "10.0.0.1", {"local_addr": "10.0.0.1"}),
     ("signals-to-handle", "SIGTERM,SIGUSR1", {"signals_to_handle": (15, 10)}),
+    ("forward-signals", "USR1,SIGUSR2", {"forward_signals": (10, 12)}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
+    ("orphan-grace", "5", {"orphan_grace": 5.0}),
     ("exit-barrier-timeout", "5", {"exit_barrier_timeout": 5.0}),
 ]
 SWITCHES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
@@ -108,7 +110,11 @@ def test_no_flag_of_torchruns_is_missing() -> None:
         if spelling != "-"
     }
     assert theirs - ours == set()
-    ourselves = {"--version", "--exit-barrier-timeout", "--exit_barrier_timeout"}
+    ourselves = {"--version"} | {
+        f"--{spelling}"
+        for name in ("exit-barrier-timeout", "forward-signals", "orphan-grace")
+        for spelling in (name, name.replace("-", "_"))
+    }
     assert {spelling for spelling, _ in ours - theirs} == ourselves
 
 

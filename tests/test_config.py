@@ -397,6 +397,9 @@ def test_filters_and_signals_are_read() -> None:
     assert spec.logs.local_ranks_filter == {0, 2}
     assert (spec.logs.stdout_filters, spec.logs.stderr_filters) == (("apple", "or,ange"), ("pear",))
     assert spec.signals == (15, 10)
+    assert planned(forward_signals="").workers.forward_signals == ()
+    assert planned(forward_signals=[10, 12]).workers.forward_signals == (10, 12)
+    assert planned(forward_signals="USR1,SIGUSR2, usr1,28").workers.forward_signals == (10, 12, 28)
     assert spec.logs.prefix_template == "<${rank}>"
 
 
@@ -420,7 +423,14 @@ def test_filters_and_signals_are_read() -> None:
         ({"local_ranks_filter": "0,a"}, "local_ranks_filter is '0,a'"),
         ({"local_ranks_filter": [-1]}, "local_ranks_filter is [-1]"),
         ({"signals_to_handle": "SIGTRM"}, "'SIGTRM', which is no signal here; give such as SIGTERM,SIGINT; did you"),
-        ({"signals_to_handle": "sigusr1"}, "did you mean 'SIGUSR1'?"),
+        ({"signals_to_handle": "sigusr3"}, "did you mean 'SIGUSR"),
+        ({"forward_signals": "USR1,TERM"}, "'TERM', which stops the job"),
+        ({"forward_signals": "10", "signals_to_handle": "USR1"}, "'10', which stops the job"),
+        ({"forward_signals": "KILL"}, "'KILL', which means something to the agent itself"),
+        ({"forward_signals": "SEGV"}, "'SEGV', which means something to the agent itself"),
+        ({"forward_signals": "USR3"}, "'USR3', which is no signal here; give such as USR1,USR2; did you mean"),
+        ({"forward_signals": "USR1,"}, "names ''"),
+        ({"orphan_grace": -1}, "orphan_grace is -1"),
         ({"signals_to_handle": "SIGKILL"}, "no program can treat"),
         ({"signals_to_handle": ()}, "is empty"),
         ({"signals_to_handle": (12345,)}, "names 12345"),

@@ -46,6 +46,8 @@ EVENTS: dict[type[Any], Any] = {
     events.WorkersGone: events.WorkersGone(),
     events.NurseryLost: events.NurseryLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
+    events.ForwardAsked: events.ForwardAsked(10),
+    events.SignalUnheard: events.SignalUnheard(0, 10),
     events.LeaveAsked: events.LeaveAsked("drained"),
     events.DeadlineReached: events.DeadlineReached(),
 }

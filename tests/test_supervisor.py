@@ -18,17 +18,8 @@ import pytest
 
 from elastic_agent.agent import progeny
 from elastic_agent.agent.errors import InternalError, UsageError
-from elastic_agent.agent.supervisor import (
-    MARK,
-    Emptied,
-    Exited,
-    Fact,
-    Launch,
-    NurseryLost,
-    SpawnFailed,
-    Started,
-    Supervisor,
-)
+from elastic_agent.agent.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
+from elastic_agent.agent.supervisor import MARK, Launch, Supervisor
 
 WORKERS = Path(__file__).parent / "workers"
 FAMILY = (sys.executable, "-S", str(WORKERS / "sup_family.py"))
@@ -363,6 +354,16 @@ def test_forward_reaches_workers_and_not_their_helpers(supervisor: Supervisor, p
         supervisor.forward(signal.SIGUSR1)
         assert line_from(pipe[0]) == "heard"
         assert alive_after(fds, 0) == 1
+
+
+def test_forward_passes_by_a_worker_that_would_end_of_it(supervisor: Supervisor) -> None:
+    """No handler yet: the worker lives, Unheard names it, and what changes nothing is passed on without a word."""
+    supervisor.start([launch("sleep", "1000", key=3)])
+    facts_until(supervisor, Started)
+    supervisor.forward(signal.SIGWINCH)
+    supervisor.forward(signal.SIGUSR1)
+    assert facts_until(supervisor, Unheard) == [Unheard(3, signal.SIGUSR1)]
+    assert supervisor.alive() == (3,)
 
 
 def test_kill_group_ends_one_worker_with_its_group(supervisor: Supervisor, pipe: tuple[int, int]) -> None:

@@ -113,6 +113,9 @@ class SimNode:
         self.world.checkers.stops(self)
         self.nursery.signal(effect.signum)
 
+    def _forward_signal(self, effect: agent_events.ForwardSignal) -> None:
+        self._say(f"passes signal {effect.signum} on to its workers")
+
     def _kill_workers(self, effect: agent_events.KillWorkers) -> None:
         self._say("kills its workers")
         self.world.reached.note("workers were killed after their grace")
@@ -203,6 +206,7 @@ _PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
     agent_events.Publish: SimNode._publish,
     agent_events.StartWorkers: SimNode._start_workers,
     agent_events.SignalWorkers: SimNode._signal_workers,
+    agent_events.ForwardSignal: SimNode._forward_signal,
     agent_events.KillWorkers: SimNode._kill_workers,
     agent_events.RestartNursery: SimNode._restart_nursery,
     agent_events.WakeAt: SimNode._wake_at,

@@ -46,6 +46,8 @@ def main() -> None:
             os.kill(os.getpid(), int(how))
         if what == "ignore":
             signal.signal(int(how), signal.SIG_IGN)
+        if what == "handle":
+            signal.signal(int(how), lambda signum, frame: link.sendall(f"signal {signum}\n".encode()))
         if what == "spawn":
             child = subprocess.Popen(["sleep", "1000"])
             link.sendall(f"spawned {child.pid}\n".encode())
