@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .agent.errors import OtherVersion as OtherVersion
     from .agent.errors import Preempted as Preempted
     from .agent.errors import RendezvousTimedOut as RendezvousTimedOut
+    from .agent.errors import RestartForbidden as RestartForbidden
     from .agent.errors import StoppedBySignal as StoppedBySignal
     from .agent.errors import StoreLost as StoreLost
     from .agent.errors import UsageError as UsageError
@@ -47,6 +48,7 @@ _HOMES = {
     "Phase": "agent.state",
     "Preempted": "agent.errors",
     "RendezvousTimedOut": "agent.errors",
+    "RestartForbidden": "agent.errors",
     "Status": "agent.report",
     "StoppedBySignal": "agent.errors",
     "StoreLost": "agent.errors",
@@ -69,6 +71,7 @@ __all__ = [
     "Phase",
     "Preempted",
     "RendezvousTimedOut",
+    "RestartForbidden",
     "Status",
     "StoppedBySignal",
     "StoreLost",

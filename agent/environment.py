@@ -1,12 +1,13 @@
 """What a worker is started with: its environment and its command. Pure functions of the round.
 
-The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAgent._start_workers`), and four of ours:
+The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAgent._start_workers`), and five of ours:
 
 * ELASTIC_AGENT_ROUND: number of the round, from 1.
 * ELASTIC_AGENT_RESTARTS: rounds ended by a failure so far, over the whole job. TORCHELASTIC_RESTART_COUNT keeps
   torchrun's meaning: restarts charged to this node.
 * ELASTIC_AGENT_LAST_ROUND_ENDED: why the last round ended, one sentence; empty in the first.
 * ELASTIC_AGENT_NODE: identity of this node's agent within the job.
+* ELASTIC_AGENT_READY_FILE: a file to make, by which the script says that its start-up is over; empty without files.
 
 TORCHELASTIC_USE_AGENT_STORE is always "False": the worker of rank 0 serves the process group's store on MASTER_PORT, a
 port of this round alone, so no key of an earlier round is ever seen again.
@@ -43,7 +44,7 @@ def worker_environment(
     env["MASTER_ADDR"] = master_addr
     env["MASTER_PORT"] = str(master_port)
     env["TORCHELASTIC_RESTART_COUNT"] = str(restart_count)
-    env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.max_restarts)
+    env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts.max_restarts)
     env["TORCHELASTIC_RUN_ID"] = spec.run_id
     env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     env["TORCHELASTIC_ERROR_FILE"] = error_file
@@ -53,8 +54,14 @@ def worker_environment(
     env["ELASTIC_AGENT_RESTARTS"] = str(round.restarts)
     env["ELASTIC_AGENT_LAST_ROUND_ENDED"] = round.ended.because if round.ended else ""
     env["ELASTIC_AGENT_NODE"] = member.node
+    env["ELASTIC_AGENT_READY_FILE"] = ready_file(error_file)
     # A NUL, which a sentence from another node might hold, would make exec refuse the whole environment.
     return {name: value.replace("\0", "") for name, value in env.items()}
+
+
+def ready_file(error_file: str) -> str:
+    """Where a worker says that its start-up is over: beside its error file; empty where no files are written."""
+    return f"{error_file.rpartition('/')[0]}/ready" if error_file else ""
 
 
 def worker_argv(spec: WorkerSpec, local_rank: int) -> tuple[str, ...]:

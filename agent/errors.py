@@ -87,6 +87,12 @@ class WorkersFailed(AgentError):
         return self.cause.error_file if self.cause else ""
 
 
+class RestartForbidden(WorkersFailed):
+    """A worker exited with a code that forbids a restart (--no-restart-codes), here or on another node."""
+
+    exit_code = 93
+
+
 class Preempted(AgentError):
     """Asked to leave (drained); workers were stopped within their grace."""
 

@@ -22,6 +22,8 @@ MESSAGE_MAX = 1000
 TIMESTAMP_MAX = 253402300799
 """The end of the year 9999, in seconds since 1970: the last that has a date."""
 _HINT = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+_STARTUP = "  stage     : start-up\n"
+"""Ours, beside torchrun's lines."""
 _WIDTH_MAX = 60
 
 
@@ -228,6 +230,7 @@ def _tell(index: int, failure: WorkerFailure, report: ErrorReport | None) -> str
         f"  rank      : {failure.rank} (local_rank: {failure.local_rank})\n"
         f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {f' ({name})' if name else ''}\n"
         f"  error_file: {failure.error_file or '<N/A>'}\n"
+        f"{_STARTUP if failure.startup else ''}"
         f"  traceback : {said}"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, WorkerFailure
+from ..rendezvous.words import count
 from . import ladder, leaving, moves, verdicts
 from .events import (
     DeadlineReached,
@@ -34,7 +35,7 @@ from .state import Node, Rules, Verdict
 
 
 def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
-    return moves.rejoin(replace(node, hosting=event.hosting, addr=event.addr), "the store answers")
+    return moves.rejoin(replace(node, hosting=event.hosting, addr=event.addr), now, "the store answers")
 
 
 def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
@@ -53,7 +54,7 @@ def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> 
 def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
     if node.store_lost_until is None:
         return node, ()
-    return moves.republish(replace(node, store_lost_until=None), rules)
+    return moves.republish(replace(node, store_lost_until=None), rules, now)
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------
@@ -61,16 +62,18 @@ def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> 
 
 def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen = event.round
-    node = moves.settle_charge(replace(node, seen=seen), rules, seen)
+    node = moves.settle_charge(replace(node, seen=seen), rules, now, seen)
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
         return moves.end(node, rules, now, verdicts.of_closed(node, seen))
     if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place_ready:
-        return moves.start(node, rules, seen, member)
+        return moves.start(node, rules, now, seen, member)
+    if node.paused_until is not None and _costs_nothing(node, rules, seen):
+        return moves.resume(node, f"the pause is over, as round {node.round} costs this node no restart")
     said: tuple[Effect, ...] = ()
     passed = _passed(seen, member is not None)
     if passed > node.round and node.place_ready:
-        node, said = _missed(node, rules, seen, passed)
+        node, said = _missed(node, rules, now, seen, passed)
     if seen.phase is RoundPhase.RUNNING and member is None and node.spare_until is None:
         until = now + rules.join_timeout_s
         how = "as a spare" if len(seen.members) >= rules.max_nodes else "for the next"
@@ -83,13 +86,19 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
     return node, said
 
 
-def _missed(node: Node, rules: Rules, seen: Round, passed: int) -> Move:
+def _costs_nothing(node: Node, rules: Rules, seen: Round) -> bool:
+    """Whether it is settled that the end of our round was not our workers' fault. While it is open, the last one is
+    announced."""
+    return seen.ended is not None and seen.ended.round == node.round and seen.ended.charged != rules.node
+
+
+def _missed(node: Node, rules: Rules, now: float, seen: Round, passed: int) -> Move:
     because = f"round {passed} is over, and no worker of it is here"
-    missed = replace(node, round=passed, failures=())
+    missed = replace(node, round=passed, failures=(), failed_at=None)
     if (seen.master_addr, seen.master_port) == (node.addr, node.port):
         # Our place was that round's master: the next gets another, which nobody of the last one knows.
         return replace(missed, place_ready=False, because=because), (PreparePlace(),)
-    return moves.offer(missed, rules, because)
+    return moves.offer(missed, rules, now, because)
 
 
 def _passed(seen: Round, member: bool) -> int:
@@ -120,7 +129,7 @@ def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rul
     node = replace(node, seen=event.round)
     if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
         verdict = verdicts.of_closed(node, event.round)
-        return moves.publish(replace(node, verdict=verdict), rules, NodeState.LEAVING, verdict.because)
+        return moves.publish(replace(node, verdict=verdict), rules, now, NodeState.LEAVING, verdict.because)
     return node, ()
 
 
@@ -132,9 +141,10 @@ def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rul
 
 
 def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> Move:
-    node, effects = moves.offer(
-        replace(node, nproc=event.nproc, port=event.port), rules, "waiting for a place in a round"
-    )
+    changed = node.round > 0 and event.nproc != node.nproc
+    room = f", with room for {count(event.nproc, 'worker')}, no longer {node.nproc}" if changed else ""
+    because = f"waiting for a place in a round{room}"
+    node, effects = moves.offer(replace(node, nproc=event.nproc, port=event.port), rules, now, because)
     if node.seen is None:
         return node, effects
     seen_again, more = on_round_while_joining(node, RoundSeen(node.seen), now, rules)
@@ -162,12 +172,19 @@ def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) ->
 
 
 def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
-    node = replace(node, failures=(*node.failures, failure))
+    node = moves.fail(node, rules, now, failure)
     return moves.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
 
 
 def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
-    return replace(node, running=node.running - {event.local_rank}), ()
+    """What exits now was asked to. But beside a failure of our own, which of two died first is hard to tell, and a
+    worker that forbids a restart is heard."""
+    node = replace(node, running=node.running - {event.local_rank})
+    forbids = event.failure is not None and event.failure.final and node.failures and not node.failures[0].final
+    if event.failure is None or not forbids or node.verdict is not None:
+        return node, ()
+    node = replace(node, failures=(event.failure, *node.failures))
+    return moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {event.failure}")
 
 
 def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
@@ -178,12 +195,12 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
     if node.verdict is not None:
         return moves.end(node, rules, now, node.verdict)
     if node.finished:
-        finished, effects = moves.finish(node, rules)
+        finished, effects = moves.finish(node, rules, now)
         if node.seen is None:
             return finished, effects
         after, more = on_round_while_finished(finished, RoundSeen(node.seen), now, rules)
         return after, (*effects, *more)
-    return moves.rejoin(node, f"workers of round {node.round} are gone")
+    return moves.rejoin(node, now, f"workers of round {node.round} are gone")
 
 
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
@@ -193,9 +210,9 @@ def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) ->
     member = node.seen.member(rules.node) if node.seen is not None else None
     rank = (member.rank_offset if member is not None else 0) + local_rank
     failure = WorkerFailure(rules.name, node.addr, rank, local_rank, 0, -9, because)
-    node = replace(node, failures=(*node.failures, failure))
-    broken, said = moves.publish(node, rules, NodeState.BROKEN, f"worker failed: {failure}")
-    joining, effects = moves.rejoin(broken, because)
+    node = moves.fail(node, rules, now, failure)
+    broken, said = moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
+    joining, effects = moves.rejoin(broken, now, because)
     return joining, (RestartNursery(), *said, *effects)
 
 
@@ -241,6 +258,16 @@ def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Mov
         return moves.end(node, rules, now, Verdict(verdicts.JOIN_TIMED_OUT, because))
     deadlines = [when for when in (lost, node.spare_until) if when is not None and when > now]
     return node, tuple(WakeAt(when) for when in deadlines)
+
+
+def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    node, effects = on_time(node, event, now, rules)
+    if node.paused_until is None or node.phase is not Phase.JOINING:
+        return node, effects
+    if now < node.paused_until:
+        return node, (*effects, WakeAt(node.paused_until))
+    resumed, more = moves.resume(node, "the pause is over")
+    return resumed, (*effects, *more)
 
 
 def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:

@@ -38,7 +38,7 @@ def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 
     if node.phase is Phase.WORKING:
         return moves.stop(node, rules, now, NodeState.LEAVING, verdict.because, signum=signum, verdict=verdict)
     if node.phase is Phase.STOPPING and node.verdict is None:
-        node, effects = moves.publish(replace(node, verdict=verdict), rules, NodeState.LEAVING, verdict.because)
+        node, effects = moves.publish(replace(node, verdict=verdict), rules, now, NodeState.LEAVING, verdict.because)
         return node, effects
     if node.phase is Phase.STOPPING:
         return moves.hurry(node, now, f"{verdict.because} again: workers are killed now")

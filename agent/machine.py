@@ -113,7 +113,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: handlers.on_forward_at_rest,
         SignalUnheard: leaving.on_nothing,
         LeaveAsked: leaving.on_leave_asked,
-        DeadlineReached: handlers.on_time,
+        DeadlineReached: handlers.on_time_while_joining,
     },
     WORKING: {
         StoreFailed: handlers.on_store_failed,

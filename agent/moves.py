@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..rendezvous.records import Member, NodeRecord, NodeState, Round
+from ..rendezvous.records import Member, NodeRecord, NodeState, Round, WorkerFailure
 from ..rendezvous.words import count
-from . import ladder
+from . import ladder, policy
 from .events import (
     Conclude,
     Effect,
@@ -34,8 +34,9 @@ SECOND_LOOK_S = 5.0
 Move = tuple[Node, tuple[Effect, ...]]
 
 
-def publish(node: Node, rules: Rules, state: NodeState, because: str) -> Move:
+def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str) -> Move:
     """Say what we are. The first failure of the round stays with it, so that no later record can hide it."""
+    at = now if node.failed_at is None else node.failed_at
     record = NodeRecord(
         node=rules.node,
         name=rules.name,
@@ -47,7 +48,7 @@ def publish(node: Node, rules: Rules, state: NodeState, because: str) -> Move:
         addr=node.addr,
         port=node.port,
         wish=rules.wish,
-        restarts_left=rules.max_restarts - node.restarts_used,
+        restarts_left=policy.restarts_left(rules.restarts, node.charges, at),
         failure=node.failures[0] if node.failures else None,
         finished=node.finished,
         because=because,
@@ -57,11 +58,11 @@ def publish(node: Node, rules: Rules, state: NodeState, because: str) -> Move:
     return replace(node, seq=record.seq, record=record, because=because), (Publish(record),)
 
 
-def republish(node: Node, rules: Rules) -> Move:
+def republish(node: Node, rules: Rules, now: float) -> Move:
     """Say it again: the store was away, and what it holds of us is unknown."""
     if node.record is None:
         return node, ()
-    said, effects = publish(node, rules, node.record.state, node.record.because)
+    said, effects = publish(node, rules, now, node.record.state, node.record.because)
     return replace(said, because="the store answers again"), effects
 
 
@@ -85,8 +86,11 @@ def look_again(node: Node, now: float) -> Move:
     return replace(node, store_lost_until=until, because=because), (WakeAt(until),)
 
 
-def rejoin(node: Node, because: str) -> Move:
-    """Workers are gone; prepare a place and ask for the next round."""
+def rejoin(node: Node, now: float, because: str) -> Move:
+    """Workers are gone; prepare a place and ask for the next round, after the pause if this is a crash loop.
+
+    Until then our last word stands, that a worker failed. So the coordinator begins no round without us, and nobody's
+    join timeout runs."""
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -96,15 +100,24 @@ def rejoin(node: Node, because: str) -> Move:
         spare_until=None,
         because=because,
     )
-    return node, (PreparePlace(),)
+    if node.paused_until is None or now >= node.paused_until:
+        return replace(node, paused_until=None), (PreparePlace(),)
+    left_s = node.paused_until - now
+    because = f"{because}; pausing {left_s:.1f} s before the next, as workers fail again and again (--restart-backoff)"
+    return replace(node, because=because), (WakeAt(node.paused_until),)
 
 
-def offer(node: Node, rules: Rules, because: str) -> Move:
+def resume(node: Node, because: str) -> Move:
+    """The pause is over; as if the workers were gone only now."""
+    return replace(node, paused_until=None, because=because), (PreparePlace(),)
+
+
+def offer(node: Node, rules: Rules, now: float, because: str) -> Move:
     """Ask for a place in the next round."""
-    return publish(replace(node, place_ready=True), rules, NodeState.WAITING, because)
+    return publish(replace(node, place_ready=True), rules, now, NodeState.WAITING, because)
 
 
-def start(node: Node, rules: Rules, running: Round, member: Member) -> Move:
+def start(node: Node, rules: Rules, now: float, running: Round, member: Member) -> Move:
     """Take our place in a round."""
     excuse = _excuse(node, rules, running)
     node = replace(
@@ -113,12 +126,13 @@ def start(node: Node, rules: Rules, running: Round, member: Member) -> Move:
         round=running.number,
         running=frozenset(range(member.nproc)),
         failures=(),
+        failed_at=None,
         spare_until=None,
         place_ready=False,
     )
     size = f"{count(len(running.members), 'node')}, group rank {member.group_rank}"
     because = f"round {running.number} begins with {size}: {running.because}{excuse}"
-    node, effects = publish(node, rules, NodeState.WORKING, because)
+    node, effects = publish(node, rules, now, NodeState.WORKING, because)
     return node, (StartWorkers(running, member, node.restarts_used), *effects)
 
 
@@ -130,7 +144,14 @@ def _excuse(node: Node, rules: Rules, running: Round) -> str:
     return f"; round {ended.round} costs this node no restart: {ended.because}"
 
 
-def settle_charge(node: Node, rules: Rules, seen: Round) -> Node:
+def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
+    """A worker of ours failed, the first of this round; how soon workers may start again is decided here."""
+    pause_s = policy.pause_s(rules.restarts, node.charges, now, rules.jitter)
+    until = now + pause_s if pause_s else None
+    return replace(node, failures=(*node.failures, failure), failed_at=now, paused_until=until)
+
+
+def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
     """Charge ourselves one restart if the end of our last round was our workers' fault.
 
     Asked at every word of the coordinator, because the next round may come and go while we miss its beginning.
@@ -138,7 +159,12 @@ def settle_charge(node: Node, rules: Rules, seen: Round) -> Node:
     ended = seen.ended
     if ended is None or ended.round != node.round or seen.number <= ended.round or node.settled >= ended.round:
         return node
-    return replace(node, settled=ended.round, restarts_used=node.restarts_used + (ended.charged == rules.node))
+    node = replace(node, settled=ended.round)
+    if ended.charged != rules.node:
+        return node
+    at = now if node.failed_at is None else node.failed_at
+    charge = policy.Charge(at, policy.pause_s(rules.restarts, node.charges, at, rules.jitter))
+    return replace(node, charges=node.charges.add(charge, rules.restarts))
 
 
 def stop(
@@ -154,7 +180,7 @@ def stop(
     """Say why, and stop the workers; then come back, or end where there is a verdict."""
     rungs = ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
-    node, effects = publish(node, rules, state, because)
+    node, effects = publish(node, rules, now, state, because)
     return node, (*effects, SignalWorkers(signum), WakeAt(rungs.until))
 
 
@@ -191,10 +217,10 @@ def hurry(node: Node, now: float, because: str) -> Move:
     return replace(node, because=because), effects
 
 
-def finish(node: Node, rules: Rules) -> Move:
+def finish(node: Node, rules: Rules, now: float) -> Move:
     """Into the finalisation barrier."""
     node = replace(node, phase=Phase.FINISHED, ladder=None, finished=True)
-    return publish(node, rules, NodeState.FINISHED, "all workers of this node exited 0")
+    return publish(node, rules, now, NodeState.FINISHED, "all workers of this node exited 0")
 
 
 def end(node: Node, rules: Rules, now: float, verdict: Verdict) -> Move:
@@ -203,7 +229,7 @@ def end(node: Node, rules: Rules, now: float, verdict: Verdict) -> Move:
     node = replace(node, phase=Phase.ENDING, verdict=verdict, ladder=None, conclude_at=now + LAST_WORD_S)
     if not connected:
         return conclude(node)
-    node, effects = publish(node, rules, NodeState.ENDED, verdict.because)
+    node, effects = publish(node, rules, now, NodeState.ENDED, verdict.because)
     return node, (*effects, WakeAt(now + LAST_WORD_S))
 
 

@@ -107,7 +107,7 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -
         world_size=seen.world_size if seen else 0,
         members=seen.members if seen else (),
         restarts_used=node.restarts_used,
-        max_restarts=rules.max_restarts,
+        max_restarts=rules.restarts.max_restarts,
         spare=node.is_spare,
         hosting=node.hosting,
         worker_pids=pids if node.running else {},
@@ -130,4 +130,4 @@ def is_routine(event: object, node: Node) -> bool:
     """Whether what this event led to is told only to those who ask for everything."""
     if isinstance(event, events.WorkerExited):
         return event.failure is None
-    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING
+    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING and node.paused_until is None

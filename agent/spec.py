@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from .policy import Policy
+
 
 @dataclass(frozen=True, slots=True)
 class LogSpec:
@@ -38,7 +40,8 @@ class WorkerSpec:
     count_workers: Callable[[], int]
     """Asked before every round: how many workers this node has room for."""
     role: str = "default"
-    max_restarts: int = 0
+    restarts: Policy = field(default_factory=Policy)
+    """When workers that failed are started again."""
     grace_s: float = 30.0
     """Between the first stop signal and SIGKILL."""
     base_env: Mapping[str, str] = field(default_factory=dict)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ..rendezvous.records import NodeRecord, Outcome, Round, WorkerFailure
 from .ladder import Ladder
+from .policy import History, Policy
 
 
 class Phase(Enum):
@@ -49,7 +50,9 @@ class Rules:
     name: str
     role: str = "default"
     wish: int | None = None
-    max_restarts: int = 0
+    restarts: Policy = field(default_factory=Policy)
+    jitter: tuple[float, ...] = (0.5,)
+    """Random numbers from 0 to 1, for the pauses of a crash loop."""
     grace_s: float = 30.0
     join_timeout_s: float = 600.0
     store_grace_s: float = 30.0
@@ -75,13 +78,17 @@ class Node:
     """The place for the next round is prepared and offered."""
     seen: Round | None = None
     """The coordinator's newest word."""
-    restarts_used: int = 0
+    charges: History = field(default_factory=History)
     settled: int = 0
     """The last round whose charge has been looked at."""
     running: frozenset[int] = frozenset()
     """Local ranks whose worker has not exited."""
     failures: tuple[WorkerFailure, ...] = ()
     """Worker failures of this node in `round`, in the order seen; not those we killed ourselves."""
+    failed_at: float | None = None
+    """When the first of them was seen."""
+    paused_until: float | None = None
+    """A crash loop: until when this node does not ask for another round, unless the last failure costs it nothing."""
     finished: bool = False
     ladder: Ladder | None = None
     verdict: Verdict | None = None
@@ -99,6 +106,11 @@ class Node:
     record: NodeRecord | None = None
     """The last record published."""
     others_ended: bool = False
+
+    @property
+    def restarts_used(self) -> int:
+        """Restarts charged to this node so far."""
+        return self.charges.total
 
     @property
     def is_spare(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..rendezvous.records import Outcome, Round
+from .policy import NO_RESTART_CODE
 from .state import Node, Rules, Verdict
 
 OK = 0
@@ -16,6 +17,7 @@ OTHER_JOB = 78
 OTHER_VERSION = 79
 STORE_LOST = 80
 UNFINISHED = 82
+NO_RESTART = NO_RESTART_CODE
 SIGNALLED = 128
 
 STATUS: Mapping[Outcome, int] = {
@@ -49,7 +51,8 @@ def of_closed(node: Node, closed: Round) -> Verdict:
         return Verdict(OK, f"this node's workers all finished{ending}: {closed.because}", outcome, cause)
     if outcome is Outcome.SUCCEEDED:
         return Verdict(OK, f"a spare that was not needed; the job succeeded: {closed.because}", outcome)
-    return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome, cause)
+    status = NO_RESTART if cause is not None and cause.final else STATUS[outcome]
+    return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause)
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:

@@ -6,11 +6,13 @@ Turns effects into requests to the supervisor, and the supervisor's facts into e
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from ..rendezvous.records import Member, Round, WorkerFailure
-from .environment import worker_argv, worker_environment
+from . import policy
+from .environment import ready_file, worker_argv, worker_environment
 from .errors import AgentError, UsageError
 from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from .facts import Emptied, Exited, Fact, SpawnFailed, Started, Unheard
@@ -47,6 +49,8 @@ class Workers:
         self._member: Member | None = None
         self._port: PortHold | None = None
         self._pids: dict[int, int] = {}
+        self._born: dict[int, float] = {}
+        """By local rank: when it was started, on this host's monotonic clock."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -74,6 +78,7 @@ class Workers:
         """Start the round's workers. Returns StartFailed instead of raising where files or memory are short."""
         self._member = member
         self._pids = {}
+        self._born = {}
         self.reports = {}
         try:
             cwd = _working_directory()
@@ -113,6 +118,7 @@ class Workers:
     def _understand(self, fact: Fact) -> Iterator[WorkerEvent]:
         if isinstance(fact, Started):
             self._pids[fact.key] = fact.pid
+            self._born[fact.key] = time.monotonic()
             yield WorkerStarted(fact.key, fact.pid)
         elif isinstance(fact, SpawnFailed):
             yield StartFailed(self._failure(fact.key, 0, CANNOT_START, fact.reason))
@@ -132,10 +138,21 @@ class Workers:
         rank = self._member.rank_offset + local_rank if self._member else local_rank
         path = self.round_logs.error_files.get(local_rank, "") if self.round_logs and not message else ""
         failure, report = failure_of(self._name, self._host, rank, local_rank, pid, exit_code, path)
-        if message:
-            failure = replace(failure, message=message)
+        failure = replace(
+            failure,
+            message=message or failure.message,
+            startup=self._in_startup(local_rank, path),
+            final=policy.forbids_restart(self._spec.restarts, exit_code),
+        )
         self.reports[failure] = report
         return failure
+
+    def _in_startup(self, local_rank: int, error_file: str) -> bool:
+        born = self._born.get(local_rank)
+        lived_s = None if born is None else time.monotonic() - born
+        return policy.in_startup(
+            self._spec.restarts, lived_s, bool(error_file) and os.path.exists(ready_file(error_file))
+        )
 
     def _drain(self) -> None:
         if self.round_logs is not None:

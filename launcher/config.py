@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..agent.errors import UsageError
+from ..agent.policy import NO_RESTART_CODE, Policy
 from ..agent.spec import LogSpec, RendezvousSpec, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
@@ -47,6 +48,14 @@ class LaunchConfig:
     """This node alone, whatever the rendezvous fields say."""
     max_restarts: int = 3
     """Failures of its own workers that this node may answer with a restart."""
+    restart_window: float = 0.0
+    """Only the failures of the last so long count against `max_restarts`; 0: of the whole job."""
+    restart_backoff: str | float | Sequence[float] = 0.0
+    """Pauses of a crash loop: the shortest, "MIN:MAX" or (MIN, MAX); without MAX it is 60 (or MIN); 0: no pauses."""
+    no_restart_codes: str | Iterable[int] = (NO_RESTART_CODE,)
+    """Exit codes by which a worker forbids a restart."""
+    startup_window: float = 30.0
+    """A worker that fails sooner is said to have failed in its start-up."""
     monitor_interval: float = 0.1
     """Accepted for torchrun's sake; nothing polls, so it has no effect."""
     start_method: str = "spawn"
@@ -134,7 +143,7 @@ def plan(
         run_id=run_id,
         count_workers=partial(count_local_workers, config.nproc_per_node, base_env),
         role=config.role,
-        max_restarts=config.max_restarts,
+        restarts=_policy(config),
         grace_s=_time_or_env(config.shutdown_timeout, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", env, 30.0),
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
@@ -149,12 +158,23 @@ def plan(
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 
+def _policy(config: LaunchConfig) -> Policy:
+    pause_min_s, pause_max_s = values.pauses("restart_backoff", config.restart_backoff)
+    return Policy(
+        max_restarts=values.whole("max_restarts", config.max_restarts),
+        window_s=values.seconds("restart_window", config.restart_window),
+        pause_min_s=pause_min_s,
+        pause_max_s=pause_max_s,
+        startup_s=values.seconds("startup_window", config.startup_window),
+        no_restart_codes=values.exit_codes("no_restart_codes", config.no_restart_codes),
+    )
+
+
 def _check_numbers(config: LaunchConfig) -> None:
     least = values.whole("min_nodes", config.min_nodes, least=1)
     values.whole("max_nodes", config.max_nodes, least=1)
     if config.max_nodes < least:
         raise UsageError(f"max_nodes is {config.max_nodes}, less than min_nodes ({least}); give 1 <= min <= max")
-    values.whole("max_restarts", config.max_restarts)
     values.seconds("monitor_interval", config.monitor_interval)
     if config.start_method != "spawn":
         raise UsageError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..agent.errors import UsageError
+from ..agent.policy import NO_RESTART_CODE
 from . import values
 from .rdzv_conf import split_rdzv_conf
 
@@ -153,6 +154,43 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
+    ),
+    Flag(
+        "restart-window",
+        _STOP,
+        "Count only the failures of the last so many seconds against --max-restarts; 0: of the whole job. (0)",
+        values.seconds,
+        0.0,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag(
+        "restart-backoff",
+        _STOP,
+        "Pause between restarts of a crash loop, in seconds: none before the first, then MIN, doubled each time up to "
+        "MAX (60). 0: no pauses. (0)",
+        values.pauses,
+        (0.0, values.LONGEST_PAUSE_S),
+        "MIN[:MAX]",
+        ours=True,
+    ),
+    Flag(
+        "no-restart-codes",
+        _STOP,
+        "Exit codes by which a worker forbids a restart; none: there are none. (93)",
+        values.exit_codes,
+        frozenset({NO_RESTART_CODE}),
+        "N,...",
+        ours=True,
+    ),
+    Flag(
+        "startup-window",
+        _STOP,
+        "A worker that fails sooner than so many seconds is said to have failed in its start-up. (30)",
+        values.seconds,
+        30.0,
+        "SECONDS",
+        ours=True,
     ),
     Flag(
         "shutdown-timeout",

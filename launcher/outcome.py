@@ -10,6 +10,7 @@ from ..agent.errors import (
     OtherVersion,
     Preempted,
     RendezvousTimedOut,
+    RestartForbidden,
     StoppedBySignal,
     StoreLost,
     UsageError,
@@ -39,4 +40,5 @@ def error_of(report: Report, node: str) -> AgentError | None:
         return _BY_STATUS[verdict.exit_code](verdict.because, node=node)
     said = report.reports.get(verdict.cause) if verdict.cause else None
     traceback = said.traceback if said else ""
-    return WorkersFailed(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)
+    kind = RestartForbidden if verdict.exit_code == verdicts.NO_RESTART else WorkersFailed
+    return kind(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..agent.errors import UsageError
 
@@ -17,6 +17,8 @@ LONGEST_S = 1e9
 """Longest wait that can be asked for, about 31 years: timers of the system overflow not far beyond."""
 MAX_NPROC = 4096
 """Most workers of one node: far above any machine's devices, low enough that a typo does not exhaust its pids."""
+LONGEST_PAUSE_S = 60.0
+"""Longest pause of a crash loop, where only the shortest is given."""
 MAX_COUNT = 1_000_000
 """Most nodes and restarts that can be asked for; a larger number is a typo."""
 
@@ -60,6 +62,26 @@ def seconds(name: str, value: str | float, *, above_zero: bool = False) -> float
     if above_zero and number == 0:
         raise UsageError(f"{name} is {value!r}, but must be more than 0 seconds; give a positive number")
     return number
+
+
+def pauses(name: str, value: str | float | Sequence[float]) -> tuple[float, float]:
+    """`MIN[:MAX]` seconds or a pair, with MIN <= MAX; without MAX it is `LONGEST_PAUSE_S`, or MIN if that is more."""
+    parts = value.split(":") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
+    if len(parts) not in (1, 2):
+        raise UsageError(f"{name} is {value!r}; give MIN or MIN:MAX seconds, such as 5:300, or 0 for no pauses")
+    low = seconds(name, parts[0])
+    high = seconds(name, parts[1]) if len(parts) == 2 else max(low, LONGEST_PAUSE_S)
+    if low > high:
+        raise UsageError(f"{name} is {value!r}, whose MIN is more than its MAX; give MIN:MAX such as 5:300")
+    return low, high
+
+
+def exit_codes(name: str, value: str | Iterable[int]) -> frozenset[int]:
+    """Exit codes from 1 to 255, as comma-separated numbers or as integers; nothing, or `none`, means none."""
+    given = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) and value.strip() in ("", "none"):
+        given = ()
+    return frozenset(whole(name, code, least=1, most=255) for code in given)
 
 
 def truth(name: str, value: str | float) -> bool:

@@ -69,7 +69,7 @@ DEPARTURE: EndKind
 ARRIVAL: EndKind
 
 class WorkerFailure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at")
+    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at", "startup", "final")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,8 @@ class WorkerFailure(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FILE_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    STARTUP_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -88,7 +90,9 @@ class WorkerFailure(_message.Message):
     message: str
     error_file: str
     at: str
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
+    startup: bool
+    final: bool
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ..., startup: bool = ..., final: bool = ...) -> None: ...
 
 class NodeRecord(_message.Message):
     __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "wish", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "magic")

@@ -216,6 +216,8 @@ def _failure_out(failure: WorkerFailure) -> wire.WorkerFailure:
         message=cut(failure.message),
         error_file=utf8(failure.error_file),
         at=utf8(failure.at),
+        startup=failure.startup,
+        final=failure.final,
     )
 
 
@@ -230,6 +232,8 @@ def _failure_in(message: wire.WorkerFailure) -> WorkerFailure:
         message=message.message,
         error_file=message.error_file,
         at=message.at,
+        startup=message.startup,
+        final=message.final,
     )
 
 

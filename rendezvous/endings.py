@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import explain
 from .records import Ending, EndKind, Member, NodeState
-from .state import Rendezvous, Seen
+from .state import Rendezvous, Rules, Seen
 
 
 def settle(state: Rendezvous) -> Rendezvous:
@@ -29,7 +30,27 @@ def settle(state: Rendezvous) -> Rendezvous:
     return state if unanswered else replace(state, settled=True, ended=_final(ending, departed))
 
 
-def uncharged(state: Rendezvous) -> Rendezvous:
+def beyond_restart(state: Rendezvous, rules: Rules) -> tuple[Rendezvous, str] | None:
+    """Why the failure that ended the round cannot be answered with a restart, and the state to close with; None if it
+    can, or is none. A worker that forbids it is heard whichever failure was seen first, and costs nobody anything."""
+    ending = state.ended
+    for _, seen in state.seen_members():
+        failure = seen.record.failure
+        if ending is not None and failure is not None and failure.final and seen.record.round == state.number:
+            because = f"worker failed: {failure}"
+            forbidden = Ending(state.number, EndKind.FAILURE, because, "", failure)
+            exits = f"exit code {failure.exit_code} forbids a restart there (--no-restart-codes)"
+            return replace(state, ended=forbidden, settled=True), f"{because}; {exits}"
+    if ending is None or ending.kind is not EndKind.FAILURE:
+        return None
+    if state.finishing and state.able() < rules.min_nodes:
+        return _uncharged(state), f"{ending.because}; {explain.too_few_remain(state, rules)}"
+    if state.settled and ending.charged and state.nodes[ending.charged].record.restarts_left <= 0:
+        return state, f"{ending.because}; no restarts are left there"
+    return None
+
+
+def _uncharged(state: Rendezvous) -> Rendezvous:
     """The same, charging nobody as long as the ending is not settled: a job that cannot go on ends without waiting to
     learn whose fault it was, and must not say that it knows."""
     if state.settled or state.ended is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import explain, leases, patience, ranks
-from .endings import settle, uncharged
+from .endings import beyond_restart, settle
 from .events import Announce, BeatsSeen, DeadlineReached, Effect, Event, NodeSeen, ReadBeats, Retire, WakeAt
 from .records import Ending, EndKind, NodeState, Outcome, RoundPhase
 from .state import Rendezvous, Rules, Seen
@@ -32,7 +32,7 @@ EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
     (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, or nobody left",
+    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or nobody left",
 }
 
 MAX_MOVES = 8
@@ -196,13 +196,12 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         raise IllegalEvent(f"round {state.number} is over without an ending")
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
-    if ending.kind is EndKind.FAILURE and state.finishing and state.able() < rules.min_nodes:
-        because = f"{ending.because}; {explain.too_few_remain(state, rules)}"
-        return _close(uncharged(state), now, Outcome.FAILED, because)
+    if (beyond := beyond_restart(state, rules)) is not None:
+        return _close(beyond[0], now, Outcome.FAILED, beyond[1])
+    if state.barrier_until is not None and now >= state.barrier_until:
+        return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.settled:
         return state
-    if ending.charged and state.nodes[ending.charged].record.restarts_left <= 0:
-        return _close(state, now, Outcome.FAILED, f"{ending.because}; no restarts are left there")
     if state.able() == 0:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
     if state.owing():

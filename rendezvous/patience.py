@@ -27,7 +27,7 @@ def deadline(state: Rendezvous, rules: Rules) -> float | None:
     if state.phase is RoundPhase.GATHERING:
         join = state.since + rules.join_timeout_s
         return join if state.barrier_until is None else min(join, state.barrier_until)
-    if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
+    if state.phase in (RoundPhase.RUNNING, RoundPhase.OVER) and state.barrier_until is not None:
         return state.barrier_until
     if state.phase is RoundPhase.RUNNING and rules.max_nodes > len(state.members):
         new = state.newcomers()

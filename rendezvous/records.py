@@ -125,11 +125,16 @@ class WorkerFailure:
     """Absolute path of its error file on that node; empty if there is none."""
     at: str = ""
     """Wall-clock time on that node, for people only; never compared."""
+    startup: bool = False
+    """It died in its start-up."""
+    final: bool = False
+    """Its node forbids a restart: it exited with a code that says so."""
 
     def __str__(self) -> str:
         died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
+        when = " in its start-up" if self.startup else ""
         said = f": {self.message}" if self.message else ""
-        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{said}"
+        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{when}{said}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,8 +350,9 @@ class Cluster:
 
     def start(self, name: str, **changes: Any) -> Any:
         """Start an agent called `name`. Keywords: nnodes, max_restarts, nproc, conf (rdzv-conf), flags (command line),
-        barrier_s, grace_s, node_rank, args (the script's own), hosts (serve the store, as the first one does),
-        protocol (c10d: the protocol version it claims to speak)."""
+        barrier_s, grace_s, node_rank, policy (fields of LaunchConfig about restarts),
+        args (the script's own), hosts (serve the store, as the first one does), protocol (c10d: the protocol version it
+        claims to speak)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
         starter = self._start_process if self.backend == "c10d" else self._start_thread
         node = starter(name, wanted)
@@ -374,6 +375,8 @@ class Cluster:
         ):
             if key in wanted:
                 flags += [flag, str(wanted[key])]
+        for option, value in wanted.get("policy", {}).items():
+            flags += [f"--{option}", str(value)]
         env = {**os.environ, "TEST_NODE": name, "TEST_DESK": self.desk.path, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"}
         start = ("-c", OTHER_PROTOCOL.format(wanted["protocol"])) if "protocol" in wanted else ()
         return ProcessNode(name, [*flags, *wanted["flags"], WORKER, *wanted["args"]], env, self.folder, start)
@@ -392,7 +395,7 @@ class Cluster:
             max_restarts=wanted["max_restarts"], rdzv_configs={"last_call_quiet": 0.5, **wanted["conf"]},
             log_dir=str(self.folder / f"logs-{name}"), shutdown_timeout=wanted.get("grace_s"),
             exit_barrier_timeout=wanted.get("barrier_s"), node_rank=wanted.get("node_rank"),
-            env={"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1"},
+            env={"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1"}, **wanted.get("policy", {}),
         )  # fmt: skip
         node = ThreadNode(name, None)
         session = self.store.host() if hosting else self.store.guest()

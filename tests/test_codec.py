@@ -38,6 +38,8 @@ failures = st.builds(
     message=texts,
     error_file=texts,
     at=texts,
+    startup=st.booleans(),
+    final=st.booleans(),
 )
 nodes = st.builds(
     NodeRecord,

@@ -303,7 +303,7 @@ def test_every_key_that_torch_reads_is_known() -> None:
 def test_defaults_are_torchruns() -> None:
     """A bare LaunchConfig is torchrun's command line, but for three restarts as in torch's LaunchConfig."""
     spec = planned().workers
-    assert (spec.role, spec.max_restarts, spec.grace_s, spec.signals) == ("default", 3, 30.0, (15, 2, 1, 3))
+    assert (spec.role, spec.restarts.max_restarts, spec.grace_s, spec.signals) == ("default", 3, 30.0, (15, 2, 1, 3))
     assert (spec.count_workers(), spec.logs.base_dir, spec.logs.redirects, spec.logs.tee) == (1, None, {0: 0}, {0: 0})
 
 

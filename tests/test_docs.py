@@ -32,6 +32,16 @@ exits non-zero and says which node, rank and error was the cause.
 
 With `max_restarts=0` a worker failure ends the job at once and leaves the restart to the scheduler.
 
+A crash loop pauses: nothing before the first restart, then `--restart-backoff`; the others wait for the node, nodes
+that come or go change nothing, and a request to leave ends the pause at once.
+
+With `--restart-window` the budget counts the failures of the last so many seconds.
+
+A worker that exits with 93 (`--no-restart-codes`) ends the job at once, whatever is left of the budget; every node
+exits 93 and says why.
+
+Workers are counted anew before every round, so a node that lost a device comes back with fewer.
+
 A node arrives and there is room: all agents stop their workers and re-form with it.
 
 A node arrives and the round has `max_nodes`: nothing is torn down; it waits, looks on, enters when a place frees,

@@ -1,4 +1,4 @@
-"""A worker's environment and command are torchrun's, variable by variable, and four variables of ours."""
+"""A worker's environment and command are torchrun's, variable by variable, and five variables of ours."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from elastic_agent.agent.environment import worker_argv, worker_environment
 from elastic_agent.agent.errors import InternalError, UsageError
+from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.spec import WorkerSpec
 from elastic_agent.rendezvous.records import Ending, EndKind, Member, Round, RoundPhase
 
@@ -36,6 +37,7 @@ OURS = {
     "ELASTIC_AGENT_RESTARTS",
     "ELASTIC_AGENT_LAST_ROUND_ENDED",
     "ELASTIC_AGENT_NODE",
+    "ELASTIC_AGENT_READY_FILE",
 }
 
 
@@ -46,7 +48,7 @@ def make_spec(**changes: object) -> WorkerSpec:
         run_id="job 1",
         count_workers=lambda: 4,
         role="trainer",
-        max_restarts=5,
+        restarts=Policy(max_restarts=5),
         base_env={"HOME": "/home/me"},
     )
     return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ docs/failover-contract.md names each.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -103,6 +104,154 @@ def test_a_spent_budget_closes_the_rendezvous_and_everybody_names_the_cause(clus
         assert f"rank {failing.rank} " in last
         assert "exit code 4" in last
         assert str(failing.pid) in last
+
+
+def fail_again(cluster: Cluster, name: str, size: int, after: int = 0) -> tuple[list[Worker], float]:
+    """Let a worker of this node fail in the next two rounds after `after`: a crash loop. Returns the second world, and
+    when its worker was told to fail, on the monotonic clock."""
+    first = cluster.desk.wait_world(size, after=after)
+    next(worker for worker in first if worker.node == name).order("exit 1")
+    second = cluster.desk.wait_world(size, after=first[0].round)
+    at = time.monotonic()
+    next(worker for worker in second if worker.node == name).order("exit 1")
+    return second, at
+
+
+def test_a_crash_loop_pauses_and_the_others_wait(cluster: Cluster) -> None:
+    """The first restart is not paused for, the second is; the other node waits, and is not charged."""
+    a, b = cluster.start("a", nnodes="1:2"), cluster.start("b", nnodes="1:2", policy={"restart_backoff": "1:1"})
+    first = cluster.desk.wait_world(2)
+    next(worker for worker in first if worker.node == "b").order("exit 1")
+    second = cluster.desk.wait_world(2, after=first[0].round)
+    assert "pausing" not in b.text()
+    at = time.monotonic()
+    next(worker for worker in second if worker.node == "b").order("exit 1")
+    b.wait_text("pausing")
+    third = cluster.desk.wait_world(2, after=second[0].round)
+    assert min(float(worker.env["TEST_STARTED"]) for worker in third) >= at + 1
+    assert third[0].round == second[0].round + 1
+    assert {worker.node: worker.restarts for worker in third} == {"a": 0, "b": 2}
+    finish(cluster)
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_a_node_that_arrives_during_a_pause_waits_for_its_end(tmp_path: Path) -> None:
+    """It neither shortens the pause nor starts a round of its own, and is in the next round. In one process, as the
+    start of another would take a part of the pause that nobody knows."""
+    cluster = Cluster("memory", tmp_path)
+    try:
+        _arrive_during_a_pause(cluster)
+    finally:
+        cluster.close()
+
+
+def _arrive_during_a_pause(cluster: Cluster) -> None:
+    a = cluster.start("a", nnodes="1:2", policy={"restart_backoff": "3:3"})
+    world, at = fail_again(cluster, "a", 1)
+    a.wait_text("pausing")
+    b = cluster.start("b", nnodes="1:2")
+    b.wait_text("waiting for a place in a round")
+    both = cluster.desk.wait_world(2, after=world[0].round)
+    assert min(float(worker.env["TEST_STARTED"]) for worker in both) >= at + 3
+    assert both[0].round == world[0].round + 1
+    finish(cluster)
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_a_request_to_leave_ends_a_pause_at_once(cluster: Cluster) -> None:
+    """SIGTERM while it pauses: the node exits 143, and the others go on without it."""
+    a, b = cluster.start("a", nnodes="1:2"), cluster.start("b", nnodes="1:2", policy={"restart_backoff": "100:100"})
+    world, _ = fail_again(cluster, "b", 2)
+    b.wait_text("pausing")
+    b.terminate()
+    assert b.wait() == 143
+    again = cluster.desk.wait_world(1, after=world[0].round)
+    assert (again[0].node, again[0].restarts) == ("a", 0)
+    finish(cluster)
+    assert a.wait() == 0
+
+
+def test_a_failure_that_costs_nothing_is_not_paused_for(cluster: Cluster) -> None:
+    """A worker fails right after another failure, but only because a peer's node died: no pause, no charge."""
+    a = cluster.start("a", nnodes="1:2", conf=LEASE, policy={"restart_backoff": "100:100"})
+    b = cluster.start("b", nnodes="1:2", conf=LEASE)
+    world = cluster.desk.wait_world(2)
+    next(worker for worker in world if worker.node == "a").order("exit 1")
+    world = cluster.desk.wait_world(2, after=world[0].round)
+    b.vanish()
+    next(worker for worker in world if worker.node == "a").order("exit 1")
+    again = cluster.desk.wait_world(1, after=world[0].round)
+    assert again[0].restarts == 1
+    finish(cluster)
+    assert a.wait() == 0
+
+
+def test_failures_before_the_window_are_forgiven(cluster: Cluster) -> None:
+    """One restart, two failures further apart than the window: both are restarted, and both are counted."""
+    a = cluster.start("a", nnodes="1", max_restarts=1, policy={"restart_window": 0.5})
+    world = cluster.desk.wait_world(1)
+    world[0].order("exit 1")
+    world = cluster.desk.wait_world(1, after=world[0].round)
+    time.sleep(0.6)  # time itself is what is tested
+    world[0].order("exit 1")
+    world = cluster.desk.wait_world(1, after=world[0].round)
+    assert world[0].restarts == 2
+    finish(cluster)
+    assert a.wait() == 0
+
+
+def test_failures_within_the_window_spend_the_budget(cluster: Cluster) -> None:
+    """One restart, two failures closer together than the window: the second ends the job."""
+    a = cluster.start("a", nnodes="1", max_restarts=1, policy={"restart_window": 600})
+    fail_again(cluster, "a", 1)
+    assert a.wait() == 1
+    assert "no restarts are left there" in a.text().splitlines()[-1]
+
+
+def test_an_exit_code_that_forbids_a_restart_ends_the_job_at_once(cluster: Cluster) -> None:
+    """93, with budget left: every node exits 93, and the last line names rank and code, and that it forbids it."""
+    a, b = cluster.start("a", nnodes="2"), cluster.start("b", nnodes="2")
+    world = cluster.desk.wait_world(2)
+    failing = next(worker for worker in world if worker.node == "b")
+    failing.order("exit 93")
+    assert (a.wait(), b.wait()) == (93, 93)
+    cluster.desk.wait_gone(world)
+    assert len(cluster.desk.workers) == 2
+    for node in (a, b):
+        last = node.text().splitlines()[-1]
+        assert f"rank {failing.rank} " in last
+        assert "exit code 93 forbids a restart there" in last
+
+
+def test_which_exit_codes_forbid_a_restart_can_be_chosen(cluster: Cluster) -> None:
+    """With a list of one's own, 93 is a failure like any other; the agent's own status is 93 whichever it was."""
+    a = cluster.start("a", nnodes="1", policy={"no_restart_codes": "7,8"})
+    world = cluster.desk.wait_world(1)
+    world[0].order("exit 93")
+    world = cluster.desk.wait_world(1, after=world[0].round)
+    assert world[0].restarts == 1
+    world[0].order("exit 8")
+    assert a.wait() == 93
+    assert "exit code 8 forbids a restart there" in a.text().splitlines()[-1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU is none to lose")
+def test_a_node_that_lost_a_device_comes_back_with_fewer_workers(tmp_path: Path) -> None:
+    """--nproc-per-node cpu, and one CPU after the first round: the world shrinks, and the node says so."""
+    cluster = Cluster("c10d", tmp_path)
+    try:
+        a, b = cluster.start("a", nnodes="2", nproc="cpu"), cluster.start("b", nnodes="2", nproc="cpu")
+        cpus = sorted(os.sched_getaffinity(0))
+        world = cluster.desk.wait_world(2 * len(cpus))
+        os.sched_setaffinity(b.process.pid, cpus[:1])
+        next(worker for worker in world if worker.node == "b").order("exit 1")
+        fewer = cluster.desk.wait_world(len(cpus) + 1, after=world[0].round)
+        assert [worker.node for worker in fewer] == ["a"] * len(cpus) + ["b"]
+        assert f"with room for 1 worker, no longer {len(cpus)}" in b.text()
+        finish(cluster)
+        assert (a.wait(), b.wait()) == (0, 0)
+    finally:
+        cluster.close()
 
 
 def test_an_arriving_node_is_taken_in_when_there_is_room(cluster: Cluster) -> None:

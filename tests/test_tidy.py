@@ -23,7 +23,7 @@ MAY_IMPORT = {
 
 PURE = {
     *(f"rendezvous/{name}.py" for name in ("events", "machine", "ranks", "records", "state")),
-    *(f"agent/{name}.py" for name in ("events", "ladder", "machine", "spec", "state")),
+    *(f"agent/{name}.py" for name in ("events", "ladder", "machine", "policy", "spec", "state")),
 }
 """What decides, and whatever of ours it imports in turn. They may import each other and these:"""
 PURE_IMPORTS = {"__future__", "collections.abc", "dataclasses", "enum", "typing"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Node, Rules, Verdict
 from elastic_agent.rendezvous.records import Ending, EndKind, Member
 from elastic_agent.rendezvous.state import Rendezvous
@@ -83,7 +84,7 @@ class History:
         self.job = Job(
             min_nodes=plan.min_nodes,
             max_nodes=plan.max_nodes,
-            max_restarts=plan.max_restarts,
+            restarts=Policy(max_restarts=plan.max_restarts),
             join_timeout_s=plan.join_timeout_s,
             store_grace_s=plan.store_grace_s,
             exit_barrier_s=plan.barrier_s,

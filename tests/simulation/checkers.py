@@ -272,7 +272,7 @@ class Checkers:
         owed = sum(1 for e in self.endings.values() if e.charged == node.ident and e.round < running.number)
         right = effect.restart_count == owed or (effect.restart_count < owed and node.ident in self.ever_lost)
         self.need(right, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
-        limit = self.world.job.max_restarts
+        limit = self.world.job.restarts.max_restarts
         self.need(owed <= limit, COUNTED, f"{node.ident} was charged {owed} of {limit}")
         sometimes.starts(self, effect)
 

@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import Any
 
 from elastic_agent.agent import events as agent_events
-from elastic_agent.agent import handlers, inbox, leaving, moves, verdicts
+from elastic_agent.agent import handlers, inbox, leaving, moves, policy, verdicts
 from elastic_agent.agent import machine as agent
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.ladder import Ladder
@@ -196,18 +196,18 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("a lost member did not depart", endings._answer, 'return f"{member.name} was lost"', 'return ""'),
     Mutant("one answer is enough", endings.settle, "return state if unanswered else", "return state if False else"),
-    Mutant("a restart too many", coordinator._judge_over, "restarts_left <= 0", "restarts_left < 0"),
-    Mutant("a restart too few", coordinator._judge_over, "restarts_left <= 0", "restarts_left <= 1"),
-    Mutant("every node is charged", moves.settle_charge, "(ended.charged == rules.node)", "bool(ended.charged)"),
-    Mutant("nobody is charged", moves.settle_charge, "(ended.charged == rules.node)", "0"),
+    Mutant("a restart too many", endings.beyond_restart, "restarts_left <= 0", "restarts_left < 0"),
+    Mutant("a restart too few", endings.beyond_restart, "restarts_left <= 0", "restarts_left <= 1"),
+    Mutant("every node is charged", moves.settle_charge, "if ended.charged != rules.node:", "if not ended.charged:"),
+    Mutant("nobody is charged", moves.settle_charge, "if ended.charged != rules.node:", "if True:"),
     Mutant("charged before it is settled", moves.settle_charge, " or seen.number <= ended.round", ""),
     Mutant(
         "the charge is not looked at while joining",
         handlers.on_round_while_joining,
-        "moves.settle_charge(replace(node, seen=seen), rules, seen)",
+        "moves.settle_charge(replace(node, seen=seen), rules, now, seen)",
         "replace(node, seen=seen)",
     ),
-    Mutant("the budget is not told", moves.publish, "rules.max_restarts - node.restarts_used", "rules.max_restarts"),
+    Mutant("the budget is not told", policy.restarts_left, "policy.max_restarts - counted", "policy.max_restarts"),
     # -- who is alive
     Mutant("an observer that was late judges all the same", leases._unwatched_s, 'return float("inf")', "return 0.0"),
     Mutant("a moment unwatched counts", leases._unwatched_s, "now - seen_at - rules.beat_s", "0.0"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from elastic_agent.agent.policy import Policy
 
 from . import faults, sometimes
 from .faults import Fault
@@ -92,6 +95,7 @@ def draw(seed: int) -> Scenario:
     rng = random.Random(seed)
     many = rng.randrange(MANY_IN) == 0
     job = _draw_job(rng, MANY if many else rng.choice(SIZES))
+    job = dataclasses.replace(job, restarts=_draw_pace(seed, job.restarts))
     habit = _draw_habit(rng)
     face = "" if many else rng.choice(FACES)
     network_s = rng.choice((0.002, 0.02, 0.3) if face else (0.002, 0.1, 2.0))
@@ -116,7 +120,7 @@ def _draw_job(rng: random.Random, max_nodes: int) -> Job:
     return Job(
         min_nodes=max_nodes if static else rng.randint(1, max_nodes),
         max_nodes=max_nodes,
-        max_restarts=rng.choice((0, 1, 1, 3)),
+        restarts=Policy(max_restarts=rng.choice((0, 1, 1, 3))),
         grace_s=rng.choice((0.5, 3.0)),
         join_timeout_s=rng.choice((15.0, 40.0)),
         last_call_timeout_s=rng.choice((1.0, 6.0, 20.0)),
@@ -126,6 +130,13 @@ def _draw_job(rng: random.Random, max_nodes: int) -> Job:
         connect_timeout_s=rng.choice((3.0, 10.0)),
         static=static,
     )
+
+
+def _draw_pace(seed: int, restarts: Policy) -> Policy:
+    rng = random.Random(seed ^ 0xBAC0FF)  # of its own, so that the rest of each seed is what it was before
+    pause_min_s = rng.choice((0.0, 0.0, 0.5, 2.0))
+    window_s = rng.choice((0.0, 0.0, 0.0, 6.0))
+    return dataclasses.replace(restarts, pause_min_s=pause_min_s, pause_max_s=4.0, window_s=window_s)
 
 
 def _draw_habit(rng: random.Random) -> Habit:

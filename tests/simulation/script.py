@@ -18,6 +18,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elastic_agent.agent.policy import Policy
+
 from .node import SimNode
 from .workers import Habit
 from .world import Delays, Job, World
@@ -117,8 +119,10 @@ def _job(words: list[str]) -> Job:
     options = dict(word.split("=") for word in words[1:])
     restarts = int(options.pop("restarts", "0"))
     static = bool(options.pop("static", ""))
+    low, _, high = options.pop("backoff", "0:0").partition(":")
+    policy = Policy(max_restarts=restarts, pause_min_s=float(low), pause_max_s=float(high))
     times = {_TIMES[name]: float(value) for name, value in options.items()}
-    return Job(min_nodes=int(smallest), max_nodes=int(largest), max_restarts=restarts, static=static, **times)
+    return Job(min_nodes=int(smallest), max_nodes=int(largest), restarts=policy, static=static, **times)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from elastic_agent.agent import events as agent_events
+from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Phase
 from elastic_agent.rendezvous import events as coordinator_events
 from elastic_agent.rendezvous import machine as coordinator
@@ -30,7 +31,7 @@ class Job:
 
     min_nodes: int = 1
     max_nodes: int = 1
-    max_restarts: int = 0
+    restarts: Policy = field(default_factory=Policy)
     grace_s: float = 30.0
     join_timeout_s: float = 600.0
     last_call_timeout_s: float = 30.0
