@@ -262,7 +262,7 @@ def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Mov
 
 def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
     node, effects = on_time(node, event, now, rules)
-    if node.paused_until is None or node.phase is not Phase.JOINING:
+    if node.paused_until is None or node.verdict is not None:
         return node, effects
     if now < node.paused_until:
         return node, (*effects, WakeAt(node.paused_until))
