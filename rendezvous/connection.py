@@ -19,13 +19,16 @@ T = TypeVar("T")
 
 
 class CallGuard:
-    """Tells when the store goes away and comes back. Its thread sleeps unless a call is under way."""
+    """Tells when the store goes away and comes back. Its thread sleeps unless a call is under way, and is not woken for
+    each: it looks up where the first would have ended, and by then most are over."""
 
     def __init__(self, went_away: Callable[[str], None], came_back: Callable[[], None]) -> None:
         self._went_away = went_away
         self._came_back = came_back
         self._changed = threading.Condition()
         self._deadline: float | None = None
+        self._sleeps = False
+        """Until it is told of a call."""
         self._away = False
         self._closed = False
 
@@ -36,7 +39,8 @@ class CallGuard:
         """A call is about to be made."""
         with self._changed:
             self._deadline = time.monotonic() + CALL_LIMIT_S
-            self._changed.notify()
+            if self._sleeps:
+                self._changed.notify()
 
     def answered(self) -> None:
         """The call came back."""
@@ -66,6 +70,7 @@ class CallGuard:
                     return
                 now = time.monotonic()
                 if self._deadline is None or self._deadline > now:
+                    self._sleeps = self._deadline is None
                     self._changed.wait(None if self._deadline is None else self._deadline - now)
                     continue
             self.broke(f"no answer for {CALL_LIMIT_S:g} s")

@@ -28,9 +28,12 @@ def watched(state: Rendezvous, rules: Rules) -> tuple[str, ...]:
 def age(state: Rendezvous, counts: Mapping[str, int], now: float, rules: Rules) -> Rendezvous:
     """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
     unwatched_s = _unwatched_s(state.beats_seen_at, now, rules)
-    nodes = dict(state.nodes)
-    for node in watched(state, rules):
-        nodes[node] = _aged(nodes[node], counts.get(node, -1), now, rules, unwatched_s)
+    aged = {
+        node: seen
+        for node in watched(state, rules)
+        if (seen := _aged(state.nodes[node], counts.get(node, -1), now, rules, unwatched_s)) is not state.nodes[node]
+    }
+    nodes = {**state.nodes, **aged} if aged else state.nodes
     due = now + rules.beat_s / READS_PER_BEAT
     return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False)
 

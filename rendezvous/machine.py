@@ -76,10 +76,10 @@ def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 
 def _announce(state: Rendezvous) -> tuple[Rendezvous, tuple[Effect, ...]]:
-    view = state.view(state.version)
-    if state.announced is not None and view == replace(state.announced, because=view.because):
+    said = state.announced
+    if said is not None and state.view(state.version, said.because) == said:
         return state, ()  # A new sentence alone is not worth a read by every node.
-    view = replace(view, version=state.version + 1)
+    view = state.view(state.version + 1, state.because)
     return replace(state, version=view.version, announced=view), (Announce(view),)
 
 

@@ -133,14 +133,14 @@ class Rendezvous:
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 
-    def view(self, version: int) -> Round:
+    def view(self, version: int, because: str) -> Round:
         """The record that tells everybody where the job stands."""
         return Round(
             version=version,
             epoch=self.epoch,
             number=self.number,
             phase=self.phase,
-            because=self.because,
+            because=because,
             members=self.members if self.phase in (RoundPhase.RUNNING, RoundPhase.OVER) else (),
             master_addr=self.master_addr,
             master_port=self.master_port,

@@ -194,7 +194,7 @@ def test_the_last_settled_ending_stays_announced_while_the_next_is_open() -> Non
     """A node that missed a whole round still learns whether it was charged for the one before."""
     ending = Ending(1, EndKind.FAILURE, "failed", "a", FAILURE)
     state = Rendezvous(announced=Round(3, 1, 2, RoundPhase.RUNNING, "here", ended=ending), number=2)
-    view = replace(state, ended=Ending(2, EndKind.DEPARTURE, "left"), settled=False).view(4)
+    view = replace(state, ended=Ending(2, EndKind.DEPARTURE, "left"), settled=False).view(4, "here")
     assert view.ended == ending
 
 

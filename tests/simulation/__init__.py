@@ -4,6 +4,7 @@ world      the clock, the nodes and what faults do to them
 network    links on which messages go straight from machine to machine
 driven     links of the production drivers, on threads that are greenlets (threads), to a store with one of two
            faces (tcpstore, etcd)
+pretend    what production modules find instead of the world outside; copies: of frozen values, made fast
 workers    processes that run, fail, linger and refuse to die
 invariants what must hold, a sentence each; checked by checkers, outcomes and liveness
 sometimes  what must be come across

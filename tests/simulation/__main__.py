@@ -40,8 +40,8 @@ def _many(asked: argparse.Namespace) -> int:
     took_s = time.monotonic() - began
     for what, count in sorted(played.reached.counts.items()):
         sys.stdout.write(f"{count:8}  {what}\n")
-    rate = f"{played.count / took_s:.0f} schedules per second"
-    sys.stdout.write(f"{played.count} schedules from seed {asked.start} in {took_s:.0f} s, {rate}\n")
+    rates = f"{played.count / took_s:.0f} a second, {played.count / played.cpu_s:.0f} a second of processor time"
+    sys.stdout.write(f"{played.count} schedules from seed {asked.start} in {took_s:.0f} s: {rates}\n")
     never = sometimes.missing(played.reached) if played.count >= sometimes.ENOUGH else []
     sys.stdout.writelines(f"never: {what}\n" for what in never)
     sys.stderr.write(played.failed)

@@ -18,12 +18,15 @@ class Played:
     """What one process, or all of them, came across."""
 
     count: int = 0
+    cpu_s: float = 0.0
+    """What it took of processors' time, whoever else was at work on them."""
     reached: Reached = field(default_factory=Reached)
     failed: str = ""
     """A violation, as small as it gets; empty if there was none."""
 
     def merge(self, other: Played) -> None:
         self.count += other.count
+        self.cpu_s += other.cpu_s
         self.reached.merge(other.reached)
         self.failed = self.failed or other.failed
 
@@ -49,13 +52,15 @@ def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> 
 def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
     played = Played()
     gc.freeze()  # what is here by now stays: no collection needs to look at it again
+    began = time.process_time()
     for seed in _seeds(start, stride, runs, ends):
         try:
             played.reached.merge(run.play(seed).reached)
         except run.SeedFailed as failed:
             played.failed = str(run.smallest(failed))
-            return played
+            break
         played.count += 1
+    played.cpu_s = time.process_time() - began
     return played
 
 

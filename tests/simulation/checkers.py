@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent import events as agent_events
@@ -86,9 +87,10 @@ class Checkers:
         """What the coordinator announced, by version."""
         self.liveness = Liveness(self)
 
-    def need(self, holds: bool, invariant: str, but: str) -> None:
+    def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
+        """Raises Violation unless it holds. `but`: what is there instead; a function where telling it costs time."""
         if not holds:
-            raise Violation(f"{invariant}; but {but}")
+            raise Violation(f"{invariant}; but {but if isinstance(but, str) else but()}")
 
     def disturbed(self, number: int, node: str, how: str) -> None:
         if number not in self.over:
@@ -98,14 +100,14 @@ class Checkers:
     # -- the coordinator -------------------------------------------------------------------------------------------
 
     def coordinated(self, before: Rendezvous, after: Rendezvous) -> None:
-        self.need(after.version >= before.version, FORWARD, f"version {before.version} became {after.version}")
-        self.need(after.number >= before.number, FORWARD, f"round {before.number} became {after.number}")
+        forward = after.version >= before.version and after.number >= before.number
+        self.need(forward, FORWARD, lambda: f"{before.version, before.number} became {after.version, after.number}")
         if after.nodes is not before.nodes:
             self._leases(before, after)
         self.liveness.look(after)
-        for name in self.lost:
-            forgotten = self.fit(self.world.nodes[name]) and self.world.now - self.last_fault > outcomes.SETTLED_S
-            self.need(not forgotten, COUNTED_IN, f"{name} is lost")
+        if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
+            forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
+            self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
         if after.ended is not before.ended and after.ended is not None:
             self._ended(before, after, after.ended)
         if before.phase is after.phase and before.number == after.number:
@@ -189,15 +191,15 @@ class Checkers:
         offset = 0
         for index, member in enumerate(members):
             right = member.group_rank == index and member.rank_offset == offset
-            self.need(right, DENSE, f"{member.name} has {member} in round {after.number}")
-            self.need(member.nproc == self.world.nodes[member.node].nproc, DENSE, f"{member} has another nproc")
+            right = right and member.nproc == self.world.nodes[member.node].nproc
+            self.need(right, DENSE, lambda: f"round {after.number} has {members}")
             offset += member.nproc
-        self.need(len({m.node for m in members}) == len(members), DENSE, f"a node is twice in {members}")
+        self.need(len({m.node for m in members}) == len(members), DENSE, lambda: f"a node is twice in {members}")
         self.need(job.min_nodes <= len(members) <= job.max_nodes, SIZED, f"round {after.number} has {len(members)}")
         for node in self.world.nodes.values():
-            live = node.nursery.live and node.nursery.round < after.number and not _gave_up(node.state.verdict)
-            holds = not live or node.ident in self.lost or node.done
-            self.need(holds, FENCED, f"{node.ident} has workers of round {node.nursery.round}, {after.number} begins")
+            if node.nursery.live and node.nursery.round < after.number and not _gave_up(node.state.verdict):
+                holds = node.ident in self.lost or node.done
+                self.need(holds, FENCED, f"{node.ident} works on round {node.nursery.round}, {after.number} begins")
         self._mastered(after)
         sometimes.begun(self.world, after)
         bound = 2 + 2 * (self.faults + self.failures + len(self.world.nodes))
@@ -235,7 +237,7 @@ class Checkers:
 
     def stepped(self, node: SimNode, before: Node, event: agent_events.Event, effects: tuple[object, ...]) -> None:
         after = node.state
-        self.need(after.round >= before.round, FORWARD, f"{node.ident} went from {before.round} to {after.round}")
+        self.need(after.round >= before.round, FORWARD, lambda: f"{node.ident} went from {before.round} on {event}")
         if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
             self.disturbed(before.round, node.ident, "departure")
         if before.verdict is None and after.verdict is not None and self._store_was_away(node):
@@ -244,9 +246,9 @@ class Checkers:
             self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
             word = event.round
-            self.need(self.said.get(word.version) == word, SAID, f"{node.ident} heard {word}")
+            self.need(self.said.get(word.version) == word, SAID, lambda: f"{node.ident} heard {word}")
             held = before.seen.version if before.seen is not None else 0
-            self.need(word.version > held, FORWARD, f"{node.ident} went from version {held} to {word.version}")
+            self.need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
         if _gave_up(after.verdict) and not _gave_up(before.verdict):
             stuck = any(worker.unkillable for worker in node.nursery.live.values())
             self.need(stuck, STUCK, f"{node.ident} gives up: {after.because}")
@@ -262,10 +264,11 @@ class Checkers:
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
         placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
-        self.need(placed and self.said.get(running.version) == running, PLACED, f"{node.ident} starts {running}")
+        said = self.said.get(running.version) == running
+        self.need(placed and said, PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
-        self.need(held == shape, AGREED, f"{node.ident} starts round {running.number} as {shape}, another as {held}")
+        self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")
         self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")
         late = running.number < self.newest and node.ident not in self.ever_lost
         self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.newest} has begun")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from elastic_agent.rendezvous.records import JobSpec, NodeRecord, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
 from . import etcd, tcpstore, threads
+from .pretend import Instead
 from .threads import Process
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class Face:
     def open(self, link: DrivenLink, cancelled: Any, join: Join) -> Store:
         raise NotImplementedError
 
-    def pretend(self) -> AbstractContextManager[None]:
-        return threads.pretend()
+    def instead(self) -> list[Instead]:
+        """What its drivers find instead of the world outside."""
+        return threads.INSTEAD
 
     def stall(self, lasts_s: float) -> None:
         """Its host stands still for a while."""
@@ -99,13 +100,14 @@ class C10dFace(Face):
             "host:29400", "job", is_host=link.node.host, connect_timeout_s=timeout_s, cancelled=cancelled, join=join
         )
 
-    def pretend(self) -> AbstractContextManager[None]:
-        return threads.pretend(
+    def instead(self) -> list[Instead]:
+        return [
+            *threads.INSTEAD,
             (c10d, "connect", self._connect),
             (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, why="")),
             (c10d, "serve", self._serve),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
-        )
+        ]
 
     def _serve(self, bound: object, where: object, forced: bool) -> tcpstore.Serving:
         self.server = tcpstore.Server(self.world)

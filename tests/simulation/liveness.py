@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.ladder import GIVE_UP_S, LEFTOVER_S
@@ -35,49 +36,60 @@ class Liveness:
 
     def look(self, after: Rendezvous) -> None:
         """After every event of the coordinator."""
-        running = after.phase is RoundPhase.RUNNING
         if after.phase is RoundPhase.CLOSED:
             self._ripe = self._room = None
+        elif after.phase is RoundPhase.RUNNING:
+            self._running(after)
         else:
-            waiting = [n for n in self._truth.world.nodes.values() if _waits(n) and self._truth.fit(n)]
-            self._ripe = self._since(self._ripe, not running and self._enough(waiting))
-            room = running and len(after.members) < self._job.max_nodes and not after.finishing
-            self._room = self._since(self._room, room and bool(waiting))
-        if running and after.finishing and self._truth.first_finish is not None:
-            bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
-            self._need(self._truth.first_finish, bound, BARRED, f"round {after.number} still runs")
-        bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
-        self._need(self._ripe, bound, BEGUN, f"round {after.number} is {after.phase.value}: {after.because}")
-        bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
-        self._need(self._room, bound, PROMOTED, f"round {after.number} has {len(after.members)} nodes")
+            self._gathering(after)
         self._forgotten(after)
         if self._truth.asked:
             self._disobeyed()
 
-    def _enough(self, waiting: list[SimNode]) -> bool:
-        return len(waiting) >= self._job.min_nodes and not any(n.nursery.busy for n in self._truth.world.nodes.values())
+    def _gathering(self, after: Rendezvous) -> None:
+        self._room = None
+        enough = len(self._waiting()) >= self._job.min_nodes
+        busy = enough and any(n.nursery.busy for n in self._truth.world.nodes.values())
+        self._ripe = self._since(self._ripe, enough and not busy)
+        bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
+        self._need(self._ripe, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
+
+    def _running(self, after: Rendezvous) -> None:
+        self._ripe = None
+        room = len(after.members) < self._job.max_nodes and not after.finishing
+        self._room = self._since(self._room, room and bool(self._waiting()))
+        bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
+        self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
+        if after.finishing:
+            bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
+            self._need(self._truth.first_finish, bound, BARRED, lambda: f"round {after.number} still runs")
+
+    def _waiting(self) -> list[SimNode]:
+        fit = self._truth.fit
+        return [
+            node
+            for node in self._truth.world.nodes.values()
+            if node.state.place_ready and node.state.phase is Phase.JOINING and fit(node)
+        ]
 
     def _disobeyed(self) -> None:
         for name, since in self._truth.asked.items():
             node = self._truth.world.nodes[name]
             if not (node.done or node.frozen or node.host):
-                self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is {node.state.phase.value}")
+                self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
     def _forgotten(self, after: Rendezvous) -> None:
+        running = after.number if after.phase is RoundPhase.RUNNING else 0
+        stale: dict[str, float] = {}
         for node in self._truth.world.nodes.values():
-            if node.state.is_spare and not node.host and self._truth.fit(node):
-                until = (node.state.spare_until or 0.0) - node.skew_s
-                self._need(until, SLACK_S, IMPATIENT, f"{node.ident} still waits")
-            if node.state.phase is not Phase.WORKING:
-                if self._stale:
-                    self._stale.pop(node.ident, None)
-                continue
-            current = after.phase is RoundPhase.RUNNING and node.state.round == after.number
-            if current or not self._truth.fit(node):
-                self._stale.pop(node.ident, None)
-                continue
-            since = self._stale.setdefault(node.ident, self._truth.world.now)
-            self._need(since, SLACK_S, TOLD, f"{node.ident} works on round {node.state.round}")
+            state = node.state
+            if state.phase is Phase.WORKING:
+                if state.round != running and self._truth.fit(node):
+                    stale[node.ident] = since = self._stale.get(node.ident, self._truth.world.now)
+                    self._need(since, SLACK_S, TOLD, f"{node.ident} works on round {state.round}")
+            elif state.spare_until is not None and state.is_spare and not node.host and self._truth.fit(node):
+                self._need(state.spare_until - node.skew_s, SLACK_S, IMPATIENT, f"{node.ident} still waits")
+        self._stale = stale
 
     def closed(self, after: Rendezvous) -> None:
         now = self._truth.world.now
@@ -101,11 +113,9 @@ class Liveness:
             return None
         return self._truth.world.now if since is None else since
 
-    def _need(self, since: float | None, bound_s: float, invariant: str, but: str) -> None:
-        if since is not None:
-            waited = self._truth.world.now - max(since, self._truth.last_fault)
-            self._truth.need(waited <= bound_s, invariant, f"after {waited:.1f} s {but}")
-
-
-def _waits(node: SimNode) -> bool:
-    return node.state.place_ready and node.state.phase is Phase.JOINING
+    def _need(self, since: float | None, bound_s: float, invariant: str, but: str | Callable[[], str]) -> None:
+        if since is None:
+            return
+        waited_s = self._truth.world.now - max(since, self._truth.last_fault)
+        if waited_s > bound_s:
+            self._truth.need(False, invariant, f"after {waited_s:.1f} s {but if isinstance(but, str) else but()}")

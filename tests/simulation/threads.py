@@ -1,21 +1,23 @@
 """Threads, queues and clocks for the production drivers, on the simulator's clock: all in one real thread.
 
-A simulated thread is a greenlet: it runs until it would block, and goes on when the clock says so. `pretend` puts
+A simulated thread is a greenlet: it runs until it would block, and goes on when the clock says so. `INSTEAD` puts
 these in the place of `threading`, `queue` and `time` in the modules that the drivers are made of, while a world runs.
 """
 
 from __future__ import annotations
 
+import heapq
 import queue
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import greenlet
 
 from elastic_agent.rendezvous import c10d, connection, driver
+
+from .pretend import Instead
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -28,11 +30,16 @@ NEVER = float("inf")
 
 
 class Fiber(greenlet.greenlet):  # type: ignore[misc]  # it comes without types
-    """One simulated thread, and the one alarm that serves all its waits: most are over long before their time."""
+    """One simulated thread. Most of its waits are over long before their time, so an alarm that is set already serves
+    every wait that lasts longer."""
 
     ticket: Ticket
     deadline = NEVER
-    armed_for = NEVER
+
+    def __init__(self, target: Callable[..., None], hub: greenlet.greenlet) -> None:
+        super().__init__(target, hub)
+        self.alarms: list[float] = []
+        """When each is set for; a heap."""
 
 
 class Ticket:
@@ -100,19 +107,17 @@ class Process:
         thread.deadline = NEVER
         if timeout_s is not None:
             thread.deadline = self.world.now + max(timeout_s, 0.0)
-            if thread.deadline < thread.armed_for:
-                self._arm(thread)
+            self._arm(thread)
         return self.hub.switch()
 
     def _arm(self, thread: Fiber) -> None:
-        thread.armed_for = thread.deadline
-        self.world.when(thread.deadline, self.node.deliver, self._rings, thread, thread.deadline)
+        if not thread.alarms or thread.deadline < thread.alarms[0]:
+            heapq.heappush(thread.alarms, thread.deadline)
+            self.world.when(thread.deadline, self.node.deliver, self._rings, thread)
 
-    def _rings(self, thread: Fiber, armed_for: float) -> None:
-        if thread.armed_for != armed_for or self.node.killed:
-            return
-        thread.armed_for = NEVER
-        if thread.ticket.done or thread.deadline == NEVER:
+    def _rings(self, thread: Fiber) -> None:
+        heapq.heappop(thread.alarms)
+        if thread.ticket.done or thread.deadline == NEVER or self.node.killed:
             return
         if thread.deadline > self.world.now:
             self._arm(thread)
@@ -225,7 +230,7 @@ _THREADING = SimpleNamespace(Thread=Thread, Event=Event, Condition=Condition)
 _TIME = SimpleNamespace(monotonic=_monotonic)
 _QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
 
-_PRETENDED: list[tuple[Any, str, object]] = [
+INSTEAD: list[Instead] = [
     (driver, "threading", _THREADING),
     (driver, "queue", _QUEUE),
     (driver, "time", _TIME),
@@ -234,17 +239,3 @@ _PRETENDED: list[tuple[Any, str, object]] = [
     (c10d, "threading", _THREADING),
     (c10d, "time", _TIME),
 ]
-
-
-@contextmanager
-def pretend(*more: tuple[Any, str, object]) -> Iterator[None]:
-    """While it lasts, the drivers run on the simulator's threads and clock, and on what `more` exchanges."""
-    exchanged = [*_PRETENDED, *more]
-    held = [(module, name, getattr(module, name)) for module, name, _ in exchanged]
-    for module, name, instead in exchanged:
-        setattr(module, name, instead)
-    try:
-        yield
-    finally:
-        for module, name, original in held:
-            setattr(module, name, original)

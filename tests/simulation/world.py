@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from elastic_agent.agent import events as agent_events
@@ -17,11 +17,13 @@ from elastic_agent.rendezvous.records import Round, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 from elastic_agent.rendezvous.state import Rules as CoordinatorRules
 
+from . import copies
 from .checkers import Checkers
 from .driven import FACES, Face
 from .invariants import LIVELY
 from .network import Store
 from .node import SimNode
+from .pretend import pretend
 from .workers import Habit
 
 
@@ -116,6 +118,8 @@ class World:
         self.echoed: set[int] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
+        self._wakes: set[float] = set()
+        """When the coordinator is to be woken, by its own clock."""
         self.host: SimNode
         """The first that joined."""
 
@@ -136,7 +140,7 @@ class World:
             self._run(until, until_over)
 
     def _pretend(self) -> AbstractContextManager[None]:
-        return self.face.pretend() if self.face is not None else nullcontext()
+        return pretend([*copies.INSTEAD, *(self.face.instead() if self.face is not None else ())])
 
     def _run(self, until: float, until_over: bool) -> None:
         heap, pop = self._heap, heapq.heappop
@@ -228,11 +232,19 @@ class World:
             elif isinstance(effect, coordinator_events.ReadBeats):
                 self.host.link.read_beats(effect.nodes)
             elif isinstance(effect, coordinator_events.WakeAt):
-                self.at(
-                    max(0.0, effect.when - self.host.clock()), self.coordinate, coordinator_events.DeadlineReached()
-                )
+                self._wake_coordinator(effect.when)
             else:
                 self.host.tell(agent_events.OthersEnded())
+
+    def _wake_coordinator(self, when: float) -> None:
+        """As `agent.loop.Loop.wake_at`: what is asked for twice comes once."""
+        if when not in self._wakes:
+            self._wakes.add(when)
+            self.at(max(0.0, when - self.host.clock()), self.host.deliver, self._coordinator_wakes, when)
+
+    def _coordinator_wakes(self, when: float) -> None:
+        self._wakes.remove(when)
+        self.coordinate_now(coordinator_events.DeadlineReached())
 
     def _announce(self, word: Round) -> None:
         if self.log is not None:
