@@ -23,7 +23,7 @@ from elastic_agent.launcher.options import FLAGS
 
 BARE = LaunchConfig(
     max_restarts=0, rdzv_backend="static", signals_to_handle=(15, 2, 1, 3), redirects="0", tee="0",
-    local_ranks_filter=frozenset(),
+    local_ranks_filter=frozenset(), restart_backoff=(0.0, 60.0), no_restart_codes=frozenset({93}),
 )  # fmt: skip
 """What the command line means where no flag is given."""
 
@@ -39,6 +39,12 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("rdzv-id", "", {"run_id": ""}),
     ("rdzv-conf", " a = 1 ,b=x=y", {"rdzv_configs": {"a": "1", "b": "x=y"}}),
     ("max-restarts", "3", {"max_restarts": 3}),
+    ("restart-window", "3600", {"restart_window": 3600.0}),
+    ("restart-backoff", "5", {"restart_backoff": (5.0, 60.0)}),
+    ("restart-backoff", "0.5:300", {"restart_backoff": (0.5, 300.0)}),
+    ("no-restart-codes", "93, 7", {"no_restart_codes": frozenset({7, 93})}),
+    ("no-restart-codes", "none", {"no_restart_codes": frozenset()}),
+    ("startup-window", "5", {"startup_window": 5.0}),
     ("monitor-interval", "5", {"monitor_interval": 5.0}),
     ("start-method", "fork", {}),
     ("event-log-handler", "null", {}),
@@ -112,7 +118,15 @@ def test_no_flag_of_torchruns_is_missing() -> None:
     assert theirs - ours == set()
     ourselves = {"--version"} | {
         f"--{spelling}"
-        for name in ("exit-barrier-timeout", "forward-signals", "orphan-grace")
+        for name in (
+            "exit-barrier-timeout",
+            "forward-signals",
+            "no-restart-codes",
+            "orphan-grace",
+            "restart-backoff",
+            "restart-window",
+            "startup-window",
+        )
         for spelling in (name, name.replace("-", "_"))
     }
     assert {spelling for spelling, _ in ours - theirs} == ourselves

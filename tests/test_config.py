@@ -410,6 +410,15 @@ def test_filters_and_signals_are_read() -> None:
         ({"min_nodes": 3, "max_nodes": 2}, "max_nodes is 2, less than min_nodes (3)"),
         ({"max_restarts": -1}, "max_restarts is -1"),
         ({"max_restarts": 1.5}, "max_restarts is 1.5"),
+        ({"restart_window": -1}, "restart_window is -1"),
+        ({"restart_backoff": "5:1"}, "restart_backoff is '5:1', whose MIN is more than its MAX"),
+        ({"restart_backoff": "1:2:3"}, "give MIN or MIN:MAX seconds"),
+        ({"restart_backoff": "soon"}, "restart_backoff is 'soon', which is not a number"),
+        ({"restart_backoff": (1, -2)}, "restart_backoff is -2"),
+        ({"no_restart_codes": "93,x"}, "no_restart_codes is 'x', which is not a whole number"),
+        ({"no_restart_codes": (0,)}, "no_restart_codes is 0, outside 1 to 255"),
+        ({"no_restart_codes": "256"}, "no_restart_codes is '256', outside 1 to 255"),
+        ({"startup_window": "x"}, "startup_window is 'x'"),
         ({"monitor_interval": math.nan}, "monitor_interval is nan"),
         ({"start_method": "fork"}, "start_method is 'fork'"),
         ({"run_id": "x" * 201}, "run id has 201 characters; the limit is 200"),
@@ -450,6 +459,29 @@ def test_filters_and_signals_are_read() -> None:
 def test_what_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
     """Each impossible value is refused in one line that names it and its limit."""
     assert says in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "pauses"),
+    [
+        (0, (0.0, 60.0)),
+        (5, (5.0, 60.0)),
+        ("5", (5.0, 60.0)),
+        (90.0, (90.0, 90.0)),
+        ("1:7", (1.0, 7.0)),
+        ((1, 7), (1.0, 7.0)),
+    ],
+)
+def test_pauses_are_given_as_one_number_or_two(backoff: Any, pauses: tuple[float, float]) -> None:
+    """The longest is a minute where it is not said, or the shortest if that is more."""
+    restarts = planned(restart_backoff=backoff).workers.restarts
+    assert (restarts.pause_min_s, restarts.pause_max_s) == pauses
+
+
+def test_exit_codes_that_forbid_a_restart_are_text_or_numbers() -> None:
+    """None at all is a choice, too."""
+    for given, codes in (("", set()), ("none", set()), ("7, 9", {7, 9}), ([93], {93}), ((), set())):
+        assert planned(no_restart_codes=given).workers.restarts.no_restart_codes == codes
 
 
 def test_validate_says_the_same_as_plan() -> None:
