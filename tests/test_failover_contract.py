@@ -150,7 +150,7 @@ def _arrive_during_a_pause(cluster: Cluster) -> None:
     world, at = fail_again(cluster, "a", 1)
     a.wait_text("pausing")
     b = cluster.start("b", nnodes="1:2")
-    b.wait_text("waiting for a place in a round")
+    b.wait_text("the store answers")
     both = cluster.desk.wait_world(2, after=world[0].round)
     assert min(float(worker.env["TEST_STARTED"]) for worker in both) >= at + 3
     assert both[0].round == world[0].round + 1

@@ -40,6 +40,7 @@ from .invariants import (
     UNDISTURBED,
 )
 from .liveness import Liveness
+from .pacing import Pacing
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -86,6 +87,7 @@ class Checkers:
         self.said: dict[int, Round] = {}
         """What the coordinator announced, by version."""
         self.liveness = Liveness(self)
+        self.pacing = Pacing(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is there instead; a function where telling it costs time."""
@@ -253,6 +255,7 @@ class Checkers:
             stuck = any(worker.unkillable for worker in node.nursery.live.values())
             self.need(stuck, STUCK, f"{node.ident} gives up: {after.because}")
         sometimes.stepped(self.world.reached, before, event, after)
+        self.pacing.stepped(node, before, after)
         if after.phase is before.phase:
             return
         self.world.reached.agent_edges.add((before.phase, after.phase))
@@ -275,8 +278,7 @@ class Checkers:
         owed = sum(1 for e in self.endings.values() if e.charged == node.ident and e.round < running.number)
         right = effect.restart_count == owed or (effect.restart_count < owed and node.ident in self.ever_lost)
         self.need(right, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
-        limit = self.world.job.restarts.max_restarts
-        self.need(owed <= limit, COUNTED, f"{node.ident} was charged {owed} of {limit}")
+        self.pacing.starts(node, running.number)
         sometimes.starts(self, effect)
 
     def stops(self, node: SimNode) -> None:

@@ -17,6 +17,9 @@ TRUTHFUL = "exit status 0 means that this node's workers all exited 0, or that i
 CODED = "the exit status is the one that docs/exit-codes.md gives to what happened"
 CHARGED = "only a node whose own worker failed in the round is charged, and never for a change of membership"
 COUNTED = "a node has used exactly the restarts that were charged to it"
+PACED = (
+    "a crash loop pauses: after a second failure in a row a node starts no workers before the shortest pause is over"
+)
 UNDISTURBED = "a round that is full, or whose first nodes have finished, is not ended by an arrival"
 LISTED = (
     "workers are stopped only for a reason: own failure, end of the round, close, a request, the store lost, leftovers"
@@ -65,7 +68,7 @@ ANSWERS = {
     "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
     "S8": (EVICTED,),
-    "S9": (CHARGED, COUNTED, UNDISTURBED, RETURNED),
+    "S9": (CHARGED, COUNTED, PACED, UNDISTURBED, RETURNED),
     "S10": (LISTED,),
     "S11": (SAID,),
     "S12": (SAID,),

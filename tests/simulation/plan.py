@@ -95,8 +95,8 @@ def draw(seed: int) -> Scenario:
     rng = random.Random(seed)
     many = rng.randrange(MANY_IN) == 0
     job = _draw_job(rng, MANY if many else rng.choice(SIZES))
-    job = dataclasses.replace(job, restarts=_draw_pace(seed, job.restarts))
-    habit = _draw_habit(rng)
+    job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
+    habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
     face = "" if many else rng.choice(FACES)
     network_s = rng.choice((0.002, 0.02, 0.3) if face else (0.002, 0.1, 2.0))
     pace = Pace(rng.choice((0.001, 0.01, 0.3)), network_s, rng.choice((0.01, 0.5, 4.0)))
@@ -132,11 +132,17 @@ def _draw_job(rng: random.Random, max_nodes: int) -> Job:
     )
 
 
-def _draw_pace(seed: int, restarts: Policy) -> Policy:
+def _draw_restarts(seed: int, restarts: Policy) -> Policy:
     rng = random.Random(seed ^ 0xBAC0FF)  # of its own, so that the rest of each seed is what it was before
     pause_min_s = rng.choice((0.0, 0.0, 0.5, 2.0))
     window_s = rng.choice((0.0, 0.0, 0.0, 6.0))
-    return dataclasses.replace(restarts, pause_min_s=pause_min_s, pause_max_s=4.0, window_s=window_s)
+    most = 6 if _draw_crashes(seed, 1) else restarts.max_restarts
+    return Policy(max_restarts=most, pause_min_s=pause_min_s, pause_max_s=4.0, window_s=window_s)
+
+
+def _draw_crashes(seed: int, max_nodes: int) -> float:
+    """Two rounds of three fail by it, in one job of sixteen."""
+    return 0.5 / max_nodes if seed % 16 == 5 and max_nodes < MANY else 0.0
 
 
 def _draw_habit(rng: random.Random) -> Habit:

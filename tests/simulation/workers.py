@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from .world import World
 
 
+CRASH_S = 2.0
+"""Longest life of a worker that crashes by habit."""
+
+
 @dataclass
 class Habit:
     """How a node's workers behave. Times in seconds."""
@@ -23,6 +27,8 @@ class Habit:
     """Each worker takes up to this much longer."""
     start_fails: float = 0.0
     """Probability that one cannot be started."""
+    crashes: float = 0.0
+    """Probability that one fails soon after its start, in every round anew."""
     ignores_term: float = 0.0
     unkillable: float = 0.0
     """Probability that SIGKILL does not help: stuck in the kernel."""
@@ -88,6 +94,8 @@ class Nursery:
             worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
             self.live[local_rank] = worker
             self.node.tell(WorkerStarted(local_rank, worker.pid))
+            if self.habit.crashes and rng.random() < self.habit.crashes:
+                self.world.at(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:
                 self.world.at(self.habit.work_s + rng.random() * self.habit.spread_s, self.exit, worker, 0)
 
@@ -96,6 +104,11 @@ class Nursery:
             self.world.disturbed(number, self.node, "failure")
             self.node.tell(StartFailed(failure))
             self._settle()
+
+    def _crash(self, worker: Worker) -> None:
+        if worker.alive and not self.stopped:
+            self.world.checkers.last_fault = self.world.now
+            self.exit(worker, 1)
 
     def exit(self, worker: Worker, code: int) -> None:
         """The worker is gone; its peers on other nodes may fail of it."""

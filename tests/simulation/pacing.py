@@ -1,0 +1,53 @@
+"""What restarts cost and how soon they come, held against when each node learned of its failures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.state import Node
+
+from .invariants import COUNTED, PACED
+
+if TYPE_CHECKING:
+    from .checkers import Checkers
+    from .node import SimNode
+
+HAIR_S = 1e-6
+"""Clocks far from 0 round."""
+
+
+class Pacing:
+    """When each node learned that a round had failed on it."""
+
+    def __init__(self, truth: Checkers) -> None:
+        self._truth = truth
+        self._learned: dict[tuple[str, int], float] = {}
+
+    def stepped(self, node: SimNode, before: Node, after: Node) -> None:
+        if before.failed_at is None and after.failed_at is not None:
+            self._learned[node.ident, after.round] = self._truth.world.now
+        if (
+            before.paused_until is not None
+            and after.paused_until is None
+            and after.restarts_used == before.restarts_used
+        ):
+            early = node.clock() < before.paused_until and after.verdict is None
+            self._truth.world.reached.note("a pause was called off" if early else "a pause was over")
+
+    def starts(self, node: SimNode, number: int) -> None:
+        """A node starts its workers: it had budget for it, and has paused."""
+        charged = sorted(e.round for e in self._truth.endings.values() if e.charged == node.ident and e.round < number)
+        learned = [self._learned[node.ident, each] for each in charged if (node.ident, each) in self._learned]
+        if not learned:
+            return
+        rules, need = self._truth.world.job.restarts, self._truth.need
+        last, earlier = learned[-1], learned[:-1]
+        counted = [at for at in earlier if not rules.window_s or last - at < rules.window_s - HAIR_S]
+        spent = f"{node.ident} was charged {counted} and then {last} of {rules.max_restarts}"
+        need(len(counted) < rules.max_restarts, COUNTED, spent)
+        if len(counted) < len(earlier):
+            self._truth.world.reached.note("an old charge was forgiven")
+        if charged[-1] == number - 1 and earlier and last - earlier[-1] < rules.pause_max_s - HAIR_S:
+            waited_s = self._truth.world.now - last
+            but = f"{node.ident} starts round {number} {waited_s:.3f} s after its second failure in a row"
+            need(waited_s >= rules.pause_min_s - HAIR_S, PACED, but)
