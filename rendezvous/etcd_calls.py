@@ -19,6 +19,7 @@ from .etcd_errors import (
     EtcdClosed,
     EtcdFailed,
     EtcdNoLogin,
+    EtcdTlsRefused,
     EtcdTokenRefused,
     EtcdUnknown,
     EtcdWatchLost,
@@ -88,6 +89,8 @@ class Calls:
         rounds = _Rounds(len(self.cluster.servers))
         doubt = ""
         logins = 0
+        if self.cluster.tls is not None:
+            self._look(asked)  # before gRPC, which writes to standard error what it thinks of a certificate
         while (left_s := deadline - time.monotonic()) > 0:
             server = self.cluster.current()
             try:
@@ -106,7 +109,7 @@ class Calls:
                         raise
                 self.cluster.leave(server)
                 pause_s = rounds.failed(error)
-                if rounds.all_unsent and not self.cluster.looked:
+                if rounds.is_over_unsent:
                     self._look(asked)
             self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
             self._check_open()
@@ -190,16 +193,27 @@ class Calls:
             raise EtcdFailed(str(error)) from error  # nothing of what was asked has been sent
 
     def _look(self, asked: str) -> None:
-        """Raise EtcdTlsRefused if a certificate is why no server can be reached; once, as waiting may help the rest."""
-        self.cluster.looked = True
-        for server in self.cluster.servers:
-            explain(server.endpoint, self.cluster.tls, asked)
+        """Raise EtcdTlsRefused if a certificate, or TLS itself, is why none can be reached; until one is."""
+        refused: EtcdTlsRefused | None = None
+        for _ in range(0 if self.cluster.looked else len(self.cluster.servers)):
+            server = self.cluster.current()
+            try:
+                self.cluster.looked = not explain(server.endpoint, self.cluster.tls, asked)
+            except EtcdTlsRefused as error:
+                refused = error
+            if self.cluster.looked:
+                return
+            self.cluster.leave(server)
+            self._check_open()
+        if refused is not None:
+            raise refused
 
     def _given_up(self, asked: str, rounds: _Rounds, doubt: str) -> StoreUnreachable:
         if doubt:
             return EtcdUnknown(f"{doubt}; given up after {self._call_s:g} s, and it may have been applied")
         if rounds.all_unsent:
-            reasons = [explain(server.endpoint, self.cluster.tls, asked) for server in self.cluster.servers]
+            servers = self.cluster.servers
+            reasons = [explain(one.endpoint, self.cluster.tls, asked) or f"{one} answers now" for one in servers]
             return EtcdFailed(
                 f"{asked}: no server of etcd can be reached: {'; '.join(reasons)}; "
                 "see whether the cluster runs, and correct the endpoints"
@@ -222,6 +236,11 @@ class _Rounds:
     def all_unsent(self) -> bool:
         """Every endpoint was tried just now, and none was reached."""
         return self._unsent >= self._servers
+
+    @property
+    def is_over_unsent(self) -> bool:
+        """As `all_unsent`, for the first time."""
+        return self._tried == self._servers and self.all_unsent
 
     def failed(self, error: StoreError) -> float:
         """An attempt failed; returns how long to pause (s)."""

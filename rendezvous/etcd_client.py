@@ -84,12 +84,13 @@ class EtcdClient:
         `cluster`: only `session` gives it. Raises ValueError for no endpoints, EtcdTlsRefused for files of `tls` that
         cannot be read, StoreError if grpcio is not installed."""
         self._cluster = cluster or EtcdCluster(endpoints, tls, login)
-        self._call_s = call_s
+        self.call_s = call_s
+        """How long a call may take."""
         self._calls = Calls(self._cluster, call_s)
 
     def session(self) -> EtcdClient:
         """Another on the same channels, for another thread; closing either leaves the other alone."""
-        return EtcdClient((), call_s=self._call_s, cluster=self._cluster)
+        return EtcdClient((), call_s=self.call_s, cluster=self._cluster)
 
     def close(self) -> None:
         """End every call and watch of this session at once, from any thread. Idempotent."""
@@ -98,6 +99,15 @@ class EtcdClient:
     def __str__(self) -> str:
         """The endpoints."""
         return str(self._cluster)
+
+    @property
+    def in_use(self) -> Endpoint:
+        """The endpoint that the next call begins with."""
+        return self._cluster.current().endpoint
+
+    def leave(self) -> None:
+        """Begin with the next endpoint from now on; watches end, of all sessions. For a server known to be ill."""
+        self._cluster.leave(self._cluster.current())
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class EtcdCluster:
         self._cluster_id = 0
         self._revision = 0
         self.looked = False
-        """Whether somebody has looked why no server can be reached, or one has answered."""
+        """Whether any server has answered, if only in HTTP/2."""
 
     def __str__(self) -> str:
         return ",".join(map(str, self.servers))

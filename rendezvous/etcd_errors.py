@@ -95,6 +95,7 @@ _REFUSALS: tuple[tuple[str, type[EtcdRefused], str], ...] = (
     ("lease already exists", EtcdLeaseTaken, "choose another number"),
     ("has been compacted", EtcdCompacted, "read anew, and watch from there"),
     ("request is too large", EtcdRefused, "raise the servers' --max-request-bytes, or write less"),
+    ("grpc: received message larger", EtcdRefused, "raise the servers' --max-request-bytes, or write less"),
 )
 _DEFINITE = {
     "INVALID_ARGUMENT",

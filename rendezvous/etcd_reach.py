@@ -22,13 +22,10 @@ _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 def explain(endpoint: Endpoint, tls: Tls | None, asked: str) -> str:
-    """The reason, for people, naming the endpoint. Raises EtcdTlsRefused if it is a certificate, or TLS itself.
-    `asked`: what could not be asked."""
+    """The reason, for people, naming the endpoint; empty: it can be reached. Raises EtcdTlsRefused if it is a
+    certificate, or TLS itself. `asked`: what could not be asked."""
     try:
-        family, address = resolve(endpoint)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as connection:
-            connection.settimeout(PROBE_S)
-            connection.connect(address)
+        with _connected(endpoint) as connection:
             if tls is None:
                 return _explain_plain(connection, endpoint, asked)
             return _explain_tls(connection, endpoint, tls, asked)
@@ -41,16 +38,15 @@ def explain(endpoint: Endpoint, tls: Tls | None, asked: str) -> str:
 
 
 def _explain_plain(connection: socket.socket, endpoint: Endpoint, asked: str) -> str:
-    connection.sendall(_SETTINGS)
-    said = connection.recv(16)
-    if said[3:4] == b"\x04":
-        return f"{endpoint} answers now"
-    if said[:1] == b"\x15" or b"HTTP/1." in said:  # a TLS alert; Go's TLS server says it in HTTP
+    said = _greet(connection)
+    if _is_http2(said):
+        return ""
+    if _speaks_tls(endpoint):
         raise EtcdTlsRefused(
-            f"etcd at {endpoint}, {asked}: it does not speak plain HTTP/2, and TLS was not asked for; "
+            f"etcd at {endpoint}, {asked}: it speaks TLS, and TLS was not asked for; "
             "name the CA of its certificate, or correct the endpoint"
         )
-    return f"{endpoint} is no etcd: it answered {said!r}" if said else f"{endpoint} hangs up at once"
+    return _no_etcd(endpoint, said)
 
 
 def _explain_tls(connection: socket.socket, endpoint: Endpoint, tls: Tls, asked: str) -> str:
@@ -58,17 +54,64 @@ def _explain_tls(connection: socket.socket, endpoint: Endpoint, tls: Tls, asked:
     context = _context(tls, begin)
     try:
         with context.wrap_socket(connection, server_hostname=endpoint.host) as secure:
-            secure.sendall(_SETTINGS)
-            said = secure.recv(16)  # with TLS 1.3, what the server thinks of our certificate comes only now
+            said = _greet(secure)  # with TLS 1.3, what the server thinks of our certificate comes only now
     except ssl.SSLCertVerificationError as why:
         raise EtcdTlsRefused(f"{begin} {_of_theirs(why, endpoint, tls)}") from why
-    except ssl.SSLError as why:
+    except (ssl.SSLError, ConnectionError) as why:
+        if _speaks_plain(endpoint):
+            raise EtcdTlsRefused(
+                f"{begin} it does not speak TLS, which was asked for; switch TLS on there, or leave it out here"
+            ) from why
         raise EtcdTlsRefused(f"{begin} {_of_ours(why, tls)}") from why
-    except ConnectionError as why:
-        if not tls.cert_file:
-            raise
-        raise EtcdTlsRefused(f"{begin} it hung up on our certificate {tls.cert_file}; {_SIGN}") from why
-    return f"{endpoint} answers now" if said else f"{endpoint} hangs up at once"
+    return "" if _is_http2(said) else _no_etcd(endpoint, said)
+
+
+def _no_etcd(endpoint: Endpoint, said: bytes) -> str:
+    return f"{endpoint} is no etcd: it answered {said!r}" if said else f"{endpoint} hangs up at once"
+
+
+def _greet(connection: socket.socket) -> bytes:
+    connection.sendall(_SETTINGS)
+    return connection.recv(16)
+
+
+def _is_http2(said: bytes) -> bool:
+    return said[3:4] == b"\x04"
+
+
+def _speaks_plain(endpoint: Endpoint) -> bool:
+    try:
+        with _connected(endpoint) as connection:
+            return _is_http2(_greet(connection))
+    except OSError:
+        return False
+
+
+def _speaks_tls(endpoint: Endpoint) -> bool:
+    """Whether the beginning of a TLS handshake gets an answer in TLS, also one that refuses it."""
+    out = ssl.MemoryBIO()
+    try:
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname=endpoint.host).do_handshake()
+    except ssl.SSLWantReadError:
+        pass  # as must be: what it would say is in `out`
+    try:
+        with _connected(endpoint) as connection:
+            connection.sendall(out.read())
+            return connection.recv(1) in (b"\x15", b"\x16")  # an alert, or a handshake (RFC 8446, 5.1)
+    except OSError:
+        return False
+
+
+def _connected(endpoint: Endpoint) -> socket.socket:
+    family, address = resolve(endpoint)[0]
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PROBE_S)
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 _SIGN = "have it signed by the CA that the servers trust, for use as a client, and renew it before it expires"
@@ -132,10 +175,8 @@ def _of_theirs(why: ssl.SSLCertVerificationError, endpoint: Endpoint, tls: Tls) 
     return f"the server's certificate is not signed by {trusted}: {said}; give the CA that signed it"
 
 
-def _of_ours(why: ssl.SSLError, tls: Tls) -> str:
-    reason = (why.reason or str(why)).lower().replace("_", " ")
-    if "wrong version number" in reason or "record layer failure" in reason:
-        return "it does not speak TLS, which was asked for; switch TLS on there, or leave it out here"
+def _of_ours(why: OSError, tls: Tls) -> str:
+    reason = (getattr(why, "reason", None) or why.strerror or str(why)).lower().replace("_", " ")
     if not tls.cert_file:
         return f"it asks for a certificate of ours ({reason}); give a certificate and its key"
     return f"it refuses our certificate {tls.cert_file} ({reason}); {_SIGN}"

@@ -15,7 +15,7 @@ from ..proto import etcd_pb2 as pb
 from . import etcd_ops as ops
 from .etcd_calls import Calls
 from .etcd_cluster import Method, Server
-from .etcd_errors import EtcdClosed, EtcdCompacted, EtcdWatchLost, error_of
+from .etcd_errors import EtcdClosed, EtcdCompacted, EtcdPermissionDenied, EtcdTokenRefused, EtcdWatchLost, error_of
 from .store import StoreError, StoreUnreachable
 
 WATCH = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, reads=True, streams=True)
@@ -137,10 +137,19 @@ def open_watch(calls: Calls, key: bytes, prefix: bool, start_revision: int) -> W
         )
     )
 
+    doubted: list[str | None] = []
+
     def attempt(server: Server, timeout_s: float) -> Watch:
+        token = calls.cluster.token
         watch = Watch(calls, server, request, asked)
         try:
             watch.created(timeout_s)
+        except EtcdPermissionDenied as error:
+            watch.close()
+            if not token or doubted:
+                raise
+            doubted.append(token)  # etcd 3.5 says so of a token that it has forgotten, too
+            raise EtcdTokenRefused(str(error)) from error
         except StoreError:
             watch.close()
             raise

@@ -145,6 +145,7 @@ class Server:
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", self.cluster, "--initial-cluster-state", self.state]
         command += ["--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)]
+        command += ["--strict-reconfig-check=false"]  # else a replaced member is waited 5 s for
         if self.secured:
             command += ["--cert-file", str(self.secured.cert_file), "--key-file", str(self.secured.key_file)]
             command += ["--trusted-ca-file", str(self.secured.ca_file)]
