@@ -56,7 +56,7 @@ run: setup ## the main job: two workers learn to read digits, to the end
 demo: setup ## a show: nodes come, fail and go, and the job goes on
 	$(PY) examples/demo.py $(ARGS)
 
-test: setup check ## all checks and all tests
+test: setup check .protoc/.ready .foreign/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 check: setup ## lint, format and types
@@ -101,6 +101,13 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	  .typing/elastic_agent/proto/*.proto
 	@sed -i 's/, _Mapping\]/, _Mapping[str, object]]/g' $(PROTO_TO)/elastic_agent/proto/*_pb2.pyi  # as mypy --strict asks
 
+# For tests: another's etcd client, and the oldest protobuf and grpcio that we promise to live with.
+.foreign/.ready: Makefile
+	$(PYTHON) -m venv .foreign
+	.foreign/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) etcd3==0.12.0 \
+	  protobuf==3.20.2 grpcio==1.62.3
+	@touch $@
+
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

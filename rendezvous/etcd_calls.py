@@ -26,7 +26,6 @@ from .etcd_errors import (
     error_of,
     is_unsent,
 )
-from .etcd_reach import explain
 from .store import StoreError, StoreUnreachable
 
 CALL_S = 4.0
@@ -194,8 +193,12 @@ class Calls:
 
     def _look(self, asked: str) -> None:
         """Raise EtcdTlsRefused if a certificate, or TLS itself, is why none can be reached; until one is."""
+        if self.cluster.looked:
+            return
+        from .etcd_reach import explain  # imports ssl, which few need
+
         refused: EtcdTlsRefused | None = None
-        for _ in range(0 if self.cluster.looked else len(self.cluster.servers)):
+        for _ in self.cluster.servers:
             server = self.cluster.current()
             try:
                 self.cluster.looked = not explain(server.endpoint, self.cluster.tls, asked)
@@ -212,6 +215,8 @@ class Calls:
         if doubt:
             return EtcdUnknown(f"{doubt}; given up after {self._call_s:g} s, and it may have been applied")
         if rounds.all_unsent:
+            from .etcd_reach import explain
+
             servers = self.cluster.servers
             reasons = [explain(one.endpoint, self.cluster.tls, asked) or f"{one} answers now" for one in servers]
             return EtcdFailed(

