@@ -211,16 +211,19 @@ class Calls:
         if refused is not None:
             raise refused
 
+    def _reasons(self, asked: str) -> Iterator[str]:
+        from .etcd_reach import explain
+
+        for server in self.cluster.servers:
+            self._check_open()
+            yield explain(server.endpoint, self.cluster.tls, asked) or f"{server} answers now"
+
     def _given_up(self, asked: str, rounds: _Rounds, doubt: str) -> StoreUnreachable:
         if doubt:
             return EtcdUnknown(f"{doubt}; given up after {self._call_s:g} s, and it may have been applied")
         if rounds.all_unsent:
-            from .etcd_reach import explain
-
-            servers = self.cluster.servers
-            reasons = [explain(one.endpoint, self.cluster.tls, asked) or f"{one} answers now" for one in servers]
             return EtcdFailed(
-                f"{asked}: no server of etcd can be reached: {'; '.join(reasons)}; "
+                f"{asked}: no server of etcd can be reached: {'; '.join(self._reasons(asked))}; "
                 "see whether the cluster runs, and correct the endpoints"
             )
         return EtcdFailed(f"{rounds.last}; given up after {self._call_s:g} s: see whether most of its servers run")
