@@ -261,6 +261,9 @@ class Servers:
     def replace(self, member: Server) -> None:
         """A member's machine is lost, and another takes its place under the same addresses."""
         member.kill()
+        for other in self.members:
+            if other is not member:
+                wait_ready(other, self.tls, self.login)  # it may have led
         listed = json.loads(self.ctl("member", "list", "--write-out=json"))["members"]
         [number] = (one["ID"] for one in listed if one.get("name") == member.name)
         self.ctl("member", "remove", f"{number:x}")
