@@ -212,13 +212,13 @@ class Agent:
             self._loop.post(event)
 
     def _signal_workers(self, effect: events.SignalWorkers) -> None:
-        self._workers.supervisor.signal(effect.signum)
+        self._workers.signal(effect.signum)
 
     def _forward_signal(self, effect: events.ForwardSignal) -> None:
         self._workers.supervisor.forward(effect.signum)
 
     def _kill_workers(self, effect: events.KillWorkers) -> None:
-        self._workers.supervisor.kill()
+        self._workers.kill()
 
     def _restart_nursery(self, effect: events.RestartNursery) -> None:
         self._open_nursery()
@@ -274,6 +274,7 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         endpoint=spec.endpoint,
+        charge_local=workers.charge == "local",
     )
 
 

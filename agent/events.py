@@ -84,10 +84,11 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """A worker is gone. `failure` is None where its exit code is 0."""
+    """A worker is gone. `failure` is None where its exit code is 0; `end` then says how and when it went."""
 
     local_rank: int
     failure: WorkerFailure | None
+    end: WorkerFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Exited:
     pid: int
     exit_code: int
     """As `subprocess` has it: negative is the signal that killed it."""
+    dumped: bool = False
+    """The kernel wrote a core dump of it, or handed one over (waitid(2), CLD_DUMPED)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..rendezvous import signs
 from ..rendezvous.records import WorkerFailure
 
 SIZE_MAX = 1 << 20
@@ -21,6 +22,8 @@ MESSAGE_MAX = 1000
 """Characters of a first line; it travels in every node's record."""
 TIMESTAMP_MAX = 253402300799
 """The end of the year 9999, in seconds since 1970: the last that has a date."""
+SAID_LINES = 10
+"""Last lines of stderr that are told of a worker without a traceback."""
 _HINT = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _STARTUP = "  stage     : start-up\n"
 """Ours, beside torchrun's lines."""
@@ -43,10 +46,6 @@ class ErrorReport:
     """What is wrong with the file, in one line naming it; empty if nothing is, or no file was asked for."""
     found: bool = False
     """Whether there is a file, be it good or bad."""
-
-
-Told = tuple[WorkerFailure, ErrorReport | None]
-"""A failure, and what the worker said if that is known here (for a worker of this node)."""
 
 
 def read_error_file(path: str) -> ErrorReport:
@@ -80,13 +79,27 @@ def read_error_file(path: str) -> ErrorReport:
 
 
 def failure_of(
-    node: str, host: str, rank: int, local_rank: int, pid: int, exit_code: int, error_file: str
+    node: str,
+    host: str,
+    rank: int,
+    local_rank: int,
+    pid: int,
+    exit_code: int,
+    error_file: str,
+    stderr: str | None = None,
+    *,
+    stopped_by: int = 0,
+    standing: bool = False,
 ) -> tuple[WorkerFailure, ErrorReport]:
-    """Describe a worker's death, with what its error file says if there is one. `exit_code` as `subprocess` has it.
+    """Describe a worker's end, with what its error file says if there is one. `exit_code` as `subprocess` has it.
 
-    `node` is the node's name for people. The time is the worker's own if it wrote one, else now. Never raises.
+    `node` is the node's name for people. `stderr`: its last lines; None if they are not kept. `stopped_by`, `standing`:
+    as `signs.read`. The time is the worker's own if it wrote one, else now. Never raises.
     """
     report = read_error_file(error_file)
+    text = report.traceback or stderr or ""
+    heard = report.found or stderr is not None
+    reading = signs.read(exit_code, stopped_by, text, heard=heard, standing=standing)
     moment = time.localtime(time.time() if report.timestamp is None else report.timestamp)
     failure = WorkerFailure(
         node=node,
@@ -98,20 +111,27 @@ def failure_of(
         message=report.message,
         error_file=error_file if report.found else "",
         at=time.strftime("%Y-%m-%d_%H:%M:%S", moment),
+        stopped_by=stopped_by,
+        sign=reading.sign,
+        sign_because=_first_line(reading.because),
+        suspects=reading.suspects,
+        said=_encodable(
+            report.traceback or signs.last_words(stderr or "", SAID_LINES) or report.trouble * report.found
+        ),
     )
     return failure, report
 
 
-def summary(title: str, root: Told, others: Sequence[Told] = ()) -> str:
+def summary(title: str, root: WorkerFailure, others: Sequence[WorkerFailure] = ()) -> str:
     """The block that torchrun prints when a job fails; begins with a newline, ends without one.
 
-    `root`: the job's cause, maybe on another node (its report is not known here then). `others`: this node's failures;
-    the root among them is not told twice.
+    `root`: the job's cause. `others`: whatever else ended; the root among them is not told twice. Nothing here depends
+    on the node that prints it.
     """
     heading = f"{title} FAILED"
-    first = _tell(0, *root)
-    rest = [told for told in others if told[0] != root[0]]
-    entries = [_tell(index, *told) for index, told in enumerate(rest, start=1)]
+    first = _tell(0, root)
+    rest = [death for death in others if _who(death) != _who(root)]
+    entries = [_tell(index, death) for index, death in enumerate(rest, start=1)]
     lines = [heading, *(line for entry in (first, *entries) for line in entry.split("\n"))]
     width = min(_WIDTH_MAX, max(map(len, lines)))
     border, section = "=" * width, "-" * width
@@ -136,7 +156,7 @@ def write_error_file(path: str, failure: WorkerFailure, report: ErrorReport | No
         content = raw
     else:
         timestamp = int(time.time()) if report is None or report.timestamp is None else report.timestamp
-        content = _content(str(failure), _said(failure, report), timestamp, failure.exit_code)
+        content = _content(str(failure), _said(failure), timestamp, failure.exit_code)
     return _write_json(path, content)
 
 
@@ -201,15 +221,19 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _said(failure: WorkerFailure, report: ErrorReport | None) -> str:
-    if report is not None and (report.traceback or (report.found and report.trouble)):
-        return report.traceback or report.trouble
-    if failure.message:
-        return failure.message
-    if failure.exit_code < 0:
+def _said(failure: WorkerFailure) -> str:
+    said = failure.said or failure.message
+    if failure.exit_code == 0:
+        return failure.sign_because
+    if failure.exit_code < 0 and not failure.error_file:
         name = _signal_name(failure.exit_code) or "<N/A>"
-        return f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}"
-    return _HINT
+        killed = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}"
+        return "\n".join(filter(None, (killed, failure.note, said)))
+    return "\n".join(filter(None, (said, failure.note))) or _HINT
+
+
+def _who(death: WorkerFailure) -> tuple[str, int, int]:
+    return death.node, death.local_rank, death.pid
 
 
 def _signal_name(exit_code: int) -> str:
@@ -220,9 +244,9 @@ def _signal_name(exit_code: int) -> str:
         return ""
 
 
-def _tell(index: int, failure: WorkerFailure, report: ErrorReport | None) -> str:
+def _tell(index: int, failure: WorkerFailure) -> str:
     name = _signal_name(failure.exit_code)
-    said = _said(failure, report).replace("\n", "\n  ")
+    said = _said(failure).replace("\n", "\n  ")
     return (
         f"[{index}]:\n"
         f"  time      : {failure.at}\n"

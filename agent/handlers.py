@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, WorkerFailure
+from ..rendezvous import causes
+from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, Sign, WorkerFailure
 from ..rendezvous.words import count
 from . import ladder, leaving, moves, verdicts
 from .events import (
@@ -35,7 +36,7 @@ from .state import Node, Rules, Verdict
 
 
 def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
-    return moves.rejoin(replace(node, hosting=event.hosting, addr=event.addr), now, "the store answers")
+    return moves.rejoin(replace(node, hosting=event.hosting, addr=event.addr), rules, now, "the store answers")
 
 
 def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
@@ -89,12 +90,13 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
 def _costs_nothing(node: Node, rules: Rules, seen: Round) -> bool:
     """Whether it is settled that the end of our round was not our workers' fault. While it is open, the last one is
     announced."""
-    return seen.ended is not None and seen.ended.round == node.round and seen.ended.charged != rules.node
+    ended = seen.ended
+    return ended is not None and ended.round == node.round and not moves.costs_us(node, rules, ended)
 
 
 def _missed(node: Node, rules: Rules, now: float, seen: Round, passed: int) -> Move:
     because = f"round {passed} is over, and no worker of it is here"
-    missed = replace(node, round=passed, failures=(), failed_at=None)
+    missed = replace(node, round=passed, failures=(), deaths=(), failed_at=None)
     if (seen.master_addr, seen.master_port) == (node.addr, node.port):
         # Our place was that round's master: the next gets another, which nobody of the last one knows.
         return replace(missed, place_ready=False, because=because), (PreparePlace(),)
@@ -116,7 +118,8 @@ def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rule
     if _still_mine(node, seen, rules):
         return node, ()
     why = seen.because if seen.phase is RoundPhase.OVER else f"round {seen.number} began without this node"
-    return moves.stop(node, rules, now, NodeState.STOPPING, f"round {node.round} is over: {why}")
+    because = f"round {node.round} is over: {why}"
+    return moves.stop(node, rules, now, NodeState.STOPPING, because, hold=seen.hold)
 
 
 def _still_mine(node: Node, seen: Round, rules: Rules) -> bool:
@@ -162,6 +165,8 @@ def on_exited(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move
     node = replace(node, running=node.running - {event.local_rank})
     if event.failure is not None:
         return _failed(node, event.failure, now, rules)
+    if event.end is not None:
+        node = replace(node, deaths=(*node.deaths, event.end))
     if node.running:
         return replace(node, because=f"local rank {event.local_rank} exited 0; {len(node.running)} still run"), ()
     return moves.sweep(node, rules, now, "all workers of this node exited 0")
@@ -173,22 +178,30 @@ def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) ->
 
 def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
     node = moves.fail(node, rules, now, failure)
-    return moves.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
+    hold = causes.looks_like_an_echo(failure)
+    return moves.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}", hold=hold)
 
 
 def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
-    """What exits now was asked to. But beside a failure of our own, which of two died first is hard to tell, and a
-    worker that forbids a restart is heard."""
+    """What exits now was asked to, if it was. But beside a failure of our own, which of two died first is hard to tell,
+    and a worker that forbids a restart is heard."""
     node = replace(node, running=node.running - {event.local_rank})
-    forbids = event.failure is not None and event.failure.final and node.failures and not node.failures[0].final
-    if event.failure is None or not forbids or node.verdict is not None:
+    failure = event.failure
+    if failure is None:
+        return replace(node, deaths=(*node.deaths, event.end) if event.end else node.deaths), ()
+    if node.ladder is not None and node.ladder.rung is ladder.Rung.LINGER and not node.failures:
+        node = moves.fail(node, rules, now, failure)  # nobody has asked it to stop yet
+    else:
+        node = replace(node, deaths=(*node.deaths, failure))
+    if not failure.final or not node.failures or node.failures[0].final or node.verdict is not None:
         return node, ()
-    node = replace(node, failures=(event.failure, *node.failures))
-    return moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {event.failure}")
+    node = replace(node, failures=(failure, *node.failures))
+    return moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
 
 
 def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
-    return replace(node, running=node.running - {event.failure.local_rank}), ()
+    node = replace(node, running=node.running - {event.failure.local_rank})
+    return replace(node, deaths=(*node.deaths, event.failure)), ()
 
 
 def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
@@ -200,7 +213,7 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
             return finished, effects
         after, more = on_round_while_finished(finished, RoundSeen(node.seen), now, rules)
         return after, (*effects, *more)
-    return moves.rejoin(node, now, f"workers of round {node.round} are gone")
+    return moves.rejoin(node, rules, now, f"workers of round {node.round} are gone")
 
 
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
@@ -209,10 +222,12 @@ def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) ->
     local_rank = min(node.running, default=0)
     member = node.seen.member(rules.node) if node.seen is not None else None
     rank = (member.rank_offset if member is not None else 0) + local_rank
-    failure = WorkerFailure(rules.name, node.addr, rank, local_rank, 0, -9, because)
+    failure = WorkerFailure(
+        rules.name, node.addr, rank, local_rank, 0, -9, because, sign=Sign.OWN, sign_because="died with its nursery"
+    )
     node = moves.fail(node, rules, now, failure)
     broken, said = moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
-    joining, effects = moves.rejoin(broken, now, because)
+    joining, effects = moves.rejoin(broken, rules, now, because)
     return joining, (RestartNursery(), *said, *effects)
 
 

@@ -15,6 +15,10 @@ GIVE_UP_S = 10.0
 LEFTOVER_S = 2.0
 """What a worker that exited 0 left behind (resource trackers, loggers) gets to end by itself before it is asked to."""
 
+HOLD_S = 1.0
+"""Where a failure looks like the echo of another, workers get this long before they are asked to stop: the one at fault
+may take a moment longer to die than those who lost it."""
+
 
 class Rung(Enum):
     """How far stopping has come."""
@@ -56,3 +60,8 @@ def ask(now: float, grace_s: float) -> Ladder:
 def linger(now: float, grace_s: float) -> Ladder:
     """The workers ended well; what they left behind may end by itself."""
     return Ladder(Rung.LINGER, now + LEFTOVER_S, grace_s)
+
+
+def hold(now: float, grace_s: float) -> Ladder:
+    """A failure was seen whose cause must still show itself; the workers may end by themselves."""
+    return Ladder(Rung.LINGER, now + HOLD_S, grace_s)

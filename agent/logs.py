@@ -28,6 +28,10 @@ _RANDOM = "abcdefghijklmnopqrstuvwxyz0123456789"
 _NAME_MAX = 128
 """Characters of a run id that go into a directory's name; a file system takes 255 in all."""
 
+LAST_WORDS_BYTES = 1 << 16
+LAST_WORDS_S = 0.05
+"""What a worker wrote last is through in a millisecond, unless something that it left behind holds the stream open."""
+
 
 class JobLogs:
     """The directory of one agent's job, and its rounds within."""
@@ -129,6 +133,7 @@ class RoundLogs:
         self._relay: Relay | None = None
         self._streams: list[Stream] = []
         self._picked: dict[int, FileSink] = {}
+        self._stderr_streams: dict[int, Stream] = {}
 
     def stdio(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors for the worker's stdout and stderr, valid until `handed_over`; None: inherit the console."""
@@ -148,6 +153,21 @@ class RoundLogs:
             return True
         return self._relay.finish(self._streams, timeout_s)
 
+    def last_words(self, local_rank: int, limit: int = LAST_WORDS_BYTES) -> str | None:
+        """The end of what a worker that is gone wrote to its stderr; None if that is not kept in a file. Waits a moment
+        for what is still on its way there."""
+        path = self.stderr_files.get(local_rank)
+        if not path:
+            return None
+        if (stream := self._stderr_streams.get(local_rank)) is not None:
+            stream.done.wait(LAST_WORDS_S)
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+                return file.read(limit).decode(errors="replace")
+        except OSError:
+            return None  # gone with its disk: then it is not kept
+
     def open_worker(
         self, spec: LogSpec, local_rank: int, known: Mapping[str, object], relay: Callable[[], Relay]
     ) -> None:
@@ -165,6 +185,8 @@ class RoundLogs:
                 files[local_rank] = path = f"{folder}/{name}.log"
                 if tee & bit and shown:
                     fd = self._tee(spec, bit, path, _prefix(spec.prefix_template, known), relay())
+                    if bit == ERR:
+                        self._stderr_streams[local_rank] = self._streams[-1]
                 else:
                     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             elif not shown:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..rendezvous.records import Member, NodeRecord, NodeState, Round, WorkerFailure
+from ..rendezvous import causes
+from ..rendezvous.records import Ending, Member, NodeRecord, NodeState, Round, WorkerFailure
 from ..rendezvous.words import count
 from . import ladder, policy
 from .events import (
@@ -54,6 +55,9 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         because=because,
         min_nodes=rules.min_nodes,
         max_nodes=rules.max_nodes,
+        deaths=causes.telling(node.deaths),
+        charge_local=rules.charge_local,
+        told=node.phase is Phase.JOINING,
     )
     return replace(node, seq=record.seq, record=record, because=because), (Publish(record),)
 
@@ -86,11 +90,11 @@ def look_again(node: Node, now: float) -> Move:
     return replace(node, store_lost_until=until, because=because), (WakeAt(until),)
 
 
-def rejoin(node: Node, now: float, because: str) -> Move:
+def rejoin(node: Node, rules: Rules, now: float, because: str) -> Move:
     """Workers are gone; prepare a place and ask for the next round, after the pause if this is a crash loop.
 
-    Until then our last word stands, that a worker failed. So the coordinator begins no round without us, and nobody's
-    join timeout runs."""
+    Until then it stands that a worker failed, so the coordinator begins no round without us and nobody's join timeout
+    runs; but that all is told, so that whose fault it was can be settled."""
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -102,9 +106,12 @@ def rejoin(node: Node, now: float, because: str) -> Move:
     )
     if node.paused_until is None or now >= node.paused_until:
         return replace(node, paused_until=None), (PreparePlace(),)
-    left_s = node.paused_until - now
+    left_until = node.paused_until
+    left_s = left_until - now
     because = f"{because}; pausing {left_s:.1f} s before the next, as workers fail again and again (--restart-backoff)"
-    return replace(node, because=because), (WakeAt(node.paused_until),)
+    state = node.record.state if node.record is not None else NodeState.BROKEN
+    said, effects = publish(node, rules, now, state, because)
+    return said, (*effects, WakeAt(left_until))
 
 
 def resume(node: Node, because: str) -> Move:
@@ -127,6 +134,7 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
         running=frozenset(range(member.nproc)),
         failures=(),
         failed_at=None,
+        deaths=(),
         spare_until=None,
         place_ready=False,
     )
@@ -139,7 +147,7 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
 def _excuse(node: Node, rules: Rules, running: Round) -> str:
     """Why a failure of our own workers in the last round costs us nothing, which only the coordinator could tell."""
     ended = running.ended
-    if not node.failures or ended is None or ended.round != node.round or ended.charged == rules.node:
+    if not node.failures or ended is None or ended.round != node.round or costs_us(node, rules, ended):
         return ""
     return f"; round {ended.round} costs this node no restart: {ended.because}"
 
@@ -148,7 +156,8 @@ def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
     """A worker of ours failed, the first of this round; how soon workers may start again is decided here."""
     pause_s = policy.pause_s(rules.restarts, node.charges, now, rules.jitter)
     until = now + pause_s if pause_s else None
-    return replace(node, failures=(*node.failures, failure), failed_at=now, paused_until=until)
+    failures, deaths = (*node.failures, failure), (*node.deaths, failure)
+    return replace(node, failures=failures, deaths=deaths, failed_at=now, paused_until=until)
 
 
 def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
@@ -160,11 +169,16 @@ def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
     if ended is None or ended.round != node.round or seen.number <= ended.round or node.settled >= ended.round:
         return node
     node = replace(node, settled=ended.round)
-    if ended.charged != rules.node:
+    if not costs_us(node, rules, ended):
         return node
     at = now if node.failed_at is None else node.failed_at
     charge = policy.Charge(at, policy.pause_s(rules.restarts, node.charges, at, rules.jitter))
     return replace(node, charges=node.charges.add(charge, rules.restarts))
+
+
+def costs_us(node: Node, rules: Rules, ended: Ending) -> bool:
+    """Whether that end of our last round is charged to this node."""
+    return ended.charged == rules.node or (rules.charge_local and bool(node.failures))
 
 
 def stop(
@@ -176,12 +190,16 @@ def stop(
     *,
     signum: int = SIGTERM,
     verdict: Verdict | None = None,
+    hold: bool = False,
 ) -> Move:
-    """Say why, and stop the workers; then come back, or end where there is a verdict."""
-    rungs = ladder.ask(now, rules.grace_s)
+    """Say why, and stop the workers; then come back, or end where there is a verdict. `hold`: let those that still run
+    end by themselves for a moment first."""
+    hold = hold and bool(node.running)
+    rungs = (ladder.hold if hold else ladder.ask)(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
     node, effects = publish(node, rules, now, state, because)
-    return node, (*effects, SignalWorkers(signum), WakeAt(rungs.until))
+    orders: tuple[Effect, ...] = () if hold else (SignalWorkers(signum),)
+    return node, (*effects, *orders, WakeAt(rungs.until))
 
 
 def sweep(node: Node, rules: Rules, now: float, because: str) -> Move:

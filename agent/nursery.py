@@ -269,7 +269,7 @@ class Nursery:
         worker.exited = True
         if worker.pid in self.workers:
             code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
-            self.say("exited", worker.key, worker.pid, code)
+            self.say("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
 
 
 def shut(*fds: int) -> None:

@@ -71,6 +71,13 @@ class Report:
     ranks: tuple[int, ...] = ()
     """Global ranks of this node's workers that all exited 0, by local rank; empty if they did not."""
 
+    def said_by(self, failure: WorkerFailure) -> ErrorReport | None:
+        """What this worker wrote in its error file, if it was one of this node's; the job's cause may have come back
+        over the store with its words cut."""
+        who = (failure.node, failure.local_rank, failure.pid)
+        known = self.reports.items()
+        return next((said for own, said in known if (own.node, own.local_rank, own.pid) == who), None)
+
 
 def describe(name: str, before: Node, node: Node, happened: object, now: float) -> AgentEvent | None:
     """What a step is to those who watch; None if they can see no difference."""

@@ -42,6 +42,9 @@ class WorkerSpec:
     role: str = "default"
     restarts: Policy = field(default_factory=Policy)
     """When workers that failed are started again."""
+    charge: str = "cause"
+    """Whose failures count against `max_restarts`: "cause", those that this node's workers caused; "local",
+    all of its own workers, as torchrun counts."""
     grace_s: float = 30.0
     """Between the first stop signal and SIGKILL."""
     base_env: Mapping[str, str] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..rendezvous.records import NodeRecord, Outcome, Round, WorkerFailure
+from ..rendezvous.records import Ending, NodeRecord, Outcome, Round, WorkerFailure
 from .ladder import Ladder
 from .policy import History, Policy
 
@@ -40,6 +40,8 @@ class Verdict:
     """How the job ended, as far as this node knows."""
     cause: WorkerFailure | None = None
     """The failure that ended the job, on whichever node."""
+    ending: Ending | None = None
+    """How the last round ended, as all nodes were told; None if no round did, or this node never heard of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Rules:
     max_nodes: int = 1
     endpoint: str = ""
     """Of the store, for messages."""
+    charge_local: bool = False
+    """Count each failure of this node's workers, whoever caused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Node:
     """When the first of them was seen."""
     paused_until: float | None = None
     """A crash loop: until when this node does not ask for another round, unless the last failure costs it nothing."""
+    deaths: tuple[WorkerFailure, ...] = ()
+    """How workers of `round` ended, in the order seen: failures, those that we stopped, those that exited 0."""
     finished: bool = False
     ladder: Ladder | None = None
     verdict: Verdict | None = None

@@ -6,7 +6,7 @@ whose end comes when the nursery is dead and nothing below it is left (`guardian
 * to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
   `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
   `signal N`, `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE`, `emptied`,
+* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE DUMPED`, `emptied`,
   `unheard KEY N`.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
@@ -220,9 +220,9 @@ class Supervisor:
             return SpawnFailed(int(words[0]), words[1])
         if verb == "exited":
             key = int(words[0])
-            pid, exit_code = map(int, words[1].split())
+            pid, exit_code, dumped = map(int, words[1].split())
             self._alive.pop(key, None)
-            return Exited(key, pid, exit_code)
+            return Exited(key, pid, exit_code, bool(dumped))
         if verb == "unheard":
             return Unheard(int(words[0]), int(words[1]))
         if verb == "emptied":

@@ -45,14 +45,16 @@ HOW: Mapping[Outcome, str] = {
 def of_closed(node: Node, closed: Round) -> Verdict:
     """The verdict for this node once the rendezvous is closed. A node that finished keeps its 0."""
     outcome = closed.outcome or Outcome.FAILED
-    cause = closed.ended.failure if closed.ended and outcome is Outcome.FAILED else None
+    ended = closed.ended
+    cause = ended.failure if ended and outcome is Outcome.FAILED else None
+    ending = ended if ended and (cause is not None or ended.round == closed.number) else None
     if node.finished:
-        ending = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
-        return Verdict(OK, f"this node's workers all finished{ending}: {closed.because}", outcome, cause)
+        but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
+        return Verdict(OK, f"this node's workers all finished{but}: {closed.because}", outcome, cause, ending)
     if outcome is Outcome.SUCCEEDED:
         return Verdict(OK, f"a spare that was not needed; the job succeeded: {closed.because}", outcome)
     status = NO_RESTART if cause is not None and cause.final else STATUS[outcome]
-    return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause)
+    return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause, ending)
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..rendezvous.records import Member, Round, WorkerFailure
+from ..rendezvous.records import Member, Round, Sign, WorkerFailure
 from . import policy
 from .environment import ready_file, worker_argv, worker_environment
 from .errors import AgentError, UsageError
 from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from .evidence import OomWatch, core_note, is_kill, oom_note, stands_still
 from .facts import Emptied, Exited, Fact, SpawnFailed, Started, Unheard
 from .facts import NurseryLost as SupervisorLost
 from .failures import ErrorReport, failure_of
@@ -25,6 +26,8 @@ from .supervisor import Launch, Supervisor
 
 CANNOT_START = 127
 """Exit code given to a worker that could not be started at all; a shell's code for a command that it cannot run."""
+
+KILLED_BY = 9
 
 DRAIN_S = 5.0
 """How long the last lines of workers that are gone may take to reach console and files."""
@@ -51,6 +54,12 @@ class Workers:
         self._pids: dict[int, int] = {}
         self._born: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
+        self._oom = OomWatch()
+        self._began_s = self._died_s = 0.0
+        self._order = 0
+        self._stopped_by: dict[int, int] = {}
+        """Last signal sent, by local rank."""
+        self._standing: set[int] = set()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -80,6 +89,10 @@ class Workers:
         self._pids = {}
         self._born = {}
         self.reports = {}
+        self._order, self._began_s = 0, time.monotonic()
+        self._stopped_by.clear()
+        self._standing.clear()
+        self._oom.begin()
         try:
             cwd = _working_directory()
             launches = list(self._launches(round, member, restart_count, cwd))
@@ -123,8 +136,9 @@ class Workers:
         elif isinstance(fact, SpawnFailed):
             yield StartFailed(self._failure(fact.key, 0, CANNOT_START, fact.reason))
         elif isinstance(fact, Exited):
+            end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
-            yield WorkerExited(fact.key, self._failure(fact.key, fact.pid, fact.exit_code) if failed else None)
+            yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
         elif isinstance(fact, Unheard):
             yield SignalUnheard(fact.key, fact.signum)
         elif isinstance(fact, Emptied):
@@ -134,18 +148,64 @@ class Workers:
             self._drain()
             yield NurseryLost(fact.reason)
 
-    def _failure(self, local_rank: int, pid: int, exit_code: int, message: str = "") -> WorkerFailure:
+    def signal(self, signum: int) -> None:
+        """Ask every worker, and all it started, to stop; remembers which of them stood still."""
+        for local_rank in self.supervisor.alive():
+            self._stopped_by[local_rank] = signum
+            if stands_still(self._pids[local_rank]):
+                self._standing.add(local_rank)
+        self.supervisor.signal(signum)
+
+    def kill(self) -> None:
+        """SIGKILL to every worker and all it started."""
+        self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+        self.supervisor.kill()
+
+    def _failure(
+        self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
+    ) -> WorkerFailure:
         rank = self._member.rank_offset + local_rank if self._member else local_rank
-        path = self.round_logs.error_files.get(local_rank, "") if self.round_logs and not message else ""
-        failure, report = failure_of(self._name, self._host, rank, local_rank, pid, exit_code, path)
+        logs = self.round_logs if not message and exit_code else None
+        path = logs.error_files.get(local_rank, "") if logs else ""
+        stopped_by = self._stopped_by.get(local_rank, 0)
+        failure, report = failure_of(
+            self._name,
+            self._host,
+            rank,
+            local_rank,
+            pid,
+            exit_code,
+            path,
+            logs.last_words(local_rank) if logs else None,
+            stopped_by=stopped_by,
+            standing=local_rank in self._standing,
+        )
+        now = time.monotonic()
+        self._died_s = self._died_s if self._order else now
+        self._order += 1
+        note = self._note(pid, exit_code, stopped_by, dumped)
         failure = replace(
             failure,
+            order=self._order,
+            after_s=now - self._died_s,
+            note=note,
             message=message or failure.message,
-            startup=self._in_startup(local_rank, path),
+            startup=self._in_startup(local_rank, path) if exit_code else False,
             final=policy.forbids_restart(self._spec.restarts, exit_code),
         )
+        if message:
+            failure = replace(failure, sign=Sign.OWN, sign_because="could not be started")
+        elif note and is_kill(exit_code):
+            failure = replace(failure, sign_because=f"was killed; {note}")
         self.reports[failure] = report
         return failure
+
+    def _note(self, pid: int, exit_code: int, stopped_by: int, dumped: bool) -> str:
+        if dumped:
+            return core_note()
+        if is_kill(exit_code) and stopped_by != KILLED_BY:
+            return oom_note(pid, self._oom.kills(), self._began_s)
+        return ""
 
     def _in_startup(self, local_rank: int, error_file: str) -> bool:
         born = self._born.get(local_rank)

@@ -222,6 +222,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         restart_backoff=flags["restart_backoff"],
         no_restart_codes=flags["no_restart_codes"],
         startup_window=flags["startup_window"],
+        charge=flags["charge"],
         monitor_interval=flags["monitor_interval"],
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],

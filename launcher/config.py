@@ -23,6 +23,8 @@ from .modes import choose_rendezvous
 LONGEST_RUN_ID = 200
 """Characters of a run id: it becomes part of a directory's name, and names are limited to 255 bytes."""
 
+CHARGES = ("cause", "local")
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
@@ -48,6 +50,8 @@ class LaunchConfig:
     """This node alone, whatever the rendezvous fields say."""
     max_restarts: int = 3
     """Failures of its own workers that this node may answer with a restart."""
+    charge: str = "cause"
+    """Which of them: "cause", those that its workers caused; "local", all of its workers, as torchrun counts."""
     restart_window: float = 0.0
     """Only the failures of the last so long count against `max_restarts`; 0: of the whole job."""
     restart_backoff: str | float | Sequence[float] = 0.0
@@ -144,6 +148,7 @@ def plan(
         count_workers=partial(count_local_workers, config.nproc_per_node, base_env),
         role=config.role,
         restarts=_policy(config),
+        charge=config.charge,
         grace_s=_time_or_env(config.shutdown_timeout, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", env, 30.0),
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
@@ -176,6 +181,8 @@ def _check_numbers(config: LaunchConfig) -> None:
     if config.max_nodes < least:
         raise UsageError(f"max_nodes is {config.max_nodes}, less than min_nodes ({least}); give 1 <= min <= max")
     values.seconds("monitor_interval", config.monitor_interval)
+    if config.charge not in CHARGES:
+        raise UsageError(f"charge is {config.charge!r}; give 'cause' or 'local'")
     if config.start_method != "spawn":
         raise UsageError(
             f"start_method is {config.start_method!r}, but each worker is a new interpreter; leave it at 'spawn'"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ..agent.errors import AgentError, UsageError, WorkersFailed
 from ..agent.failures import summary, write_agent_error, write_error_file
 from ..agent.report import Report
+from .summary import failed_ones, verdict_lines, write_summary
 
 PROGRAM = "elastic-agent"
 
@@ -31,13 +32,12 @@ class Console:
         """The failure summary where workers failed, the agent's own error file, and the last line."""
         cause = report.verdict.cause
         if isinstance(error, WorkersFailed) and cause is not None:
-            told = [(failure, report.reports.get(failure)) for failure in report.failures]
-            root = (cause, report.reports.get(cause))
-            self._write(summary(title, root, told))
+            self._write(summary(title, cause, failed_ones(report)) + verdict_lines(report))
             if self._error_file:
-                self._complain(write_error_file(self._error_file, *root))
+                self._complain(write_error_file(self._error_file, cause, report.said_by(cause)))
         elif error is not None:
             self._record(error)
+        self._complain(write_summary(report, self.name, os.environ))
         self._write(f"{PROGRAM}: exit {report.verdict.exit_code}: {report.verdict.because}")
 
     def fail(self, error: AgentError) -> None:

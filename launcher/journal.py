@@ -107,4 +107,12 @@ def _places(members: tuple[Member, ...]) -> list[dict[str, object]]:
 def _ending(ended: Ending | None) -> dict[str, object] | None:
     if ended is None:
         return None
-    return {"round": ended.round, "kind": ended.kind.value, "because": ended.because, "charged": ended.charged}
+    line: dict[str, object] = {
+        "round": ended.round,
+        "kind": ended.kind.value,
+        "because": ended.because,
+        "charged": ended.charged,
+    }
+    if ended.failure is not None:
+        line |= {"rank": ended.failure.rank, "judged": ended.role.value}
+    return line

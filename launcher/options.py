@@ -193,6 +193,16 @@ FLAGS: tuple[Flag, ...] = (
         ours=True,
     ),
     Flag(
+        "charge",
+        _STOP,
+        "Which failures cost a restart: those that this node's workers caused (cause), or all of theirs, as torchrun "
+        "counts (local). (cause)",
+        partial(_one_of, choices=("cause", "local")),
+        "cause",
+        "WHICH",
+        ours=True,
+    ),
+    Flag(
         "shutdown-timeout",
         _STOP,
         "Seconds between a worker's first stop signal and SIGKILL. (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",

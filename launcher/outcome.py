@@ -38,7 +38,7 @@ def error_of(report: Report, node: str) -> AgentError | None:
         return StoppedBySignal(verdict.because, signum=verdict.exit_code - verdicts.SIGNALLED, node=node)
     if verdict.exit_code in _BY_STATUS:
         return _BY_STATUS[verdict.exit_code](verdict.because, node=node)
-    said = report.reports.get(verdict.cause) if verdict.cause else None
+    said = report.said_by(verdict.cause) if verdict.cause else None
     traceback = said.traceback if said else ""
     kind = RestartForbidden if verdict.exit_code == verdicts.NO_RESTART else WorkersFailed
     return kind(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)

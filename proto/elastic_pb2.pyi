@@ -42,6 +42,24 @@ class EndKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE: _ClassVar[EndKind]
     DEPARTURE: _ClassVar[EndKind]
     ARRIVAL: _ClassVar[EndKind]
+
+class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SIGN_UNSPECIFIED: _ClassVar[Sign]
+    UNCLEAR: _ClassVar[Sign]
+    OWN: _ClassVar[Sign]
+    PEER: _ClassVar[Sign]
+    TIMEOUT: _ClassVar[Sign]
+    STOPPED: _ClassVar[Sign]
+    STANDING: _ClassVar[Sign]
+    LEFT: _ClassVar[Sign]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    CAUSE: _ClassVar[Role]
+    COLLATERAL: _ClassVar[Role]
+    UNDECIDED: _ClassVar[Role]
 NODE_STATE_UNSPECIFIED: NodeState
 WAITING: NodeState
 WORKING: NodeState
@@ -67,9 +85,21 @@ END_KIND_UNSPECIFIED: EndKind
 FAILURE: EndKind
 DEPARTURE: EndKind
 ARRIVAL: EndKind
+SIGN_UNSPECIFIED: Sign
+UNCLEAR: Sign
+OWN: Sign
+PEER: Sign
+TIMEOUT: Sign
+STOPPED: Sign
+STANDING: Sign
+LEFT: Sign
+ROLE_UNSPECIFIED: Role
+CAUSE: Role
+COLLATERAL: Role
+UNDECIDED: Role
 
 class WorkerFailure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at", "startup", "final")
+    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at", "startup", "final", "order", "after_s", "stopped_by", "sign", "sign_because", "suspects", "said", "note")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +111,14 @@ class WorkerFailure(_message.Message):
     AT_FIELD_NUMBER: _ClassVar[int]
     STARTUP_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
+    SIGN_FIELD_NUMBER: _ClassVar[int]
+    SIGN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -92,10 +130,28 @@ class WorkerFailure(_message.Message):
     at: str
     startup: bool
     final: bool
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ..., startup: bool = ..., final: bool = ...) -> None: ...
+    order: int
+    after_s: float
+    stopped_by: int
+    sign: Sign
+    sign_because: str
+    suspects: _containers.RepeatedScalarFieldContainer[int]
+    said: str
+    note: str
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ..., startup: bool = ..., final: bool = ..., order: _Optional[int] = ..., after_s: _Optional[float] = ..., stopped_by: _Optional[int] = ..., sign: _Optional[_Union[Sign, str]] = ..., sign_because: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., said: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+
+class Judged(_message.Message):
+    __slots__ = ("death", "role", "because")
+    DEATH_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    death: WorkerFailure
+    role: Role
+    because: str
+    def __init__(self, death: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., role: _Optional[_Union[Role, str]] = ..., because: _Optional[str] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "wish", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "magic")
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "wish", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "told", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +169,9 @@ class NodeRecord(_message.Message):
     BECAUSE_FIELD_NUMBER: _ClassVar[int]
     MIN_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
+    CHARGE_LOCAL_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
@@ -131,8 +190,11 @@ class NodeRecord(_message.Message):
     because: str
     min_nodes: int
     max_nodes: int
+    deaths: _containers.RepeatedCompositeFieldContainer[WorkerFailure]
+    charge_local: bool
+    told: bool
     magic: int
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., wish: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., wish: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., told: bool = ..., magic: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")
@@ -153,21 +215,25 @@ class Member(_message.Message):
     def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ...) -> None: ...
 
 class Ending(_message.Message):
-    __slots__ = ("round", "kind", "because", "charged", "failure")
+    __slots__ = ("round", "kind", "because", "charged", "failure", "role", "judged")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BECAUSE_FIELD_NUMBER: _ClassVar[int]
     CHARGED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_FIELD_NUMBER: _ClassVar[int]
     round: int
     kind: EndKind
     because: str
     charged: str
     failure: WorkerFailure
-    def __init__(self, round: _Optional[int] = ..., kind: _Optional[_Union[EndKind, str]] = ..., because: _Optional[str] = ..., charged: _Optional[str] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ...) -> None: ...
+    role: Role
+    judged: _containers.RepeatedCompositeFieldContainer[Judged]
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[_Union[EndKind, str]] = ..., because: _Optional[str] = ..., charged: _Optional[str] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., role: _Optional[_Union[Role, str]] = ..., judged: _Optional[_Iterable[_Union[Judged, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "magic")
+    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +247,7 @@ class Round(_message.Message):
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     FINISHING_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     record: int
@@ -195,8 +262,9 @@ class Round(_message.Message):
     restarts: int
     finishing: bool
     outcome: Outcome
+    hold: bool
     magic: int
-    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., magic: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
     __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "magic")

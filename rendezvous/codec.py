@@ -10,52 +10,29 @@ Imports protobuf; a single-machine agent does without, as `memory.py` does not a
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
-
 from ..proto import elastic_pb2 as wire
-from .records import Ending, EndKind, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, WorkerFailure
+from . import fields
+from .causes import TOLD_MAX
+from .ending_codec import ending_in, ending_out, failure_in, failure_out
+from .fields import bounded, check_head, checked, codes, cut, known, parse, utf8
+from .records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 
-PROTOCOL_VERSION = 1
-MAX_NODE_BYTES = 64 * 1024
-"""A node's record is some 300 bytes plus two texts of `MAX_TEXT_CHARS`; a coordinator reads thousands of them."""
+MAX_NODE_BYTES = 256 * 1024
+"""A node's record is some 300 bytes, plus, where workers failed, at most `causes.TOLD_MAX` ends with their texts."""
 MAX_ROUND_BYTES = 1024 * 1024
-"""A member takes some 150 bytes, so 1 MiB holds about 7,000 nodes; TCPStore's own limit is 8 MiB."""
-MAX_TEXT_CHARS = 4096
-"""Texts for people (`because`, a failure's `message`) are cut here when written, never refused."""
-MAX_NUMBER = 2**53
-"""No count reaches it; above, a number is taken for garbage."""
-
+"""A member takes some 150 bytes, so 1 MiB holds about 6,000 nodes beside `ending_codec.MAX_JUDGED` ends of workers;
+TCPStore's own limit is 8 MiB."""
 NODE_MAGIC = 0x316E4145
 ROUND_MAGIC = 0x31724145
 
 
-class ForeignBytes(ValueError):
-    """These bytes are not a record of ours. One line: which record was expected and what was found."""
-
-
-class OtherProtocol(ForeignBytes):
-    """These bytes are a record of ours in another protocol version. One line that names both."""
-
-
-E = TypeVar("E", bound=Enum)
-
-
-def _codes(members: type[E]) -> dict[E, int]:
-    return {member: code for code, member in enumerate(members, start=1)}
-
-
 # Order of definition is the numbering of elastic.proto; tests/test_codec.py compares the names one by one.
-STATE_CODES = _codes(NodeState)
-PHASE_CODES = _codes(RoundPhase)
-OUTCOME_CODES = _codes(Outcome)
-END_CODES = _codes(EndKind)
+STATE_CODES = codes(NodeState)
+PHASE_CODES = codes(RoundPhase)
+OUTCOME_CODES = codes(Outcome)
 _STATES = {code: state for state, code in STATE_CODES.items()}
 _PHASES = {code: phase for phase, code in PHASE_CODES.items()}
 OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
-_END_KINDS = {code: kind for kind, code in END_CODES.items()}
 
 
 def encode_node(record: NodeRecord) -> bytes:
@@ -65,7 +42,7 @@ def encode_node(record: NodeRecord) -> bytes:
     """
     message = wire.NodeRecord(
         magic=NODE_MAGIC,
-        version=PROTOCOL_VERSION,
+        version=fields.PROTOCOL_VERSION,
         node=utf8(record.node),
         name=utf8(record.name),
         seq=checked("seq", record.seq),
@@ -79,13 +56,16 @@ def encode_node(record: NodeRecord) -> bytes:
         because=cut(record.because),
         min_nodes=checked("min_nodes", record.min_nodes),
         max_nodes=checked("max_nodes", record.max_nodes),
+        deaths=[failure_out(death) for death in record.deaths[:TOLD_MAX]],
+        charge_local=record.charge_local,
+        told=record.told,
     )
     # The enum fields are typed by name in the stubs; what is stored is this number.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
     if record.wish is not None:
         message.wish = checked("wish", record.wish)
     if record.failure is not None:
-        message.failure.CopyFrom(_failure_out(record.failure))
+        message.failure.CopyFrom(failure_out(record.failure))
     return bounded("node record", message.SerializeToString(), MAX_NODE_BYTES)
 
 
@@ -106,11 +86,14 @@ def decode_node(data: bytes) -> NodeRecord:
         port=checked("port", message.port, limit=65535),
         wish=checked("wish", message.wish) if message.HasField("wish") else None,
         restarts_left=checked("restarts_left", message.restarts_left),
-        failure=_failure_in(message.failure) if message.HasField("failure") else None,
+        failure=failure_in(message.failure) if message.HasField("failure") else None,
         finished=message.finished,
         because=message.because,
         min_nodes=checked("min_nodes", message.min_nodes),
         max_nodes=checked("max_nodes", message.max_nodes),
+        deaths=tuple(failure_in(death) for death in message.deaths[:TOLD_MAX]),
+        charge_local=message.charge_local,
+        told=message.told,
     )
 
 
@@ -121,7 +104,7 @@ def encode_round(record: Round) -> bytes:
     """
     message = wire.Round(
         magic=ROUND_MAGIC,
-        version=PROTOCOL_VERSION,
+        version=fields.PROTOCOL_VERSION,
         record=checked("version", record.version),
         epoch=checked("epoch", record.epoch),
         number=checked("number", record.number),
@@ -131,10 +114,11 @@ def encode_round(record: Round) -> bytes:
         master_port=checked("master_port", record.master_port, limit=65535),
         restarts=checked("restarts", record.restarts),
         finishing=record.finishing,
+        hold=record.hold,
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
-        message.ended.CopyFrom(_ending_out(record.ended))
+        message.ended.CopyFrom(ending_out(record.ended))
     if record.outcome is not None:
         message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
@@ -154,9 +138,10 @@ def decode_round(data: bytes) -> Round:
         members=tuple(_member_in(member) for member in message.members),
         master_addr=message.master_addr,
         master_port=checked("master_port", message.master_port, limit=65535),
-        ended=_ending_in(message.ended) if message.HasField("ended") else None,
+        ended=ending_in(message.ended) if message.HasField("ended") else None,
         restarts=checked("restarts", message.restarts),
         finishing=message.finishing,
+        hold=message.hold,
         outcome=known("outcome", OUTCOMES, message.outcome) if message.outcome else None,
     )
 
@@ -183,108 +168,3 @@ def _member_in(message: wire.Member) -> Member:
         role=message.role,
         role_offset=checked("role_offset", message.role_offset),
     )
-
-
-def _ending_out(ending: Ending) -> wire.Ending:
-    message = wire.Ending(
-        round=checked("ended.round", ending.round), because=cut(ending.because), charged=utf8(ending.charged)
-    )
-    message.kind = END_CODES[ending.kind]  # type: ignore[assignment]
-    if ending.failure is not None:
-        message.failure.CopyFrom(_failure_out(ending.failure))
-    return message
-
-
-def _ending_in(message: wire.Ending) -> Ending:
-    return Ending(
-        round=checked("ended.round", message.round),
-        kind=known("ended.kind", _END_KINDS, message.kind),
-        because=message.because,
-        charged=message.charged,
-        failure=_failure_in(message.failure) if message.HasField("failure") else None,
-    )
-
-
-def _failure_out(failure: WorkerFailure) -> wire.WorkerFailure:
-    return wire.WorkerFailure(
-        node=utf8(failure.node),
-        host=utf8(failure.host),
-        rank=checked("rank", failure.rank, least=-1),
-        local_rank=checked("local_rank", failure.local_rank, least=-1),
-        pid=checked("pid", failure.pid),
-        exit_code=checked("exit_code", failure.exit_code, least=-MAX_NUMBER),
-        message=cut(failure.message),
-        error_file=utf8(failure.error_file),
-        at=utf8(failure.at),
-        startup=failure.startup,
-        final=failure.final,
-    )
-
-
-def _failure_in(message: wire.WorkerFailure) -> WorkerFailure:
-    return WorkerFailure(
-        node=message.node,
-        host=message.host,
-        rank=checked("rank", message.rank, least=-1),
-        local_rank=checked("local_rank", message.local_rank, least=-1),
-        pid=checked("pid", message.pid),
-        exit_code=checked("exit_code", message.exit_code, least=-MAX_NUMBER),
-        message=message.message,
-        error_file=message.error_file,
-        at=message.at,
-        startup=message.startup,
-        final=message.final,
-    )
-
-
-def parse(what: str, message: Message, data: bytes, limit: int) -> None:
-    """Fill `message` from these bytes. Raises ForeignBytes if they do not parse, or are more than `limit`."""
-    bounded(what, data, limit)
-    try:
-        message.ParseFromString(data)
-    except (DecodeError, ValueError) as why:  # ValueError: the pure-Python runtime on text that is not UTF-8
-        raise ForeignBytes(f"not a {what}: {len(data)} bytes that do not parse ({str(why)[:80]!r})") from None
-
-
-def check_head(what: str, magic: int, wanted: int, version: int) -> None:
-    """Raises ForeignBytes unless the mark is the wanted one, and OtherProtocol unless the version is ours."""
-    if magic != wanted:
-        raise ForeignBytes(f"not a {what}: its mark is {magic:#x}, not {wanted:#x} (cut short, or somebody else's)")
-    if version != PROTOCOL_VERSION:
-        raise OtherProtocol(
-            f"a {what} of protocol version {version}, and this agent speaks {PROTOCOL_VERSION}: "
-            "run the same elastic-agent on every node"
-        )
-
-
-def bounded(what: str, data: bytes, limit: int) -> bytes:
-    """The data itself. Raises ForeignBytes if it is longer than `limit` bytes."""
-    if len(data) > limit:
-        raise ForeignBytes(f"not a {what}: {len(data)} bytes, and the limit is {limit}")
-    return data
-
-
-def checked(field: str, value: int, least: int = 0, limit: int = MAX_NUMBER) -> int:
-    """The value itself. Raises ForeignBytes, naming the field, if it is out of range."""
-    if not least <= value <= limit:
-        raise ForeignBytes(f"field {field} is {value}, outside {least}..{limit}")
-    return value
-
-
-def known(field: str, table: dict[int, E], code: int) -> E:
-    """What `code` names. Raises ForeignBytes, naming the field, if it names nothing."""
-    member = table.get(code)
-    if member is None:
-        raise ForeignBytes(f"field {field} is {code}, which names nothing in protocol version {PROTOCOL_VERSION}")
-    return member
-
-
-def utf8(text: str) -> str:
-    """The text as protobuf takes it."""
-    # Host names and messages may hold undecodable bytes (lone surrogates), which protobuf refuses.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def cut(text: str) -> str:
-    """A text for people, no longer than `MAX_TEXT_CHARS`."""
-    return utf8(text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…")

@@ -20,6 +20,7 @@ from functools import partial
 
 from . import codec, jobs
 from .connection import CallGuard, Connection
+from .fields import ForeignBytes
 from .listener import Listener
 from .records import JobSpec, NodeRecord, Round
 from .store import Store, StoreError, StoreForeign
@@ -162,7 +163,7 @@ class Driver:
             after, value = found
             try:
                 self._listener.round_seen(codec.decode_round(value))
-            except codec.ForeignBytes as error:
+            except ForeignBytes as error:
                 # The coordinator never says it again, so who ignored it would wait for ever.
                 raise StoreForeign(
                     f"the store's key round/{after} holds no announcement of ours: {error}; "
@@ -183,7 +184,7 @@ class Driver:
     def _take_in(self, node: str, value: bytes) -> None:
         try:
             record = codec.decode_node(value)
-        except codec.ForeignBytes as error:
+        except ForeignBytes as error:
             self._listener.strange_bytes(
                 f"the record of node {node[:80]!r} in the store is not ours and is ignored: {error}"
             )

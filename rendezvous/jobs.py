@@ -9,13 +9,13 @@ import time
 from dataclasses import replace
 
 from ..proto import elastic_pb2 as wire
-from . import codec
-from .codec import ForeignBytes, OtherProtocol
+from . import codec, fields
+from .fields import ForeignBytes, OtherProtocol
 from .records import JobRecord, JobSpec, Outcome
 from .store import OtherJob, OtherVersion, Store, StoreForeign
 
 MAX_JOB_BYTES = 32 * 1024
-"""A record is some 200 bytes and the command's text, which is cut at `codec.MAX_TEXT_CHARS`."""
+"""A record is some 200 bytes and the command's text, which is cut at `fields.MAX_TEXT_CHARS`."""
 SHOWN_CHARS = 300
 """How much of a command a refusal shows."""
 
@@ -51,39 +51,39 @@ def encode_job(record: JobRecord) -> bytes:
     """The record as bytes. A long command is cut. Raises ForeignBytes if it would not decode."""
     message = wire.JobRecord(
         magic=JOB_MAGIC,
-        version=codec.PROTOCOL_VERSION,
+        version=fields.PROTOCOL_VERSION,
         spec_hash=record.spec_hash,
-        command=codec.cut(record.command),
-        min_nodes=codec.checked("min_nodes", record.min_nodes),
-        max_nodes=codec.checked("max_nodes", record.max_nodes),
-        nproc=codec.utf8(record.nproc),
-        node=codec.utf8(record.node),
-        name=codec.utf8(record.name),
-        at=codec.utf8(record.at),
-        incarnation=codec.checked("incarnation", record.incarnation, least=1),
+        command=fields.cut(record.command),
+        min_nodes=fields.checked("min_nodes", record.min_nodes),
+        max_nodes=fields.checked("max_nodes", record.max_nodes),
+        nproc=fields.utf8(record.nproc),
+        node=fields.utf8(record.node),
+        name=fields.utf8(record.name),
+        at=fields.utf8(record.at),
+        incarnation=fields.checked("incarnation", record.incarnation, least=1),
     )
     if record.outcome is not None:
         message.outcome = codec.OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
-    return codec.bounded("job record", message.SerializeToString(), MAX_JOB_BYTES)
+    return fields.bounded("job record", message.SerializeToString(), MAX_JOB_BYTES)
 
 
 def decode_job(data: bytes) -> JobRecord:
     """The record in these bytes. Raises OtherProtocol if it is of another protocol version, ForeignBytes for anything
     else that is none."""
     message = wire.JobRecord()
-    codec.parse("job record", message, data, MAX_JOB_BYTES)
-    codec.check_head("job record", message.magic, JOB_MAGIC, message.version)
+    fields.parse("job record", message, data, MAX_JOB_BYTES)
+    fields.check_head("job record", message.magic, JOB_MAGIC, message.version)
     return JobRecord(
         spec_hash=message.spec_hash,
         command=message.command,
-        min_nodes=codec.checked("min_nodes", message.min_nodes),
-        max_nodes=codec.checked("max_nodes", message.max_nodes),
+        min_nodes=fields.checked("min_nodes", message.min_nodes),
+        max_nodes=fields.checked("max_nodes", message.max_nodes),
         nproc=message.nproc,
         node=message.node,
         name=message.name,
         at=message.at,
-        incarnation=codec.checked("incarnation", message.incarnation, least=1),
-        outcome=codec.known("outcome", codec.OUTCOMES, message.outcome) if message.outcome else None,
+        incarnation=fields.checked("incarnation", message.incarnation, least=1),
+        outcome=fields.known("outcome", codec.OUTCOMES, message.outcome) if message.outcome else None,
     )
 
 

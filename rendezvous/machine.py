@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import explain, leases, patience, ranks
-from .endings import beyond_restart, settle
+from . import causes, endings, explain, leases, patience, ranks
 from .events import Announce, BeatsSeen, DeadlineReached, Effect, Event, NodeSeen, ReadBeats, Retire, WakeAt
 from .records import Ending, EndKind, NodeState, Outcome, RoundPhase
 from .state import Rendezvous, Rules, Seen
@@ -91,7 +90,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         effects.append(ReadBeats(leases.watched(state, rules)))
         state = replace(state, reading=True)
         reading_at = None
-    deadlines = [when for when in (reading_at, patience.deadline(state, rules)) if when is not None and when > now]
+    waits = (reading_at, patience.deadline(state, rules), endings.evidence_until(state))
+    deadlines = [when for when in waits if when is not None and when > now]
     if deadlines:
         effects.append(WakeAt(min(deadlines)))
     if state.phase is CLOSED and _deserted(state, rules):
@@ -116,7 +116,7 @@ def _note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> 
         count=old.count if old else -1,
         placed=old.placed if old else 0,
     )
-    known = replace(state, nodes={**state.nodes, record.node: new})
+    known = endings.heard(replace(state, nodes={**state.nodes, record.node: new}), record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
     return known
@@ -190,13 +190,13 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 
 def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    state = settle(state)
+    state = endings.settle(state, now)
     ending = state.ended
     if ending is None:
         raise IllegalEvent(f"round {state.number} is over without an ending")
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
-    if (beyond := beyond_restart(state, rules)) is not None:
+    if (beyond := endings.beyond_restart(state, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
     if state.barrier_until is not None and now >= state.barrier_until:
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
@@ -282,12 +282,14 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         master_port=first.port,
         since=now,
         last_call_until=None,
+        deaths=(),
         because=because,
     )
 
 
 def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
     over = replace(state, phase=OVER, since=now, ended=ending, settled=False, because=ending.because)
+    over = replace(over, hold=ending.failure is not None and causes.looks_like_an_echo(ending.failure))
     return replace(over, unanswered=frozenset(member.node for member in state.members), departed="")
 
 

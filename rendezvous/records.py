@@ -70,6 +70,33 @@ class EndKind(Enum):
     ARRIVAL = "arrival"
 
 
+class Sign(Enum):
+    """What a worker's end says by itself; `signs.py` reads it."""
+
+    UNCLEAR = "unclear"
+    """Its own fault or another's: nothing tells."""
+    OWN = "own"
+    """It failed on its own: an exception, a crash, a kill from outside."""
+    PEER = "peer"
+    """It lost a peer, or the store that lives in one."""
+    TIMEOUT = "timeout"
+    """It waited for the others in vain."""
+    STOPPED = "stopped"
+    """Its own agent stopped it."""
+    STANDING = "standing"
+    """It stood still, stopped by a signal, when its agent came to stop it."""
+    LEFT = "left"
+    """It exited 0."""
+
+
+class Role(Enum):
+    """What an end was in the end of its round; `causes.py` judges it."""
+
+    CAUSE = "cause"
+    COLLATERAL = "collateral"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What all nodes of a job must have been asked for alike. What is a node's own is no part of it: how many workers,
@@ -129,11 +156,28 @@ class WorkerFailure:
     """It died in its start-up."""
     final: bool = False
     """Its node forbids a restart: it exited with a code that says so."""
+    order: int = 0
+    """Counts the ends of workers on that node, from 1 in each round, as its agent learnt of them."""
+    after_s: float = 0.0
+    """Seconds since the first of them, on that node's own clock."""
+    stopped_by: int = 0
+    """The last signal that its agent had sent it before it ended; 0 if none."""
+    sign: Sign = Sign.UNCLEAR
+    sign_because: str = ""
+    """The evidence for `sign`, in a few words."""
+    suspects: tuple[int, ...] = ()
+    """Global ranks that its error names as missing."""
+    said: str = ""
+    """Traceback of its error file, else the last lines of its stderr if they are kept; the end of it, at most
+    `ending_codec.MAX_SAID_BYTES`."""
+    note: str = ""
+    """What the machine adds: the kernel's OOM killer, a core dump. One sentence, never without evidence."""
 
     def __str__(self) -> str:
         died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
         when = " in its start-up" if self.startup else ""
         said = f": {self.message}" if self.message else ""
+        said += f" ({self.note})" if self.note else ""
         return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{when}{said}"
 
 
@@ -163,6 +207,12 @@ class NodeRecord:
     """What is left of this node's own budget."""
     failure: WorkerFailure | None = None
     """With BROKEN: what failed."""
+    deaths: tuple[WorkerFailure, ...] = ()
+    """How workers of `round` ended so far, in that order, `failure` among them; also those that were stopped."""
+    told: bool = False
+    """No worker of `round` lives here any more, and `deaths` tells of all: so while WAITING, and in a pause."""
+    charge_local: bool = False
+    """It counts each failure of its own workers, whoever caused it (--charge local)."""
     finished: bool = False
     """Its workers all exited 0, whatever came later."""
     because: str = ""
@@ -186,6 +236,15 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """One end of a worker and what it was in the end of its round."""
+
+    death: WorkerFailure
+    role: Role
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a round ended, settled when all its members have answered or are known dead."""
 
@@ -195,6 +254,11 @@ class Ending:
     charged: str = ""
     """Identity of the node that this ending costs one restart; empty for a change of membership."""
     failure: WorkerFailure | None = None
+    """The cause, or what comes nearest to one; the first failure seen until the ending is settled."""
+    role: Role = Role.UNDECIDED
+    """Whether `failure` is known to be the cause."""
+    judged: tuple[Judged, ...] = ()
+    """All ends of workers that the coordinator heard of, in the order in which it did, `failure` among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +282,9 @@ class Round:
     """Rounds ended by a failure so far, over the whole job."""
     finishing: bool = False
     """Some node has finished: the finalisation barrier runs."""
+    hold: bool = False
+    """With OVER: the failure seen looks like an echo. Members wait a moment before they stop their workers, so that the
+    cause can show itself."""
     outcome: Outcome | None = None
     """With CLOSED."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .records import Ending, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from .records import Ending, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, WorkerFailure
 
 WORKERS_MAY_LIVE = frozenset({NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING})
 """States of a node that may still have workers of an earlier round."""
@@ -97,6 +97,10 @@ class Rendezvous:
     ended: Ending | None = None
     settled: bool = True
     """Whether `ended` is final: every member has answered or is dead."""
+    deaths: tuple[WorkerFailure, ...] = ()
+    """How workers of this round ended, in the order in which we heard of it."""
+    hold: bool = False
+    """While OVER: as `Round.hold`."""
     restarts: int = 0
     outcome: Outcome | None = None
     beats_seen_at: float | None = None
@@ -114,6 +118,10 @@ class Rendezvous:
     def seen_members(self) -> Iterator[tuple[Member, Seen]]:
         for member in self.members:
             yield member, self.nodes[member.node]
+
+    def member(self, node: str) -> Member | None:
+        """Its place in the running round, or the one just over."""
+        return next((member for member in self.members if member.node == node), None)
 
     def candidates(self) -> list[Seen]:
         """Nodes ready to start, in order of arrival."""
@@ -147,5 +155,6 @@ class Rendezvous:
             ended=self.ended if self.settled or self.announced is None else self.announced.ended,
             restarts=self.restarts,
             finishing=self.finishing,
+            hold=self.hold and self.phase is RoundPhase.OVER,
             outcome=self.outcome,
         )

@@ -22,8 +22,8 @@ from typing import Any
 
 WORKER = str(Path(__file__).parent / "workers" / "obedient.py")
 OTHER_PROTOCOL = (
-    "from elastic_agent.rendezvous import codec\n"
-    "codec.PROTOCOL_VERSION = {}\n"
+    "from elastic_agent.rendezvous import fields\n"
+    "fields.PROTOCOL_VERSION = {}\n"
     "from elastic_agent.launcher.cli import entry\n"
     "entry()\n"
 )
@@ -350,7 +350,7 @@ class Cluster:
 
     def start(self, name: str, **changes: Any) -> Any:
         """Start an agent called `name`. Keywords: nnodes, max_restarts, nproc, conf (rdzv-conf), flags (command line),
-        barrier_s, grace_s, node_rank, policy (fields of LaunchConfig about restarts),
+        barrier_s, grace_s, node_rank, charge, redirects, policy (fields of LaunchConfig about restarts),
         args (the script's own), hosts (serve the store, as the first one does), protocol (c10d: the protocol version it
         claims to speak)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
@@ -372,6 +372,8 @@ class Cluster:
             ("--exit-barrier-timeout", "barrier_s"),
             ("--shutdown-timeout", "grace_s"),
             ("--node-rank", "node_rank"),
+            ("--charge", "charge"),
+            ("--redirects", "redirects"),
         ):
             if key in wanted:
                 flags += [flag, str(wanted[key])]
@@ -395,6 +397,7 @@ class Cluster:
             max_restarts=wanted["max_restarts"], rdzv_configs={"last_call_quiet": 0.5, **wanted["conf"]},
             log_dir=str(self.folder / f"logs-{name}"), shutdown_timeout=wanted.get("grace_s"),
             exit_barrier_timeout=wanted.get("barrier_s"), node_rank=wanted.get("node_rank"),
+            charge=wanted.get("charge", "cause"), redirects=wanted.get("redirects", 0),
             env={"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1"}, **wanted.get("policy", {}),
         )  # fmt: skip
         node = ThreadNode(name, None)

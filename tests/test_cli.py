@@ -61,6 +61,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("local-addr", "10.0.0.1", {"local_addr": "10.0.0.1"}),
     ("signals-to-handle", "SIGTERM,SIGUSR1", {"signals_to_handle": (15, 10)}),
     ("forward-signals", "USR1,SIGUSR2", {"forward_signals": (10, 12)}),
+    ("charge", "local", {"charge": "local"}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
     ("exit-barrier-timeout", "5", {"exit_barrier_timeout": 5.0}),
@@ -119,6 +120,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
     ourselves = {"--version"} | {
         f"--{spelling}"
         for name in (
+            "charge",
             "exit-barrier-timeout",
             "forward-signals",
             "no-restart-codes",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import codec
+from elastic_agent.rendezvous import codec, ending_codec, fields
 from elastic_agent.rendezvous.records import (
     Ending,
     EndKind,
@@ -25,7 +25,7 @@ from elastic_agent.rendezvous.records import (
 )
 
 texts = st.text(max_size=60)
-counts = st.integers(0, codec.MAX_NUMBER)
+counts = st.integers(0, fields.MAX_NUMBER)
 ports = st.integers(0, 65535)
 failures = st.builds(
     WorkerFailure,
@@ -116,7 +116,7 @@ def test_a_round_survives_the_round_trip(record: Round) -> None:
 def test_random_bytes_raise_foreign_bytes_and_nothing_else(data: bytes) -> None:
     """Whatever a stranger stores is refused in one line."""
     for decode in (codec.decode_node, codec.decode_round):
-        with pytest.raises(codec.ForeignBytes) as caught:
+        with pytest.raises(fields.ForeignBytes) as caught:
             decode(data)
         assert "\n" not in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_a_damaged_record_decodes_or_is_foreign(data: st.DataObject) -> None:
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
         decoded = codec.decode_round(bytes(whole))
-    except codec.ForeignBytes:
+    except fields.ForeignBytes:
         return
     assert isinstance(decoded, Round)
 
@@ -137,15 +137,15 @@ def test_a_damaged_record_decodes_or_is_foreign(data: st.DataObject) -> None:
 @pytest.mark.parametrize("cut", range(len(codec.encode_node(A_NODE))))
 def test_a_truncated_record_is_foreign(cut: int) -> None:
     """No prefix of a record passes for a record, wherever it is cut."""
-    with pytest.raises(codec.ForeignBytes):
+    with pytest.raises(fields.ForeignBytes):
         codec.decode_node(codec.encode_node(A_NODE)[:cut])
 
 
 def test_one_kind_of_record_does_not_pass_for_the_other() -> None:
     """A round is no node record and the other way round."""
-    with pytest.raises(codec.ForeignBytes):
+    with pytest.raises(fields.ForeignBytes):
         codec.decode_node(codec.encode_round(A_ROUND))
-    with pytest.raises(codec.ForeignBytes):
+    with pytest.raises(fields.ForeignBytes):
         codec.decode_round(codec.encode_node(A_NODE))
 
 
@@ -153,7 +153,7 @@ def test_another_protocol_version_is_refused_by_name() -> None:
     """Agents of two versions in one job are told so, instead of misreading each other."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
     message.version = 2
-    with pytest.raises(codec.ForeignBytes, match=r"protocol version 2.*speaks 1.*same elastic-agent"):
+    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*speaks 1.*same elastic-agent"):
         codec.decode_node(message.SerializeToString())
 
 
@@ -172,15 +172,15 @@ def test_a_number_out_of_range_is_foreign(field: str, value: int) -> None:
     """A field outside its range is refused and named."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
     setattr(message, field, value)
-    with pytest.raises(codec.ForeignBytes, match=f"field {field} is {value}"):
+    with pytest.raises(fields.ForeignBytes, match=f"field {field} is {value}"):
         codec.decode_node(message.SerializeToString())
 
 
 def test_too_large_a_record_is_refused_on_both_sides() -> None:
     """The bounds hold for the writer and for the reader."""
-    with pytest.raises(codec.ForeignBytes, match=str(codec.MAX_NODE_BYTES)):
+    with pytest.raises(fields.ForeignBytes, match=str(codec.MAX_NODE_BYTES)):
         codec.encode_node(replace(A_NODE, role="x" * codec.MAX_NODE_BYTES))
-    with pytest.raises(codec.ForeignBytes, match=str(codec.MAX_ROUND_BYTES)):
+    with pytest.raises(fields.ForeignBytes, match=str(codec.MAX_ROUND_BYTES)):
         codec.decode_round(codec.encode_round(A_ROUND) + b"\xfa\x01" * codec.MAX_ROUND_BYTES)
 
 
@@ -199,7 +199,7 @@ def test_long_texts_for_people_are_cut_and_never_refused() -> None:
     failure = WorkerFailure("n", "h", 0, 0, 1, 1, message="m" * 10**6)
     decoded = codec.decode_node(codec.encode_node(replace(A_NODE, because="b" * 10**6, failure=failure)))
     assert decoded.failure is not None
-    assert len(decoded.because) == len(decoded.failure.message) == codec.MAX_TEXT_CHARS
+    assert len(decoded.because) == len(decoded.failure.message) == fields.MAX_TEXT_CHARS
 
 
 def test_text_that_is_no_unicode_is_replaced() -> None:
@@ -213,7 +213,9 @@ def test_text_that_is_no_unicode_is_replaced() -> None:
         (codec.STATE_CODES, wire.NodeState),
         (codec.PHASE_CODES, wire.RoundPhase),
         (codec.OUTCOME_CODES, wire.Outcome),
-        (codec.END_CODES, wire.EndKind),
+        (ending_codec.END_CODES, wire.EndKind),
+        (ending_codec.SIGN_CODES, wire.Sign),
+        (ending_codec.ROLE_CODES, wire.Role),
     ],
 )
 def test_numbers_of_names_are_those_of_the_schema(codes: dict[NodeState, int], enum: type[wire.NodeState]) -> None:

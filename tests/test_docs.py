@@ -25,6 +25,9 @@ workers are stopped and restarted, their budgets untouched.
 
 Budgets are local and never synchronised.
 
+A failure that only follows from another node's failure is not charged: the node of the cause pays. `--charge local`
+counts as torchrun does.
+
 Membership changes (a node arrives, leaves, is replaced) never charge anybody.
 
 The budget is spent: the agent finishes, the rendezvous closes, workers of all other agents are stopped, everybody

@@ -61,6 +61,41 @@ def test_budgets_are_local_and_never_synchronised(cluster: Cluster) -> None:
     assert (a.wait(), b.wait()) == (0, 0)
 
 
+PEER_LOST = "gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+"""As gloo says it in a worker whose peer died."""
+
+
+def echo_then_cause(cluster: Cluster) -> list[Worker]:
+    """The worker of a fails because it lost its peer, and that of b, the peer, is seen to fail after it."""
+    world = cluster.desk.wait_world(2)
+    echo, cause = sorted(world, key=lambda worker: worker.node)
+    echo.order(f"raise {PEER_LOST}")
+    cluster.desk.wait(echo.gone.is_set, "the end of the worker that lost its peer")
+    cause.order("exit 3")
+    return world
+
+
+def test_a_failure_that_only_echoes_another_nodes_is_charged_there(cluster: Cluster) -> None:
+    """The echo is seen first, on a node without a restart; the node of the cause pays, and the job goes on."""
+    a = cluster.start("a", nnodes="2", max_restarts=0, redirects=2)
+    b = cluster.start("b", nnodes="2", max_restarts=1, redirects=2)
+    world = echo_then_cause(cluster)
+    again = cluster.desk.wait_world(2, after=world[0].round)
+    assert {worker.node: worker.restarts for worker in again} == {"a": 0, "b": 1}
+    finish(cluster)
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_a_node_that_counts_as_torchrun_does_pays_for_an_echo_too(cluster: Cluster) -> None:
+    """--charge local: the same, and the node of the echo has no restart to pay with, so the job ends."""
+    a = cluster.start("a", nnodes="2", max_restarts=0, redirects=2, charge="local")
+    b = cluster.start("b", nnodes="2", max_restarts=1, redirects=2)
+    echo_then_cause(cluster)
+    assert (a.wait(), b.wait()) == (1, 1)
+    assert "no restarts are left on" in b.text().splitlines()[-1]
+    assert "exit code 3" in b.text().splitlines()[-1]
+
+
 def test_membership_changes_never_charge_anybody(cluster: Cluster) -> None:
     """A node arrives, another leaves, another is replaced: everybody's budget is untouched, even where it is 0."""
     host = cluster.start("a", nnodes="1:2", max_restarts=0, conf=LEASE)

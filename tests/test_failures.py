@@ -137,7 +137,7 @@ def test_nothing_in_a_file_makes_it_raise(tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
     failure, report = dead(path)
-    summary("train.py", (failure, report)).encode()
+    summary("train.py", failure).encode()
     assert write_error_file(f"{path}.out", failure, report) == ""
     assert isinstance(json.loads(Path(f"{path}.out").read_text())["message"], (dict, str))
 
@@ -165,13 +165,14 @@ def test_summary_is_torchruns(
         monkeypatch.setattr("time.time", lambda: 1795164700.5)
         theirs[5] = ProcessFailure(3, 4242, -15, "none")
         ours.append(dead("", -15, rank=5))
-    assert summary("train.py", ours[0], ours[1:]) == ChildFailedError("train.py", theirs).format_msg()
+    block = summary("train.py", ours[0][0], [each for each, _ in ours[1:]])
+    assert block == ChildFailedError("train.py", theirs).format_msg()
 
 
 def test_summary_tells_the_root_once() -> None:
     """This node's failures usually contain the job's cause: it is not listed as another one."""
     root, other = dead(rank=3), dead(rank=4)
-    block = summary("train.py", root, [root, other])
+    block = summary("train.py", root[0], [root[0], other[0]])
     assert block.count("rank      : 3") == 1
     assert block.count("rank      : 4") == 1
 
@@ -179,7 +180,7 @@ def test_summary_tells_the_root_once() -> None:
 def test_summary_names_a_root_on_another_node() -> None:
     """All six fields, the other host's name, and the first line of what its worker said."""
     root = WorkerFailure("far/1", "far", 9, 1, 88, 1, "ValueError: boom", "/logs/error.json", "2026-11-20_08:49:50")
-    block = summary("train.py", (root, None), [dead("", -15)])
+    block = summary("train.py", root, [dead("", -15)[0]])
     cause = block.split("Root Cause (first observed failure):\n")[1].splitlines()
     assert cause[:-1] == [
         "[0]:",
@@ -195,7 +196,7 @@ def test_summary_names_a_root_on_another_node() -> None:
 def test_summary_says_what_is_wrong_with_an_error_file(path: Path) -> None:
     """A cut-off error file is named where its traceback would be."""
     path.write_text('{"mess')
-    assert f"  traceback : error file {path}: not JSON" in summary("train.py", dead(path))
+    assert f"  traceback : error file {path}: not JSON" in summary("train.py", dead(path)[0])
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -290,5 +291,5 @@ main()
     failure, report = failure_of("here/1", "here", 0, 0, worker.pid, exit_code, logs.error_files[0])
     assert (failure.exit_code, failure.message, report.trouble) == (1, "ValueError: boom", "")
     assert "in main" in report.traceback
-    assert "ValueError: boom\n" in summary("train.py", (failure, report))
+    assert "ValueError: boom\n" in summary("train.py", failure)
     assert failure.error_file == logs.error_files[0]

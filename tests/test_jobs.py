@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import codec, jobs
+from elastic_agent.rendezvous import fields, jobs
 from elastic_agent.rendezvous.memory import MemoryStore
 from elastic_agent.rendezvous.records import JobRecord, JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
 
 texts = st.text(max_size=60)
-counts = st.integers(0, codec.MAX_NUMBER)
+counts = st.integers(0, fields.MAX_NUMBER)
 records = st.builds(
     JobRecord,
     spec_hash=st.binary(max_size=32),
@@ -26,7 +26,7 @@ records = st.builds(
     node=texts,
     name=texts,
     at=texts,
-    incarnation=st.integers(1, codec.MAX_NUMBER),
+    incarnation=st.integers(1, fields.MAX_NUMBER),
     outcome=st.none() | st.sampled_from(Outcome),
 )
 
@@ -57,7 +57,7 @@ def test_a_job_record_survives_the_round_trip(record: JobRecord) -> None:
 @given(st.binary(max_size=400))
 def test_random_bytes_raise_foreign_bytes_and_nothing_else(data: bytes) -> None:
     """Whatever a stranger stores is refused in one line."""
-    with pytest.raises(codec.ForeignBytes) as caught:
+    with pytest.raises(fields.ForeignBytes) as caught:
         jobs.decode_job(data)
     assert "\n" not in str(caught.value)
 
@@ -65,7 +65,7 @@ def test_random_bytes_raise_foreign_bytes_and_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize("cut", range(0, len(jobs.encode_job(mine())), 3))
 def test_a_truncated_record_is_foreign(cut: int) -> None:
     """No prefix of a record passes for a record."""
-    with pytest.raises(codec.ForeignBytes):
+    with pytest.raises(fields.ForeignBytes):
         jobs.decode_job(jobs.encode_job(mine())[:cut])
 
 

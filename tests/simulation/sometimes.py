@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent import events
 from elastic_agent.agent.state import Node, Phase
-from elastic_agent.rendezvous.records import EndKind, NodeState, RoundPhase
+from elastic_agent.rendezvous.records import EndKind, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def moved(truth: Checkers, before: Rendezvous, after: Rendezvous) -> None:
     if before.phase is RoundPhase.RUNNING and before.finishing and failed:
         note("a failure while others had finished")
     if before.phase is RoundPhase.OVER:
-        broken = [seen for seen in after.nodes.values() if seen.record.state is NodeState.BROKEN]
+        broken = [s for s in after.nodes.values() if s.record.failure is not None and s.record.round == after.number]
         if len(broken) > 1:
             note("two nodes failed in one round")
     if after.phase is RoundPhase.CLOSED and any(n.state.phase is Phase.CONNECTING for n in truth.world.nodes.values()):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
-from elastic_agent.rendezvous.records import Member, Round, WorkerFailure
+from elastic_agent.rendezvous.records import Member, Round, Sign, WorkerFailure
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -185,4 +185,5 @@ class Nursery:
             self.node.tell(WorkersGone())
 
     def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
-        return WorkerFailure(self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message)
+        failure = WorkerFailure(self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message)
+        return replace(failure, stopped_by=15, sign=Sign.STOPPED) if self.stopped else failure

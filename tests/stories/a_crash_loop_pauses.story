@@ -22,7 +22,6 @@ worker b/0 fails 3
    10.1  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
    10.1  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
    10.1  a signal 15 to its workers
-   10.1  coordinator: round 1 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
    10.1  a joining: workers of round 1 are gone
    10.1  a joining: waiting for a place in a round
    10.1  coordinator: round 2 running [a:0 b:1], b charged: every place is taken
@@ -40,9 +39,9 @@ worker b/0 fails 3
    10.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  a stopping: round 2 is over: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  a signal 15 to its workers
-   10.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  a joining: workers of round 2 are gone
    10.2  a joining: waiting for a place in a round
+   10.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
 
 wait 5
 ----
@@ -65,7 +64,6 @@ worker b/0 fails 3
    75.3  coordinator: round 3 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 106) on b, exit code 3
    75.3  a stopping: round 3 is over: worker failed: rank 1 (local rank 0, pid 106) on b, exit code 3
    75.3  a signal 15 to its workers
-   75.3  coordinator: round 3 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 106) on b, exit code 3
    75.3  a joining: workers of round 3 are gone
    75.3  a joining: waiting for a place in a round
    75.3  coordinator: round 4 running [a:0 b:1], b charged: every place is taken
@@ -84,7 +82,6 @@ wait 1
    75.4  coordinator: round 4 over [a:0 b:1], b charged: b left: the agent was stopped by signal 15
    75.4  a stopping: round 4 is over: b left: the agent was stopped by signal 15
    75.4  a signal 15 to its workers
-   75.4  coordinator: round 4 over [a:0 b:1]: b left: the agent was stopped by signal 15
    75.4  b ending: the agent was stopped by signal 15
    75.4  b ended: the agent was stopped by signal 15
    75.4  b exits 143

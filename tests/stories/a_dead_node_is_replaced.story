@@ -20,7 +20,6 @@ wait 7
     5.0  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
     5.0  a stopping: round 1 is over: b was lost: not heard of for 5 s
     5.0  a signal 15 to its workers
-    5.0  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
     5.0  a joining: workers of round 1 are gone
     5.0  a joining: waiting for a place in a round
     5.0  coordinator: round 2 gathering []: 1 of at least 2 nodes are here: a

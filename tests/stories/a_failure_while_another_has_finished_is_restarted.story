@@ -24,7 +24,7 @@ wait 1
     0.2  b signal 15 to its workers
     0.2  b joining: workers of round 1 are gone
     0.2  b joining: waiting for a place in a round
-    0.2  coordinator: round 1 over finishing [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.2  coordinator: round 1 over finishing [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  coordinator: round 2 running finishing [b:0], b charged: 1 node here, enough for min_nodes 1
     0.2  b working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
     0.2  b starts ranks 0 to 0

@@ -27,7 +27,6 @@ wait 1
     5.2  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     5.2  a stopping: round 1 is over: b left: the agent was stopped by signal 15
     5.2  a signal 15 to its workers
-    5.2  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     5.2  b ending: the agent was stopped by signal 15
     5.2  b ended: the agent was stopped by signal 15
     5.2  b exits 143

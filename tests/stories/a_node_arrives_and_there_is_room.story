@@ -25,7 +25,6 @@ wait 3
     7.2  coordinator: round 1 over [a:0]: b, c arrived and there is room
     7.2  a stopping: round 1 is over: b, c arrived and there is room
     7.2  a signal 15 to its workers
-    7.2  coordinator: round 1 over [a:0]: b, c arrived and there is room
     7.2  a joining: workers of round 1 are gone
     7.2  a joining: waiting for a place in a round
     7.2  coordinator: round 2 running [a:0 b:1 c:2]: 3 nodes here, enough for min_nodes 1

@@ -20,7 +20,6 @@ wait 8
     5.0  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
     5.0  a stopping: round 1 is over: b was lost: not heard of for 5 s
     5.0  a signal 15 to its workers
-    5.0  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
     5.0  a joining: workers of round 1 are gone
     5.0  a joining: waiting for a place in a round
     5.0  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
@@ -38,7 +37,6 @@ wait 5
     8.2  coordinator: round 2 over [a:0]: b arrived and there is room
     8.2  a stopping: round 2 is over: b arrived and there is room
     8.2  a signal 15 to its workers
-    8.2  coordinator: round 2 over [a:0]: b arrived and there is room
     8.2  a joining: workers of round 2 are gone
     8.2  a joining: waiting for a place in a round
     8.2  coordinator: round 3 running [a:0 b:1]: every place is taken

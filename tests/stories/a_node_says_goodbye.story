@@ -22,7 +22,6 @@ wait 1
     0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a stopping: round 1 is over: b left: the agent was stopped by signal 15
     0.1  a signal 15 to its workers
-    0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  b ending: the agent was stopped by signal 15
     0.1  b ended: the agent was stopped by signal 15
     0.1  b exits 143

@@ -23,7 +23,6 @@ worker b/0 fails 3
     0.1  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.1  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.1  a signal 15 to its workers
-    0.1  coordinator: round 1 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.1  a joining: workers of round 1 are gone
     0.1  a joining: waiting for a place in a round
     0.1  coordinator: round 2 running [a:0 b:1], b charged: every place is taken
@@ -42,7 +41,6 @@ worker a/0 fails 4
     0.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
     0.2  b stopping: round 2 is over: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
     0.2  b signal 15 to its workers
-    0.2  coordinator: round 2 over [a:0 b:1], a charged: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4
     0.2  b joining: workers of round 2 are gone
     0.2  b joining: waiting for a place in a round
     0.2  coordinator: round 3 running [a:0 b:1], a charged: every place is taken

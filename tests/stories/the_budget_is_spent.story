@@ -22,7 +22,6 @@ worker b/1 fails 3
     0.2  coordinator: round 1 over [a:0 b:1-2]: worker failed: rank 2 (local rank 1, pid 103) on b, exit code 3
     0.2  a stopping: round 1 is over: worker failed: rank 2 (local rank 1, pid 103) on b, exit code 3
     0.2  a signal 15 to its workers
-    0.2  coordinator: round 1 over [a:0 b:1-2], b charged: worker failed: rank 2 (local rank 1, pid 103) on b, exit code 3
     0.2  b joining: workers of round 1 are gone
     0.2  b joining: waiting for a place in a round
     0.2  a joining: workers of round 1 are gone
@@ -41,14 +40,16 @@ worker b/0 fails 3
     0.3  coordinator: round 2 over [a:0 b:1-2], b charged: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3
     0.3  a stopping: round 2 is over: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3
     0.3  a signal 15 to its workers
-    0.3  coordinator: round 2 closed failed [], b charged: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
-    0.3  a stopping: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
-    0.3  b stopping: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
-    0.3  b ending: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
-    0.3  b ended: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
+    0.3  b joining: workers of round 2 are gone
+    0.3  b joining: waiting for a place in a round
+    0.3  a joining: workers of round 2 are gone
+    0.3  a joining: waiting for a place in a round
+    0.3  coordinator: round 2 closed failed [], b charged: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; probably: the first seen to fail; no restarts are left there
+    0.3  a ending: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; probably: the first seen to fail; no restarts are left there
+    0.3  b ending: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; probably: the first seen to fail; no restarts are left there
+    0.3  b ended: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; probably: the first seen to fail; no restarts are left there
     0.3  b exits 1
-    0.3  a ending: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
-    0.3  a ended: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; no restarts are left there
+    0.3  a ended: the job failed: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3; probably: the first seen to fail; no restarts are left there
     0.3  a exits 1
 
 wait 1

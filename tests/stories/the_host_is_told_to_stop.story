@@ -22,7 +22,6 @@ wait 1
     0.1  coordinator: round 1 over [a:0 b:1]: a left: the agent was stopped by signal 15
     0.1  b stopping: round 1 is over: a left: the agent was stopped by signal 15
     0.1  b signal 15 to its workers
-    0.1  coordinator: round 1 over [a:0 b:1]: a left: the agent was stopped by signal 15
     0.1  a ending: the agent was stopped by signal 15
     0.1  a ending: serving the store until the other nodes have ended; another signal ends that
     0.1  b joining: workers of round 1 are gone

@@ -29,7 +29,6 @@ wait 12
    19.6  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
    19.6  a stopping: round 1 is over: b was lost: not heard of for 5 s
    19.6  a signal 15 to its workers
-   19.6  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
    19.6  a joining: workers of round 1 are gone
    19.6  a joining: waiting for a place in a round
    19.6  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
@@ -47,7 +46,6 @@ wait 5
    26.4  coordinator: round 2 over [a:0]: b arrived and there is room
    26.4  a stopping: round 2 is over: b arrived and there is room
    26.4  a signal 15 to its workers
-   26.4  coordinator: round 2 over [a:0]: b arrived and there is room
    26.4  a joining: workers of round 2 are gone
    26.4  a joining: waiting for a place in a round
    26.4  coordinator: round 3 running [a:0 b:1]: every place is taken

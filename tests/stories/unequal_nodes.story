@@ -29,7 +29,6 @@ worker a/1 fails 5
     0.3  b signal 15 to its workers
     0.3  c stopping: round 1 is over: worker failed: rank 1 (local rank 1, pid 102) on a, exit code 5
     0.3  c signal 15 to its workers
-    0.3  coordinator: round 1 over [a:0-1 b:2 c:3-5], a charged: worker failed: rank 1 (local rank 1, pid 102) on a, exit code 5
     0.3  a joining: workers of round 1 are gone
     0.3  a joining: waiting for a place in a round
     0.3  b joining: workers of round 1 are gone

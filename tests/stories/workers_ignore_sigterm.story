@@ -24,7 +24,6 @@ wait 29
     0.2  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a signal 15 to its workers
-    0.2  coordinator: round 1 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
 
 wait 2
 ----
