@@ -87,6 +87,20 @@ def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(machine: 
     assert "elastic_agent/" not in agent.text()  # a traceback of ours would name our modules
 
 
+def test_a_signal_to_everybody_at_once_is_a_request_to_stop_and_no_failure(machine: Machine) -> None:
+    """Schedulers signal all processes of a step, workers too: what the agent then sees at one time is preemption."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    agent.terminate(signal.SIGSTOP)
+    for worker in world:
+        os.kill(worker.pid, signal.SIGTERM)
+    machine.desk.wait_gone(world)
+    agent.terminate(signal.SIGTERM)
+    agent.terminate(signal.SIGCONT)
+    assert agent.wait() == 143
+    assert "worker failed" not in agent.text()
+
+
 def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> None:
     """--shutdown-timeout holds: a worker that ignores SIGTERM is killed when it has passed, not before."""
     agent = machine.start("--shutdown-timeout", "1")

@@ -214,13 +214,6 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a pause is too short", policy.pause_s, "return low + (high - low)", "return low / 2 + (high - low)"),
     Mutant("nobody pauses", moves.rejoin, "if node.paused_until is None or now >= node.paused_until:", "if True:"),
     Mutant("a pause has no end", handlers.on_time_while_joining, "if now < node.paused_until:", "if True:"),
-    Mutant("an old failure is paused for", moves.start, "failed_at=None,", ""),
-    Mutant(
-        "a pause outlasts the barrier",
-        coordinator._judge_over,
-        "if state.barrier_until is not None and now >= state.barrier_until:",
-        "if False:",
-    ),
     # -- who is alive
     Mutant("an observer that was late judges all the same", leases._unwatched_s, 'return float("inf")', "return 0.0"),
     Mutant("a moment unwatched counts", leases._unwatched_s, "now - seen_at - rules.beat_s", "0.0"),

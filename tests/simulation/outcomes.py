@@ -30,8 +30,7 @@ def failed(truth: Checkers, after: Rendezvous) -> None:
     if ending is None:
         truth.need(False, SPENT, f"no round had ended; it closed because {after.because}")
         return
-    charged = sum(1 for each in truth.endings.values() if each.charged == ending.charged)
-    spent = ending.charged in truth.world.nodes and charged >= truth.world.job.restarts.max_restarts
+    spent = ending.charged in truth.world.nodes and truth.pacing.spent(ending.charged, ending.round)
     few = after.finishing and after.able() < truth.world.job.min_nodes
     truth.need(spent or few, SPENT, f"it closed because {after.because}")
     if few:

@@ -34,6 +34,17 @@ class Pacing:
             early = node.clock() < before.paused_until and after.verdict is None
             self._truth.world.reached.note("a pause was called off" if early else "a pause was over")
 
+    def _counted(self, charges: list[float], at: float) -> list[float]:
+        window_s = self._truth.world.job.restarts.window_s
+        return [each for each in charges if not window_s or at - each < window_s]
+
+    def spent(self, ident: str, number: int) -> bool:
+        """Whether a node had no budget left for its failure in this round, the last that was settled."""
+        earlier = (e.round for e in self._truth.endings.values() if e.charged == ident and e.round < number)
+        charges = [self._learned[ident, each] for each in earlier if (ident, each) in self._learned]
+        at = self._learned.get((ident, number), self._truth.world.now) - HAIR_S
+        return len(self._counted(charges, at)) >= self._truth.world.job.restarts.max_restarts
+
     def starts(self, node: SimNode, number: int) -> None:
         """A node starts its workers: it had budget for it, and has paused."""
         charged = sorted(e.round for e in self._truth.endings.values() if e.charged == node.ident and e.round < number)
@@ -42,7 +53,7 @@ class Pacing:
             return
         rules, need = self._truth.world.job.restarts, self._truth.need
         last, earlier = learned[-1], learned[:-1]
-        counted = [at for at in earlier if not rules.window_s or last - at < rules.window_s - HAIR_S]
+        counted = self._counted(earlier, last + HAIR_S)
         spent = f"{node.ident} was charged {counted} and then {last} of {rules.max_restarts}"
         need(len(counted) < rules.max_restarts, COUNTED, spent)
         if len(counted) < len(earlier):

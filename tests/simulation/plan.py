@@ -136,7 +136,7 @@ def _draw_restarts(seed: int, restarts: Policy) -> Policy:
     rng = random.Random(seed ^ 0xBAC0FF)  # of its own, so that the rest of each seed is what it was before
     pause_min_s = rng.choice((0.0, 0.0, 0.5, 2.0))
     window_s = rng.choice((0.0, 0.0, 0.0, 6.0))
-    most = 6 if _draw_crashes(seed, 1) else restarts.max_restarts
+    most = (1 if window_s else 6) if _draw_crashes(seed, 1) else restarts.max_restarts
     return Policy(max_restarts=most, pause_min_s=pause_min_s, pause_max_s=4.0, window_s=window_s)
 
 
