@@ -18,7 +18,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test check format stories sim sim-long mutants chaos bench proto clean
+.PHONY: help setup run demo test check format stories sim sim-long mutants chaos survivors bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ mutants: setup ## plant a hundred bugs in the protocol and see each found by the
 
 chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one
 	$(PY) -m tests.chaos $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
+
+survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count who survives; ARGS
+	PYTHONPATH=.typing:tests $(PY) tests/survivors.py $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -9,8 +9,9 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ctypes import CDLL
     from typing import NoReturn
+
+    from .progeny import Progeny
 
 PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>. Forgotten when the worker executes a set-user-ID file; `Supervisor` knows its group."""
@@ -25,7 +26,7 @@ def become(
     stdio: Sequence[int],
     report: int,
     inherited: Sequence[int],
-    libc: CDLL,
+    progeny: Progeny,
 ) -> NoReturn:
     """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
 
@@ -36,9 +37,10 @@ def become(
     nursery = os.getsid(0)  # it leads its session, and we are about to leave that
     try:
         os.setsid()
-        libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
+        progeny.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
         if os.getppid() != nursery:
             os._exit(127)  # it died before the kernel knew that we care
+        progeny.admit()
         for signum in inherited:
             _signal.signal(signum, _signal.SIG_DFL)
         for target, fd in enumerate(stdio, 1):

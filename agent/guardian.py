@@ -21,6 +21,7 @@ import select
 import sys
 import time
 
+from . import cgroups
 from .nursery import LAST_KILL_S, serve
 from .progeny import Progeny
 
@@ -51,7 +52,10 @@ class Guardian:
     def run(self) -> int:
         """Return when nothing is left, or after `LAST_KILL_S`: the exit code."""
         self.wait()
-        return self.clear()
+        code = self.clear()
+        if self.progeny.cgroup is not None:
+            self.progeny.cgroup.remove()
+        return code
 
     def wait(self) -> None:
         """Until the nursery has ended, or is late in ending. A kernel without pidfds cannot tell of a late one."""
@@ -108,18 +112,29 @@ def main() -> int:
     close_all_but(fd)
     libc = CDLL(None, use_errno=True)
     become_subreaper(libc, b"elastic-guard")
-    progeny = Progeny(libc)
+    progeny = Progeny(libc, cgroup())
     watched = progeny.pidfd(agent)
     # Asked after the pidfd: if the agent is still our parent now, the pidfd is the agent's.
     if os.getppid() != agent:
+        if progeny.cgroup is not None:
+            progeny.cgroup.remove()
         return 0
     guardian = os.getpid()
     if (nursery := os.fork()) != 0:
         return Guardian(fd, watched, nursery, progeny, grace_s).run()
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
-    serve(fd, watched, guardian, libc, grace_s)
+    serve(fd, watched, guardian, Progeny(libc, progeny.cgroup), grace_s)
     return 0
+
+
+def cgroup() -> cgroups.Cgroup | None:
+    """One for the workers, where this host lets us have one; none is needed."""
+    parent = cgroups.delegated()
+    if not parent:
+        return None
+    cgroups.clear(parent)
+    return cgroups.found(parent)
 
 
 def become_subreaper(libc: CDLL, name: bytes) -> None:

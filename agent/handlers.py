@@ -218,7 +218,8 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
 
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
     """A failure of our workers like any other, charged to us: else one that recurs would restart the job for ever."""
-    because = f"the process that owns the workers died ({event.reason}); its workers died with it"
+    what = "a failure of this machine, not of the script"
+    because = f"{what}: the process that owns the workers died ({event.reason}), and they with it"
     local_rank = min(node.running, default=0)
     member = node.seen.member(rules.node) if node.seen is not None else None
     rank = (member.rank_offset if member is not None else 0) + local_rank

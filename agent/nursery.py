@@ -29,10 +29,6 @@ import time
 from .birth import become
 from .progeny import SIGKILL, SIGTERM, Progeny, minds, send, strike_group
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ctypes import CDLL
-
 READ_BYTES = 1 << 18
 LAST_KILL_S = 10.0
 """How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
@@ -221,7 +217,7 @@ class Nursery:
             shut(*ends, *stdio)
             return
         if pid == 0:
-            become(argv, env, fields[4], stdio, ends[1], self.inherited, self.progeny.libc)
+            become(argv, env, fields[4], stdio, ends[1], self.inherited, self.progeny)
         shut(ends[1], *stdio)
         self.workers[pid] = self.reports[ends[0]] = Worker(key, pid, ends[0])
         self.poll.register(ends[0], select.POLLIN)
@@ -279,16 +275,18 @@ def shut(*fds: int) -> None:
             os.close(fd)
 
 
-def serve(fd: int, agent: int, guardian: int, libc: CDLL, grace_s: float) -> None:
+def serve(fd: int, agent: int, guardian: int, progeny: Progeny, grace_s: float) -> None:
     """The process: serve, and leave nobody behind, not even after an error of our own. `agent` is a pidfd, `guardian`
     the pid of our parent."""
-    progeny = Progeny(libc)
+    cgroup = progeny.cgroup
     nursery = Nursery(fd, agent, progeny.pidfd(guardian), progeny, grace_s)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
         # Asked after the pidfd, as in the guardian.
         if os.getppid() == guardian:
-            nursery.say("nursery", os.getpid())
+            nursery.say("nursery", os.getpid(), "" if cgroup is None else cgroup.path)
             nursery.run()
     finally:
         nursery.end()
+        if cgroup is not None:
+            cgroup.remove()

@@ -53,6 +53,19 @@ def bury(guardian: int, nursery: int) -> tuple[bool, str]:
     return True, f"{name} exited with code {code}"
 
 
+def clear_behind(mark: str, cgroup: str) -> None:
+    """SIGKILL what guardian and nursery left: all that is in the cgroup, and all that has this NAME=VALUE in its
+    environment."""
+    if not cgroup:
+        slay_marked(mark.encode())
+        return
+    from . import cgroups
+
+    cgroups.kill(cgroup)
+    slay_marked(mark.encode())
+    cgroups.remove(cgroup)
+
+
 def slay(pid: int, mark: bytes) -> None:
     """SIGKILL a process if it has this NAME=VALUE in its environment.
 

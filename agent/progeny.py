@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from ctypes import CDLL
 
+    from .cgroups import Cgroup
+
 # Asked for by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
 NR_PIDFD_SEND_SIGNAL, NR_PIDFD_OPEN = 424, 434
 SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_signal.SIGCONT)
@@ -29,9 +31,11 @@ GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 class Progeny:
     """All descendants of this process, which must be a subreaper and have one thread only."""
 
-    def __init__(self, libc: CDLL) -> None:
+    def __init__(self, libc: CDLL, cgroup: Cgroup | None = None) -> None:
         self.pid = os.getpid()
         self.libc = libc
+        self.cgroup = cgroup
+        """What workers are in, if they can."""
         # A kernel without CONFIG_PROC_CHILDREN makes us read the whole of /proc instead.
         self._look: Callable[[], Callable[[int], list[int]]] = (
             (lambda: children_of)
@@ -71,8 +75,21 @@ class Progeny:
         self._strike_strays(late - set(groups), seen | late, groups, signum)
         return seen | late
 
+    def admit(self) -> None:
+        """Move the calling process, about to become a worker, to where workers are."""
+        if self.cgroup is not None:
+            try:
+                self.cgroup.enter()
+            except OSError:
+                pass  # the host took it away; it is only one of two ways to find whom to kill
+
     def kill(self, groups: Collection[int]) -> None:
-        """SIGKILL everything below, again until a look finds nobody new: who has a SIGKILL pending cannot fork."""
+        """SIGKILL everything below, again until a look finds nobody new: who has a SIGKILL pending cannot fork.
+
+        The cgroup is faster than any fork, but nobody below is kept from leaving it, so we look all the same.
+        """
+        if self.cgroup is not None:
+            self.cgroup.kill()
         seen: set[int] = set()
         while not (found := self.strike(groups, SIGKILL)) <= seen:
             seen |= found

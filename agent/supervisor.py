@@ -6,7 +6,7 @@ whose end comes when the nursery is dead and nothing below it is left (`guardian
 * to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
   `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
   `signal N`, `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE DUMPED`, `emptied`,
+* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE DUMPED`, `emptied`,
   `unheard KEY N`.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from .errors import InternalError, UsageError
 from .facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
-from .nursing import bury, slay_marked, spawn_nursery
+from .nursing import bury, clear_behind, spawn_nursery
 
 MARK = "ELASTIC_AGENT_NURSERY"
 """Variable in every worker's environment and the nursery's. By its value the agent finds what is left of a nursery that
@@ -62,6 +62,8 @@ class Supervisor:
         self._socket: _socket.socket | None = None
         self._guardian = self._nursery = 0
         """Their pids; the nursery's is 0 until it has told."""
+        self._cgroup = ""
+        """Directory of the workers' cgroup; empty if they have none."""
         self._mark = ""
         """NAME=VALUE of `MARK`."""
         self._heard = bytearray()
@@ -86,7 +88,7 @@ class Supervisor:
         finally:
             theirs.close()
         ours.setblocking(False)
-        self._nursery = 0
+        self._nursery, self._cgroup = 0, ""
         self._mark = mark
         self._socket = ours
 
@@ -210,7 +212,7 @@ class Supervisor:
     def _understand(self, line: str) -> Fact | None:
         verb, *words = line.split(" ", 2)
         if verb == "nursery":
-            self._nursery = int(words[0])
+            self._nursery, self._cgroup = int(words[0]), words[1]
             return None
         if verb == "started":
             key, pid = map(int, words)
@@ -242,7 +244,7 @@ class Supervisor:
         self._heard.clear()
         cleared, reason = bury(self._guardian, self._nursery)
         if not cleared:
-            slay_marked(self._mark.encode())
+            clear_behind(self._mark, self._cgroup)
         self._forget()
         return NurseryLost(reason)
 

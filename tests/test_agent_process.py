@@ -283,7 +283,7 @@ def test_the_nursery_dying_costs_a_restart_and_the_job_goes_on(machine: Machine)
     os.kill(nursery, signal.SIGKILL)
     again = machine.desk.wait_world(1, after=1)
     assert again[0].restarts == 1
-    assert "the process that owns the workers died" in agent.text()
+    assert "a failure of this machine, not of the script: the process that owns the workers died" in agent.text()
     again[0].order("exit 0")
     assert agent.wait() == 0
 

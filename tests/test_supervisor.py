@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent import progeny
+from elastic_agent.agent import cgroups, progeny
 from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
 from elastic_agent.agent.supervisor import MARK, Launch, Supervisor
@@ -226,7 +226,9 @@ def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
     supervisor.start([launch(sys.executable, "-I", "-S", "-c", code, out=pipe[1])])
     assert line_from(pipe[0]).split() == ["0", "1", "2"]
     facts_until(supervisor, Emptied)
-    assert open_files(nursery_of(supervisor)) == 8, "stdio, socket, pidfds of agent and guardian, wake-up pipe"
+    nursery = nursery_of(supervisor)
+    own = 8 + (2 if supervisor._cgroup else 0)
+    assert open_files(nursery) == own, "stdio, socket, pidfds of agent and guardian, wake-up pipe; lock and procs"
     supervisor.close()
 
 
@@ -424,18 +426,19 @@ def test_nothing_survives_any_two_of_agent_guardian_and_nursery(victims: tuple[s
         assert agent.stdout is not None
         families = [family_of(agent.stdout.fileno()) for _ in range(2)]
         (guardian,) = children_of(agent.pid)
-        (nursery,) = (pid for pid in children_of(guardian) if comm_of(pid) == b"elastic-nursery\n")
-        pids = {"agent": agent.pid, "guardian": guardian, "nursery": nursery}
-        with watched([*families[0], *families[1], guardian, nursery]) as fds:
+        (nursery,) = nurseries_of(guardian)
+        with watched([*families[0], *families[1], guardian, nursery, agent.pid]) as fds:
+            pidfds = dict(zip(("guardian", "nursery", "agent"), fds[-3:], strict=True))
             for victim in victims:
-                os.kill(pids[victim], signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it may be gone already, because of the first
+                    signal.pidfd_send_signal(pidfds[victim], signal.SIGKILL)
             if "agent" not in victims:
                 bare = {fds[4], fds[10]}
-                assert alive_after([fd for fd in fds if fd not in bare], 1.0) == 0
+                assert alive_after([fd for fd in fds[:-1] if fd not in bare], 1.0) == 0
                 for pid in (families[0][4], families[1][4]):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            assert alive_after(fds, 1.0) == 0
+            assert alive_after(fds[:-1], 1.0) == 0
         agent.kill()
 
 
@@ -600,6 +603,67 @@ def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
     assert ignored & 0x7FFFFFFF == 1 << (signal.SIGHUP - 1)
 
 
+# -- a cgroup, where there may be one ----------------------------------------------------------------------------------
+cgroup_only = pytest.mark.skipif(not cgroups.delegated(), reason="this host lets nobody make cgroups of his own")
+
+
+@cgroup_only
+def test_workers_are_in_a_cgroup_of_their_own_which_goes_with_the_nursery(
+    supervisor: Supervisor, pipe: tuple[int, int]
+) -> None:
+    """Found out and used without being asked; the nursery is not in it, and nothing of it is left."""
+    supervisor.start([launch("/bin/sh", "-c", "grep ^0:: /proc/self/cgroup; sleep 1000", out=pipe[1])])
+    inside = line_from(pipe[0]).removeprefix("0::")
+    nursery_of(supervisor)
+    path = Path(supervisor._cgroup)
+    assert path.name == Path(inside).name
+    assert str(nursery_of(supervisor)) not in (path / "cgroup.procs").read_text().split()
+    supervisor.close()
+    assert not path.exists()
+
+
+@cgroup_only
+def test_with_a_cgroup_nobody_survives_guardian_and_nursery_killed_at_once(
+    supervisor: Supervisor, pipe: tuple[int, int]
+) -> None:
+    """Nor does one whose environment says nothing: the agent has the cgroup to go by."""
+    supervisor.start([launch(*FAMILY, out=pipe[1])])
+    with watched(family_of(pipe[0])) as fds:
+        nursery_of(supervisor)
+        left = Path(supervisor._cgroup)
+        os.kill(guardian_of(supervisor), signal.SIGSTOP)
+        os.kill(nursery_of(supervisor), signal.SIGKILL)
+        os.kill(guardian_of(supervisor), signal.SIGKILL)
+        facts_until(supervisor, NurseryLost)
+        assert alive_after(fds, 1.0) == 0
+    assert not left.exists()
+
+
+@cgroup_only
+def test_what_a_dead_agent_left_in_its_cgroup_is_cleared_by_the_next(pipe: tuple[int, int]) -> None:
+    """Killed all three at once, its strays live on; the next agent on this host finds them, and touches no live one."""
+    argv = [sys.executable, str(WORKERS / "sup_agent.py")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as beside, subprocess.Popen(argv, stdout=subprocess.PIPE) as dead:
+        innocents = [pid for _ in range(2) for pid in family_of(fd_of(beside))]
+        families = [pid for _ in range(2) for pid in family_of(fd_of(dead))]
+        (guardian,) = children_of(dead.pid)
+        nursery = nurseries_of(guardian)[0]
+        with watched(innocents) as live, watched(families) as fds:
+            for pid in (guardian, nursery, dead.pid):
+                os.kill(pid, signal.SIGSTOP)
+            for pid in (guardian, nursery, dead.pid):
+                os.kill(pid, signal.SIGKILL)
+            assert alive_after(fds[:1] + fds[6:7], 1.0) == 0
+            later = Supervisor()
+            later.open()
+            try:
+                assert alive_after(fds, BOUND_S) == 0
+                assert alive_after(live, 0) == len(live)
+            finally:
+                later.close()
+        beside.kill()
+
+
 # -- cost --------------------------------------------------------------------------------------------------------------
 def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
     """Agent and nursery hold as many descriptors after 200 batches as after the first."""
@@ -613,7 +677,7 @@ def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: t
 
 
 def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor) -> None:
-    """Less than 14 MiB resident, and not one module of ours but its own four."""
+    """Less than 14 MiB resident, and not one module of ours but its own five."""
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     status = Path(f"/proc/{nursery_of(supervisor)}/status").read_text()
@@ -622,7 +686,7 @@ def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor
     argv = [sys.executable, "-I", "-S", "-c", code, str(WORKERS.parent.parent)]
     names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in names if name.startswith("agent")] == [
-        "agent", "agent.birth", "agent.guardian", "agent.nursery", "agent.progeny",
+        "agent", "agent.birth", "agent.cgroups", "agent.guardian", "agent.nursery", "agent.progeny",
     ]  # fmt: skip
     assert not {"socket", "signal", "enum", "re", "typing", "dataclasses", "subprocess"} & set(names)
 
@@ -649,6 +713,15 @@ def test_a_string_with_a_nul_is_refused_before_anything_starts(supervisor: Super
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def nurseries_of(guardian: int) -> list[int]:
+    return [pid for pid in children_of(guardian) if comm_of(pid) == b"elastic-nursery\n"]
+
+
+def fd_of(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return process.stdout.fileno()
 
 
 def comm_of(pid: int) -> bytes:

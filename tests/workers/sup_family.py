@@ -1,7 +1,8 @@
 """A worker with a difficult family: prints the pids of itself and five children, then waits for ever.
 
 One child in its own group, one that left it by setsid, one that was forked twice, one forked twice with nothing in its
-environment, one that ignores SIGTERM. `--bomb N` adds N more that ignore it, each in a session of its own.
+environment, one that ignores SIGTERM. `--bomb N` adds N more that ignore it, each in a session of its own. With
+`--unless FILE`, if FILE is there, it does nothing at all and is well.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def child(leave: bool = False, twice: bool = False, bare: bool = False, deaf: bo
     return pid
 
 
+if "--unless" in sys.argv and os.path.exists(sys.argv[sys.argv.index("--unless") + 1]):
+    sys.exit(0)
 pids = [os.getpid(), child(), child(leave=True), child(leave=True, twice=True)]
 pids += [child(leave=True, twice=True, bare=True), child(leave=True, deaf=True)]
 if "--bomb" in sys.argv:
