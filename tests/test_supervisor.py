@@ -643,7 +643,8 @@ def test_with_a_cgroup_nobody_survives_guardian_and_nursery_killed_at_once(
 def test_what_a_dead_agent_left_in_its_cgroup_is_cleared_by_the_next(pipe: tuple[int, int]) -> None:
     """Killed all three at once, its strays live on; the next agent on this host finds them, and touches no live one."""
     argv = [sys.executable, str(WORKERS / "sup_agent.py")]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as beside, subprocess.Popen(argv, stdout=subprocess.PIPE) as dead:
+    with contextlib.ExitStack() as stack:
+        beside, dead = (stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE)) for _ in range(2))
         innocents = [pid for _ in range(2) for pid in family_of(fd_of(beside))]
         families = [pid for _ in range(2) for pid in family_of(fd_of(dead))]
         (guardian,) = children_of(dead.pid)

@@ -15,11 +15,11 @@ join a b
 
 nursery b dies
 ----
-    0.1  b joining: the process that owns the workers died (signal 9); its workers died with it
+    0.1  b joining: a failure of this machine, not of the script: the process that owns the workers died (signal 9), and they with it
     0.1  b starts another nursery
     0.1  b joining: waiting for a place in a round
-    0.1  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: the process that owns the workers died (signal 9); its workers died with it
-    0.1  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: the process that owns the workers died (signal 9); its workers died with it
+    0.1  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: a failure of this machine, not of the script: the process that owns the workers died (signal 9), and they with it
+    0.1  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: a failure of this machine, not of the script: the process that owns the workers died (signal 9), and they with it
     0.1  a signal 15 to its workers
     0.1  a joining: workers of round 1 are gone
     0.1  a joining: waiting for a place in a round
