@@ -18,7 +18,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test check format stories sim sim-long mutants chaos survivors bench proto clean
+.PHONY: help setup run demo test check format stories sim sim-long mutants chaos survivors storms bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one
 
 survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count who survives; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/survivors.py $(ARGS)
+
+storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
+	PYTHONPATH=.typing:tests $(PY) tests/storms.py $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -91,7 +91,7 @@ class Agent:
         `last`: the process ends with the job, so signals that still come must not end it before it has said how.
         Raises AgentError only where the agent itself fails; how the job went is in the report's verdict."""
         signums = (*self._spec.signals, *self._spec.forward_signals)
-        restore = signals.catch(signums, self._signalled)
+        give_back = signals.catch(signums, self._signalled, self._loop.waker)
         try:
             self._open_nursery()
             self._node, first = machine.begin()
@@ -105,11 +105,8 @@ class Agent:
         finally:
             self._workers.close()
             self._link.close()
+            give_back(last)
             self._loop.close()
-            if last:
-                signals.ignore(signums)
-            else:
-                restore()
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:

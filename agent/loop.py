@@ -10,6 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+BELL_BYTES = 1 << 16
+"""What a pipe holds."""
+
 
 class Loop:
     """Events in the order they came, and wake-ups when their time has come.
@@ -21,7 +24,8 @@ class Loop:
         self._events: deque[object] = deque()
         self._deadlines: list[tuple[float, int, object]] = []
         self._count = 0
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell, self.waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        """`waker`: a byte written to it wakes the taker, so that signal handlers which have come due run."""
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
         self._sources: dict[int, Callable[[], Iterable[object]]] = {}
@@ -39,7 +43,7 @@ class Loop:
         self._events.append(event)
         with self._lock:
             if not self._closed:
-                os.eventfd_write(self._bell, 1)
+                ring(self.waker)
 
     def wake_at(self, when: float, event: object) -> None:
         """Have `event` come out of `take` at `when`. The same event asked for twice at one time comes once."""
@@ -71,13 +75,21 @@ class Loop:
         limit_ms = None if not self._deadlines else max(0.0, self._deadlines[0][0] - self.now()) * 1000
         for fd, _ in self._poll.poll(limit_ms):
             if fd == self._bell:
-                os.eventfd_read(self._bell)
+                os.read(self._bell, BELL_BYTES)
             elif fd in self._sources:
                 self._events.extend(self._sources[fd]())
 
     def close(self) -> None:
-        """Give the descriptor back. Idempotent."""
+        """Give the descriptors back. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 os.close(self._bell)
+                os.close(self.waker)
+
+
+def ring(waker: int) -> None:
+    try:
+        os.write(waker, b"\0")
+    except BlockingIOError:
+        pass  # full: it rings already

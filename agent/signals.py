@@ -75,17 +75,22 @@ def ready() -> None:
         _beginning.wait()
 
 
-def catch(signums: Iterable[int], received: Callable[[int], None]) -> Callable[[], None]:
-    """Call `received` with each of these signals from now on; returns what restores the handlers as they were.
+def catch(signums: Iterable[int], received: Callable[[int], None], waker: int) -> Callable[[bool], None]:
+    """Call `received` with each of these signals from now on; returns what gives the handlers back as they were, or,
+    told True, has these signals ignored to the end of the process. (The interpreter, as it ends, gives handlers back to
+    the kernel's defaults, but leaves what is ignored alone.)
 
     What was ignored stays ignored, as nohup means it for SIGHUP. Outside the main thread, where Python allows no
     handlers, nothing is caught. `received` runs between any two steps of the main thread, so it may only enqueue.
+    A byte is written to `waker` for each signal: the kernel may hand one to any thread, and Python runs its handler in
+    the main thread, but wakes that only if it was the one.
     """
     global _beginning  # noqa: PLW0603 - as in `begin`
     if threading.current_thread() is not threading.main_thread():
-        return lambda: None
+        return lambda ignored: None
     signums = tuple(signums)
     old = {}
+    before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in signums:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             old[signum] = signal.signal(signum, lambda number, frame: received(number))
@@ -93,16 +98,9 @@ def catch(signums: Iterable[int], received: Callable[[int], None]) -> Callable[[
         _beginning.over(signums, received)
         _beginning = None
 
-    def restore() -> None:
+    def give_back(ignored: bool) -> None:
         for signum, handler in old.items():
-            signal.signal(signum, handler)
+            signal.signal(signum, signal.SIG_IGN if ignored else handler)
+        signal.set_wakeup_fd(before)
 
-    return restore
-
-
-def ignore(signums: Iterable[int]) -> None:
-    """Ignore these signals to the end of the process. The interpreter, as it ends, gives handlers back to the kernel's
-    defaults, but leaves what is ignored alone. Outside the main thread nothing is done."""
-    if threading.current_thread() is threading.main_thread():
-        for signum in signums:
-            signal.signal(signum, signal.SIG_IGN)
+    return give_back

@@ -587,6 +587,27 @@ def test_no_room_for_a_function_is_a_usage_error(monkeypatch: pytest.MonkeyPatch
 # -- signals in the main thread ---------------------------------------------------------------------------------------
 
 
+def test_a_signal_that_the_kernel_gave_to_another_thread_is_heard() -> None:
+    """It wakes the main thread out of its waiting, though it did not interrupt that."""
+    main = threading.main_thread()
+
+    def interrupt() -> None:
+        threading.Event().wait(
+            0.3
+        )  # until the main thread waits; if it does not yet, this shows nothing, and harms none
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    def began(event: AgentEvent) -> None:
+        if event.phase is Phase.WORKING and event.happened == "RoundSeen":
+            thread.start()
+
+    assert threading.current_thread() is main
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(StoppedBySignal):
+        launch(ONE, calls.wait_for_ever, on_event=began)
+    thread.join()
+
+
 def test_ctrl_c_stops_the_job_and_handlers_are_as_before() -> None:
     """In the main thread SIGINT ends the job with status 130 in place of KeyboardInterrupt in the midst of it."""
     before = [signal.getsignal(signum) for signum in HANDLED]
@@ -609,6 +630,7 @@ def test_handlers_are_as_before_after_success_failure_and_misuse() -> None:
     with pytest.raises(UsageError):
         launch(ONE, "no/such/script.py")
     assert [signal.getsignal(signum) for signum in HANDLED] == before
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 # -- the command line in a program ------------------------------------------------------------------------------------
