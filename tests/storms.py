@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 from procfs import read, wait_exit
@@ -83,11 +84,13 @@ def run(storm: Storm) -> tuple[list[int], str]:
             select.select([], [], [], max(0.0, began + at_s - time.monotonic()))
             for agent in agents:
                 agent.send_signal(signum)
-        said = [agent.communicate(timeout=BOUND_S)[1] for agent in agents]
+        for agent in agents:
+            with suppress(subprocess.TimeoutExpired):
+                agent.communicate(timeout=BOUND_S)
     finally:
         for agent in agents:
             agent.kill()
-            agent.communicate()
+    said = [agent.communicate()[1] for agent in agents]
     codes = [agent.returncode for agent in agents]
     troubles = [trouble(storm, code, text) for code, text in zip(codes, said, strict=True)]
     return codes, "; ".join(filter(None, [*troubles, left_behind(token)]))
@@ -146,13 +149,19 @@ def campaign(seed: int, first: int, count: int) -> tuple[Counter[int], list[str]
     """Run `count` storms: how often each status was seen, and a line for each storm that went wrong."""
     statuses: Counter[int] = Counter()
     wrong = []
-    for index in range(first, first + count):
-        storm = plan(seed, index)
-        codes, what = run(storm)
-        statuses.update(codes)
-        if what:
-            wrong.append(f"storm {index} of seed {seed} ({storm}): {what}")
-            print(wrong[-1], flush=True)
+    # What we ignore, as a shell has what it starts in the background ignore SIGINT, an agent of ours would ignore too.
+    before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in STOPS}
+    try:
+        for index in range(first, first + count):
+            storm = plan(seed, index)
+            codes, what = run(storm)
+            statuses.update(codes)
+            if what:
+                wrong.append(f"storm {index} of seed {seed} ({storm}): {what}")
+                print(wrong[-1], flush=True)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
     return statuses, wrong
 
 

@@ -44,7 +44,7 @@ class Trial:
     pause_s: float
     watched: int = 0
     survivors: int = 0
-    """Of those watched, a second after the last kill."""
+    """Of those watched."""
     cleared_s: float = 0.0
     """When the last of them was gone, since the last kill."""
     trouble: str = ""
@@ -60,8 +60,8 @@ def plan(seed: int, index: int, orders: Sequence[tuple[str, ...]]) -> Trial:
     return Trial(orders[index % len(orders)], bomb=index // len(orders) % 10 == 0, pause_s=pause_s)
 
 
-def run(trial: Trial) -> Trial:
-    """Carry the trial out."""
+def run(trial: Trial, limit_s: float) -> Trial:
+    """Carry the trial out; survivors are those who live `limit_s` after the last kill."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stop = Path(folder) / "stop"
         token = f"{os.getpid()}.{time.monotonic_ns()}"
@@ -79,9 +79,9 @@ def run(trial: Trial) -> Trial:
             with suppress(ProcessLookupError):  # it may be gone already, because of the first
                 signal.pidfd_send_signal(watchers[victim], signal.SIGKILL)
         began = time.monotonic()
-        left = still_alive(fds, began + LIMIT_S)
+        left = still_alive(fds, began + limit_s)
         cleared_s = time.monotonic() - began
-        trouble = aftermath(agent, trial, token, began + LIMIT_S)
+        trouble = aftermath(agent, trial, token, began + limit_s)
         still_alive(fds, time.monotonic() + BOUND_S)
         return Trial(trial.victims, trial.bomb, trial.pause_s, len(fds), left, cleared_s, trouble)
 
@@ -157,13 +157,13 @@ def marked(token: str) -> list[int]:
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in read(f"/proc/{pid}/environ")]
 
 
-def campaign(seed: int, count: int, orders: Sequence[tuple[str, ...]]) -> list[Trial]:
+def campaign(seed: int, count: int, orders: Sequence[tuple[str, ...]], limit_s: float = LIMIT_S) -> list[Trial]:
     """Run `count` trials beside a bystander; raises AssertionError if one of its family is missing at the end."""
     trials = []
     with started("bystander", []) as (_, families), ExitStack() as stack:
         innocents = [stack.enter_context(pidfd(pid)) for family in families for pid in family]
         for index in range(count):
-            trial = run(plan(seed, index, orders))
+            trial = run(plan(seed, index, orders), limit_s)
             trials.append(trial)
             if not trial.good:
                 print(f"trial {index}: {trial}", flush=True)
