@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from ..rendezvous import events as coordination
+from ..rendezvous import explain
 from ..rendezvous import machine as coordinator
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.state import Rendezvous
@@ -35,6 +35,8 @@ class Link(Protocol):
     def publish(self, record: NodeRecord) -> None: ...
     def announce(self, word: Round) -> None: ...
     def read_beats(self, nodes: tuple[str, ...]) -> None: ...
+    def retire(self) -> None: ...
+    def resign(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -132,14 +134,13 @@ class Agent:
         if isinstance(event, coordination.Event):
             step = coordinator.step(self._coordinator, event, now, self._rendezvous_rules)
             self._coordinator = step.state
+            if isinstance(event, coordination.Elected | coordination.Deposed) and not self._node.hosting:
+                self._tell(explain.leadership(step.state), step.state.version <= 1)
             for order in step.effects:
                 self._carry_out(order)
             return
         if isinstance(event, events.RoundSeen) and event.round.version < self._inbox.newest:
             return
-        if isinstance(event, events.StoreOpened):
-            # Gathering begins when others can come, not while the store is still being set up.
-            self._coordinator = replace(self._coordinator, since=now)
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
         self._node = after.node
@@ -171,7 +172,7 @@ class Agent:
         elif isinstance(order, coordination.WakeAt):
             self._loop.wake_at(order.when, coordination.DeadlineReached())
         else:
-            self._loop.post(events.OthersEnded())
+            self._link.retire()
 
     def _signalled(self, signum: int) -> None:
         stops = signum in self._spec.signals
@@ -224,6 +225,7 @@ class Agent:
         self._loop.wake_at(effect.when, events.DeadlineReached())
 
     def _conclude(self, effect: events.Conclude) -> None:
+        self._link.resign()
         self._conclusion = effect
 
     # -- the rest -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from .verdicts import STORE_LOST
 
 @dataclass(frozen=True, slots=True)
 class StoreOpened:
-    """The store answered and is ours. `hosting`: we serve it and coordinate. `addr`: how others reach us."""
+    """The store answered and is ours. `hosting`: we serve it. `addr`: how others reach us."""
 
     hosting: bool
     addr: str
@@ -52,6 +52,13 @@ class RecordWritten:
     """Our record number `seq` has reached the store."""
 
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipChanged:
+    """This node coordinates the job from here on, or no longer."""
+
+    leads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,7 @@ Event = (
     | StoreCameBack
     | RoundSeen
     | RecordWritten
+    | LeadershipChanged
     | OthersEnded
     | PlacePrepared
     | PlaceFailed

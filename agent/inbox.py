@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..rendezvous.events import BeatsSeen, NodeSeen
+from ..rendezvous.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.store import OtherJob, OtherVersion, StoreError
 from . import verdicts
-from .events import RecordWritten, RoundSeen, StoreCameBack, StoreFailed, StoreOpened, StoreWentAway
+from .events import (
+    LeadershipChanged,
+    OthersEnded,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+)
 
 _STATUS = {OtherJob: verdicts.OTHER_JOB, OtherVersion: verdicts.OTHER_VERSION}
 
@@ -47,8 +56,19 @@ class Inbox:
     def node_seen(self, record: NodeRecord) -> None:
         self._post(NodeSeen(record))
 
-    def beats_seen(self, counts: dict[str, int]) -> None:
-        self._post(BeatsSeen(counts))
+    def beats_seen(self, counts: dict[str, int], steady_s: float | None) -> None:
+        self._post(BeatsSeen(counts, steady_s))
+
+    def elected(self, found: Elected) -> None:
+        self._post(found)
+        self._post(LeadershipChanged(leads=True))
+
+    def deposed(self) -> None:
+        self._post(Deposed())
+        self._post(LeadershipChanged(leads=False))
+
+    def retired(self) -> None:
+        self._post(OthersEnded())
 
     def strange_bytes(self, what: str) -> None:
         self._tell(what)

@@ -56,6 +56,9 @@ def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Mo
             return node, ()
         because = "serving the store until the other nodes have ended; another signal ends that"
         return replace(node, because=because), ()
+    if node.leading and not node.others_ended and node.seen is not None and node.seen.phase is RoundPhase.CLOSED:
+        # Another could do it, but is as likely to be gone by then. Not for longer than a last word may take.
+        return replace(node, because="clearing the store up once the other nodes have ended"), ()
     return moves.conclude(node)
 
 

@@ -51,7 +51,9 @@ class Status:
     max_restarts: int
     spare: bool
     hosting: bool
-    """Whether this agent serves the store and coordinates."""
+    """Whether this agent serves the store."""
+    coordinating: bool
+    """Whether this agent decides for the job who is in which round; on a store that it hosts it always does."""
     worker_pids: Mapping[int, int]
     """Process id by local rank."""
     log_dir: str
@@ -96,7 +98,7 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
         happened=type(happened).__name__,
         at_s=now,
         failure=failure,
-        members=node.seen.members if node.seen else (),
+        members=node.seen.placed if node.seen else (),
         restarts_used=node.restarts_used,
     )
 
@@ -104,19 +106,20 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
 def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -> Status:
     """The state as outsiders see it."""
     seen = node.seen
-    member = seen.member(rules.node) if seen else None
+    member = seen.member(rules.node) if seen and seen.placed else None
     return Status(
         name=rules.name,
         phase=node.phase,
         because=node.because,
         round=node.round,
         group_rank=member.group_rank if member else None,
-        world_size=seen.world_size if seen else 0,
-        members=seen.members if seen else (),
+        world_size=seen.world_size if seen and seen.placed else 0,
+        members=seen.placed if seen else (),
         restarts_used=node.restarts_used,
         max_restarts=rules.restarts.max_restarts,
         spare=node.is_spare,
         hosting=node.hosting,
+        coordinating=node.leading,
         worker_pids=pids if node.running else {},
         log_dir=log_dir,
     )

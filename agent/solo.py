@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..rendezvous.events import Elected
 from ..rendezvous.listener import Listener
 from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.store import FIRST_EPOCH
 
 
 class Solo:
@@ -16,6 +18,7 @@ class Solo:
 
     def open(self) -> None:
         self._listener.store_opened(True)
+        self._listener.elected(Elected(FIRST_EPOCH))
 
     def publish(self, record: NodeRecord) -> None:
         self._listener.node_seen(record)
@@ -25,7 +28,13 @@ class Solo:
         self._listener.round_seen(word)
 
     def read_beats(self, nodes: Sequence[str]) -> None:
-        self._listener.beats_seen({})
+        self._listener.beats_seen({}, None)
+
+    def retire(self) -> None:
+        self._listener.retired()
+
+    def resign(self) -> None:
+        """Nobody else could coordinate."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -73,6 +73,9 @@ class Node:
     phase: Phase = Phase.CONNECTING
     because: str = "starting"
     hosting: bool = False
+    """We serve the store."""
+    leading: bool = False
+    """We coordinate the job."""
     addr: str = ""
     port: int = 0
     nproc: int = 1

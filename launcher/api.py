@@ -229,7 +229,7 @@ def _driver(spec: RendezvousSpec, open_store: OpenStore) -> MakeLink:
         from ..rendezvous.driver import Driver
 
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
-        return Driver(node, name, job, open_store, listener, spec.beat_s)
+        return Driver(node, name, job, open_store, listener, spec.beat_s, spec.lease_s)
 
     return make
 

@@ -52,10 +52,11 @@ class Journal:
         """This agent, as the coordinator, told everybody where the job stands."""
         line = {
             "version": word.version,
+            "epoch": word.epoch,
             "number": word.number,
             "phase": word.phase.value,
             "because": word.because,
-            "members": _places(word.members),
+            "members": _places(word.placed),
             "master": f"{word.master_addr}:{word.master_port}" if word.master_addr else None,
             "restarts": word.restarts,
             "finishing": word.finishing,

@@ -119,6 +119,8 @@ def encode_round(record: Round) -> bytes:
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
         message.ended.CopyFrom(ending_out(record.ended))
+    if record.unsettled is not None:
+        message.unsettled.CopyFrom(ending_out(record.unsettled))
     if record.outcome is not None:
         message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
@@ -139,6 +141,7 @@ def decode_round(data: bytes) -> Round:
         master_addr=message.master_addr,
         master_port=checked("master_port", message.master_port, limit=65535),
         ended=ending_in(message.ended) if message.HasField("ended") else None,
+        unsettled=ending_in(message.unsettled) if message.HasField("unsettled") else None,
         restarts=checked("restarts", message.restarts),
         finishing=message.finishing,
         hold=message.hold,

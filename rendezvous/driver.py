@@ -6,8 +6,9 @@ answer never came is *unknown*, not failed: the thread makes a new connection an
 
     writer      joins the job, then our own record, and a heartbeat every `beat_s`
     watcher     waits for the coordinator's next word
-    reader      (coordinator) waits for nodes' records
-    announcer   (coordinator) rounds out, heartbeat counters in
+    candidate   (on a store that elects) stands for coordinator, and while it leads watches whether it still does
+
+The coordinator's own threads are in `term.py`: on the host for as long as it serves, elsewhere while it leads.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from . import codec, jobs
 from .connection import CallGuard, Connection
-from .fields import ForeignBytes
+from .crew import Crew
+from .events import Elected
 from .listener import Listener
-from .records import JobSpec, NodeRecord, Round
-from .store import Store, StoreError, StoreForeign
-
-WAIT_S = 10.0
-"""Length of one blocking wait. Longer only delays the end of a thread; notifications end it at once."""
+from .pulse import Pulse
+from .reading import look_around, read_round
+from .records import JobSpec, NodeRecord, NodeState, Round
+from .store import FIRST_EPOCH, Store, StoreError
+from .term import WAIT_S, Term
 
 OpenStore = Callable[[threading.Event, Callable[[Store], None]], Store]
 """Given what ends the wait and what joins the job: the store, with the job joined."""
@@ -37,9 +40,17 @@ class Driver:
     long as it is configured to, or until the event that it is given is set."""
 
     def __init__(
-        self, node: str, name: str, job: JobSpec, open_store: OpenStore, listener: Listener, beat_s: float = 1.0
+        self,
+        node: str,
+        name: str,
+        job: JobSpec,
+        open_store: OpenStore,
+        listener: Listener,
+        beat_s: float = 1.0,
+        lease_s: float = 5.0,
     ) -> None:
-        """`node`: identity of this agent process, `name`: the same for people; `job`: what it was asked for."""
+        """`node`: identity of this agent process, `name`: the same for people; `job`: what it was asked for. `lease_s`:
+        how long nodes may be silent."""
         self._node = node
         self._name = name
         self._job = job
@@ -47,78 +58,90 @@ class Driver:
         self._open_store = open_store
         self._listener = listener
         self._beat_s = beat_s
+        self._lease_s = lease_s
         self._records: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
-        self._orders: queue.SimpleQueue[Round | tuple[str, ...] | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
+        self._crew = Crew(listener.store_failed)
         self._guard = CallGuard(listener.store_went_away, listener.store_came_back)
-        self._connections: list[Connection] = []
         self._store: Store | None = None
+        self._seen = 0
+        """Version of the newest word that was heard here."""
+        self._stands = True
+        """Whether this node would coordinate; not any more once it has said its last word."""
+        self._term: Term | None = None
 
     def open(self) -> None:
         """Begin; the listener hears `store_opened` or `store_failed`."""
-        self._spawn("writer", self._write)
+        self._crew.spawn("writer", self._write)
 
     def publish(self, record: NodeRecord) -> None:
         """Write our record; the listener hears `record_written`."""
+        if record.state is NodeState.ENDED:
+            self._stands = False
         self._records.put(record)
 
     def announce(self, word: Round) -> None:
-        """As the coordinator, publish a round."""
-        self._orders.put(word)
+        """As the coordinator, publish a round. Of a term that is over, nothing."""
+        term = self._term
+        if term is not None and term.epoch == word.epoch:
+            term.announce(word)
 
     def read_beats(self, nodes: Sequence[str]) -> None:
         """As the coordinator, read heartbeat counters; the listener hears `beats_seen`."""
-        self._orders.put(tuple(nodes))
+        if self._term is not None:
+            self._term.read_beats(nodes)
+
+    def retire(self) -> None:
+        """As the coordinator of a closed job, once all nodes have ended: clear up; the listener hears `retired`."""
+        if self._term is not None:
+            self._term.retire()
+
+    def resign(self) -> None:
+        """If this node coordinates and another could, let it, rather than have it wait for our lease to run out. Takes
+        as long as one call of the store may."""
+        store, term = self._store, self._term
+        if store is None or term is None or not store.elects:
+            return
+        with suppress(StoreError):  # our lease ends it then
+            session = store.session()
+            try:
+                session.resign(term.epoch)
+            finally:
+                session.close()
 
     def close(self) -> None:
         """End the threads, and on the host the serving. A call under way is cut short."""
-        self._closing.set()
+        self._crew.ending.set()
         self._records.put(None)
-        self._orders.put(None)
+        if self._term is not None:
+            self._term.end()
         self._guard.close()
-        for connection in self._connections:
-            connection.close()
+        self._crew.end()
         if self._store is not None:
             self._store.close()
             self._store.close_host()
 
-    def _spawn(self, role: str, body: Callable[[], None]) -> None:
-        threading.Thread(target=self._run, args=(body,), name=f"elastic-agent-{role}", daemon=True).start()
-
-    def _run(self, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except StoreError as error:
-            if not self._closing.is_set():
-                self._listener.store_failed(error)
-        except OSError as error:
-            why = f"{error.strerror or error}; this node is short of something (see ulimit -a)"
-            self._listener.store_failed(StoreError(f"cannot reach the store: {why}"))
-        except Exception as error:  # noqa: BLE001 - a thread that died in silence would leave the agent waiting for ever
-            self._listener.store_failed(
-                StoreError(f"{type(error).__name__}: {error}; a mistake of ours, please report it")
-            )
-
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        self._store = store = self._open_store(self._closing, self._join)
-        if self._closing.is_set():
+        self._store = store = self._open_store(self._crew.ending, self._join)
+        if self._crew.ending.is_set():
             # close() came first and found nothing to close; left serving, it would gather a job without a coordinator.
             store.close()
             store.close_host()
             return
-        connection = self._connect(store, self._guard)
+        connection = self._crew.connect(store, self._guard)
+        pulse = Pulse(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
-        self._begin_others(store)
+        self._begin_others(store, pulse)
         count = 0
         next_beat = time.monotonic()
-        while not self._closing.is_set():
+        while not self._crew.ending.is_set():
             try:
                 record = self._records.get(timeout=max(0.0, next_beat - time.monotonic()))
             except queue.Empty:
                 count += 1
                 self._beat(connection, count)
+                pulse.answered()
                 next_beat = max(next_beat + self._beat_s, time.monotonic())
                 continue
             if record is not None:
@@ -128,17 +151,13 @@ class Driver:
         mine = jobs.record_of(self._job, self._node, self._name)
         self._record = jobs.join(store, self._job.run_id, mine)
 
-    def _connect(self, store: Store, guard: CallGuard | None = None) -> Connection:
-        connection = Connection(store.session, self._closing, guard)
-        self._connections.append(connection)
-        return connection
-
-    def _begin_others(self, store: Store) -> None:
+    def _begin_others(self, store: Store, pulse: Pulse) -> None:
         self._guard.start()
-        self._spawn("watcher", lambda: self._watch(store))
+        self._crew.spawn("watcher", lambda: self._watch(store))
         if store.hosted:
-            self._spawn("reader", lambda: self._read(store))
-            self._spawn("announcer", lambda: self._give_orders(store))
+            self._begin_term(store, pulse, 0, Elected(FIRST_EPOCH))
+        elif store.elects:
+            self._crew.spawn("candidate", lambda: self._stand(store, pulse))
 
     def _beat(self, connection: Connection, count: int) -> None:
         connection.call(lambda session: session.beat(self._node, count))
@@ -154,87 +173,55 @@ class Driver:
             self._listener.record_written(record.seq)
 
     def _watch(self, store: Store) -> None:
-        connection = self._connect(store)
-        after = 0
-        while not self._closing.is_set():
-            found = connection.call(partial(_wait_round, after))
+        connection = self._crew.connect(store)
+        while not self._crew.ending.is_set():
+            found = connection.call(partial(_wait_round, self._seen))
             if found is None:
                 continue
-            after, value = found
-            try:
-                self._listener.round_seen(codec.decode_round(value))
-            except ForeignBytes as error:
-                # The coordinator never says it again, so who ignored it would wait for ever.
-                raise StoreForeign(
-                    f"the store's key round/{after} holds no announcement of ours: {error}; "
-                    "somebody else writes to this store: start the job anew on another port"
-                ) from error
+            self._seen, value = found
+            self._listener.round_seen(read_round(self._seen, value))
 
-    def _read(self, store: Store) -> None:
-        connection = self._connect(store)
-        cursor = 0
-        while not self._closing.is_set():
-            found = connection.call(partial(_wait_nodes, cursor, self._beat_s))
-            if found is None:
-                continue
-            cursor, records = found
-            for node, value in records.items():
-                self._take_in(node, value)
+    # -- coordinating -------------------------------------------------------------------------------------------------
 
-    def _take_in(self, node: str, value: bytes) -> None:
-        try:
-            record = codec.decode_node(value)
-        except ForeignBytes as error:
-            self._listener.strange_bytes(
-                f"the record of node {node[:80]!r} in the store is not ours and is ignored: {error}"
-            )
+    def _stand(self, store: Store, pulse: Pulse) -> None:
+        connection = self._crew.connect(store)
+        while self._stands and not self._crew.ending.is_set():
+            epoch = connection.call(partial(_lead, self._node))
+            if epoch is not None:
+                self._lead(store, connection, pulse, epoch)
+
+    def _lead(self, store: Store, connection: Connection, pulse: Pulse, epoch: int) -> None:
+        if not self._stands:
+            connection.call(lambda session: session.resign(epoch))
             return
-        if record.node == node:
-            self._listener.node_seen(record)
-        else:
-            self._listener.strange_bytes(
-                f"the record under node {node[:80]!r} speaks of {record.node[:80]!r} and is ignored"
-            )
-
-    def _give_orders(self, store: Store) -> None:
-        connection = self._connect(store)
-        while not self._closing.is_set():
-            order = self._orders.get()
-            if isinstance(order, Round):
-                self._say(connection, order)
-            elif order is not None:
-                counts = connection.call(partial(_read_beats, order))
-                if counts is not None:
-                    self._listener.beats_seen(dict(counts))
-
-    def _say(self, connection: Connection, word: Round) -> None:
-        value = codec.encode_round(word)
-        if word.outcome is None:
-            connection.call(partial(_announce, word.version, value, word.epoch))
+        looked = connection.call(partial(look_around, epoch, self._record, self._seen, self._listener))
+        if looked is None:
             return
-        ended = jobs.with_outcome(self._record, word.outcome)
-        if connection.call(partial(_announce_end, word.version, value, word.epoch, ended, self._record)) is False:
-            self._listener.strange_bytes(
-                f"somebody else changed the store's record of job {self._job.run_id!r}, "
-                f"so it does not say how the job ended: {word.outcome.value}"
-            )
+        term = self._begin_term(store, pulse, *looked)
+        while connection.call(partial(_wait_deposed, epoch)) is False:
+            continue
+        if not self._crew.ending.is_set():
+            self._term = None
+            term.end()
+            self._listener.deposed()
+
+    def _begin_term(self, store: Store, pulse: Pulse, cursor: int, found: Elected) -> Term:
+        term = Term(store, found.epoch, self._record, self._listener, pulse, self._beat_s)
+        self._term = term
+        if self._crew.ending.is_set():
+            term.end()  # close() may have come before there was a term to end
+        self._listener.elected(found)
+        term.begin(cursor)
+        return term
 
 
 def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:
     return session.wait_round(after, WAIT_S)
 
 
-def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:
-    return session.wait_nodes(cursor, timeout_s)
+def _lead(node: str, session: Store) -> int | None:
+    return session.lead(node, WAIT_S)
 
 
-def _announce(version: int, value: bytes, epoch: int, session: Store) -> None:
-    session.announce(version, value, epoch)
-
-
-def _announce_end(version: int, value: bytes, epoch: int, job: bytes, over: bytes, session: Store) -> bool:
-    return session.announce_end(version, value, epoch, job, over)
-
-
-def _read_beats(nodes: tuple[str, ...], session: Store) -> Mapping[str, int]:
-    return session.read_beats(nodes)
+def _wait_deposed(epoch: int, session: Store) -> bool:
+    return session.wait_deposed(epoch, WAIT_S)

@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .records import NodeRecord, Round
+from .records import NodeRecord, Outcome, Round
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """This node coordinates from here on, and this is what it found."""
+
+    epoch: int
+    """Of its term, greater than every earlier one."""
+    newest: Round | None = None
+    """The newest word of whoever coordinated before; None if there is none."""
+    records: tuple[NodeRecord, ...] = ()
+    """The current one of each node."""
+    version: int = 0
+    """The newest version that anybody is known to have heard of; `newest` may have been cleared away since."""
+    outcome: Outcome | None = None
+    """How the job ended, where its record says so already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """Our term is over; another node coordinates, or will."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node published a record."""
+    """A node published a record, or, where it is the one we know, the node's lease may have changed."""
 
     record: NodeRecord
 
@@ -20,6 +41,9 @@ class BeatsSeen:
     """The heartbeat counters asked for with ReadBeats were read. A node without one is absent."""
 
     counts: Mapping[str, int]
+    steady_s: float | None = None
+    """On a store that keeps leases: for how long it has answered this node's own heartbeats in time. A node that is
+    absent has no lease. None: the store keeps none, and the counters are to be aged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +51,7 @@ class DeadlineReached:
     """A time asked for with WakeAt has come, or some other; early or stale ones are harmless."""
 
 
-Event = NodeSeen | BeatsSeen | DeadlineReached
+Event = Elected | Deposed | NodeSeen | BeatsSeen | DeadlineReached
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,13 @@ def names(seen: Iterable[Seen]) -> str:
     return ", ".join(sorted(each.record.name for each in seen)) or "nobody"
 
 
+def leadership(state: Rendezvous) -> str:
+    """Who coordinates from here on."""
+    if not state.leading:
+        return state.because
+    return f"this node coordinates the job from here on (epoch {state.epoch}); round {state.number}: {state.because}"
+
+
 def barrier_over(state: Rendezvous, rules: Rules) -> str:
     """Who was still working when the finalisation barrier ran out."""
     late = [seen for seen in state.nodes.values() if not seen.finished and not seen.gone]

@@ -1,15 +1,17 @@
-"""Who is still alive: heartbeat counters, aged on the coordinator's own clock.
+"""Who is still alive: heartbeat counters, aged on the coordinator's own clock, or leases that the store itself keeps.
 
 A heartbeat is a counter, not a time: no node's clock is ever compared with another's. Who judges doubts itself first:
 while the observer came to no reading, because it was frozen or its store was, nobody's lease runs; and after a long
-such while every lease starts anew, as heartbeats that came meanwhile may lie unread.
+such while every lease starts anew, as heartbeats that came meanwhile may lie unread. A store's own leases may all run
+out while it stands still; the end of one counts only if the store has answered the observer's own heartbeats in time
+for as long as a lease lasts, in which whoever lives has got another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
+from .events import BeatsSeen
 from .records import NodeState
 from .state import Rendezvous, Rules, Seen
 
@@ -25,16 +27,20 @@ def watched(state: Rendezvous, rules: Rules) -> tuple[str, ...]:
     )
 
 
-def age(state: Rendezvous, counts: Mapping[str, int], now: float, rules: Rules) -> Rendezvous:
+def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
     """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
     unwatched_s = _unwatched_s(state.beats_seen_at, now, rules)
-    aged = {
-        node: seen
-        for node in watched(state, rules)
-        if (seen := _aged(state.nodes[node], counts.get(node, -1), now, rules, unwatched_s)) is not state.nodes[node]
-    }
+    aged: dict[str, Seen] = {}
+    for node in watched(state, rules):
+        known = state.nodes[node]
+        if seen.steady_s is None:
+            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
+        else:
+            now_known = _held(known, node in seen.counts, now, steady=seen.steady_s >= rules.lease_s)
+        if now_known is not known:
+            aged[node] = now_known
     nodes = {**state.nodes, **aged} if aged else state.nodes
-    due = now + rules.beat_s / READS_PER_BEAT
+    due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
     return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False)
 
 
@@ -54,6 +60,13 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
     if lost is seen.lost and not unwatched_s:
         return seen
     return replace(seen, heard_at=heard_at, lost=lost)
+
+
+def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
+    """Of a store that keeps the leases itself."""
+    if held:
+        return replace(seen, heard_at=now, lost=False)
+    return replace(seen, lost=True) if steady else seen
 
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:

@@ -2,7 +2,7 @@
 
     step(state, event, now, rules) -> Step(state, because, effects)
 
-An event first changes what is known (`_note_*`); then the phase's judge decides what follows, again and again until
+An event first changes what is known (`notes.py`); then the phase's judge decides what follows, again and again until
 nothing changes. `TRANSITIONS` names the note for each (phase, event); `EDGES` lists every change of phase with its
 occasion, and docs/state-machines.md is drawn from it. Time is this host's monotonic clock, in seconds, and an argument.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from . import causes, endings, explain, leases, patience, ranks
-from .events import Announce, BeatsSeen, DeadlineReached, Effect, Event, NodeSeen, ReadBeats, Retire, WakeAt
+from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
+from .notes import NOTES, Note
 from .records import Ending, EndKind, NodeState, Outcome, RoundPhase
-from .state import Rendezvous, Rules, Seen
+from .state import Rendezvous, Rules
 from .words import count
 
 GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
@@ -56,7 +56,9 @@ def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
     note = TRANSITIONS.get((state.phase, type(event)))
     if note is None:
         raise IllegalEvent(f"the coordinator got {event!r} while {state.phase.value}")
-    known = note(state, event, now, rules)
+    known = note(state, event, now, rules) if state.leading or isinstance(event, Elected) else state
+    if not known.leading:
+        return Step(known, known.because, ())
     decided = _decide(known, now, rules)
     announced, effects = _announce(decided)
     watching, more = _watch(announced, now, rules)
@@ -99,43 +101,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     return state, tuple(effects)
 
 
-# -- what is known --------------------------------------------------------------------------------------------------
-
-
-def _note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
-    record = event.record
-    old = state.nodes.get(record.node)
-    if old is not None and record.seq <= old.record.seq:
-        return state
-    began_waiting = record.state is NodeState.WAITING and (old is None or not old.waiting)
-    new = Seen(
-        record=record,
-        arrival=old.arrival if old else len(state.nodes),
-        waiting_since=now if began_waiting or old is None else old.waiting_since,
-        heard_at=now,
-        count=old.count if old else -1,
-        placed=old.placed if old else 0,
-    )
-    known = endings.heard(replace(state, nodes={**state.nodes, record.node: new}), record)
-    if record.finished and state.barrier_until is None:
-        known = replace(known, barrier_until=now + rules.exit_barrier_s)
-    return known
-
-
-def _note_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
-    return leases.age(state, event.counts, now, rules)
-
-
-def _note_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:
-    return state
-
-
-Note = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
-
 TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Note] = {
-    (phase, event): note
-    for phase in RoundPhase
-    for event, note in ((NodeSeen, _note_node), (BeatsSeen, _note_beats), (DeadlineReached, _note_time))
+    (phase, event): note for phase in RoundPhase for event, note in NOTES.items()
 }
 
 

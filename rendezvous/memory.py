@@ -168,7 +168,7 @@ class MemorySession(HostLeads):
                 if noted <= cursor:
                     break
                 fresh[node] = value
-            return state.noted, fresh
+            return state.noted, dict(reversed(fresh.items()))
 
         return self._await(published, timeout_s) or (cursor, {})
 

@@ -273,11 +273,14 @@ class Round:
     phase: RoundPhase
     because: str
     members: tuple[Member, ...] = ()
-    """By group rank. Of the running round, or the one just over."""
+    """By group rank. Of the running round, or the last one, whose members keep their ranks in the round to come."""
     master_addr: str = ""
     master_port: int = 0
     ended: Ending | None = None
     """How the last ended round ended; its charge is settled once `number` is greater than `ended.round`."""
+    unsettled: Ending | None = None
+    """While OVER: how this round ended, as long as that is not final. For a coordinator that takes over; it charges
+    nobody, and `ended` still speaks of the round before."""
     restarts: int = 0
     """Rounds ended by a failure so far, over the whole job."""
     finishing: bool = False
@@ -291,6 +294,11 @@ class Round:
     @property
     def world_size(self) -> int:
         return sum(member.nproc for member in self.members)
+
+    @property
+    def placed(self) -> tuple[Member, ...]:
+        """Who has a place in this round; nobody before it begins, or once the rendezvous is closed."""
+        return self.members if self.phase in (RoundPhase.RUNNING, RoundPhase.OVER) else ()
 
     def member(self, node: str) -> Member | None:
         return next((member for member in self.members if member.node == node), None)

@@ -108,8 +108,13 @@ class Rendezvous:
     reading: bool = False
     """A ReadBeats is on its way."""
     version: int = 0
-    epoch: int = 1
+    epoch: int = 0
+    """Of our term; 0 while we do not coordinate, and then nothing else here means anything."""
     announced: Round | None = None
+
+    @property
+    def leading(self) -> bool:
+        return self.epoch > 0
 
     @property
     def finishing(self) -> bool:
@@ -149,10 +154,11 @@ class Rendezvous:
             number=self.number,
             phase=self.phase,
             because=because,
-            members=self.members if self.phase in (RoundPhase.RUNNING, RoundPhase.OVER) else (),
+            members=() if self.phase is RoundPhase.CLOSED else self.members,
             master_addr=self.master_addr,
             master_port=self.master_port,
             ended=self.ended if self.settled or self.announced is None else self.announced.ended,
+            unsettled=None if self.settled else self.ended,
             restarts=self.restarts,
             finishing=self.finishing,
             hold=self.hold and self.phase is RoundPhase.OVER,

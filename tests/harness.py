@@ -328,7 +328,8 @@ def free_port() -> int:
 
 
 class Cluster:
-    """Agents of one job on one backend. The first one started hosts the store."""
+    """Agents of one job on one backend: c10d (processes), memory, electing memory (threads). The first one started
+    hosts the store, where one does."""
 
     def __init__(self, backend: str, folder: Path, **defaults: Any) -> None:
         self.backend = backend
@@ -388,9 +389,9 @@ class Cluster:
         from elastic_agent.launcher.api import NodeAgent
         from elastic_agent.rendezvous.memory import MemoryStore
 
-        hosting = wanted.get("hosts", self.store is None)
+        hosting = wanted.get("hosts", self.store is None) and self.backend == "memory"
         if self.store is None:
-            self.store = MemoryStore()
+            self.store = MemoryStore(wanted["conf"].get("lease", 5.0) if self.backend == "electing memory" else None)
         low, _, high = str(wanted["nnodes"]).partition(":")
         config = LaunchConfig(
             min_nodes=int(low), max_nodes=int(high or low), nproc_per_node=wanted["nproc"], run_id="contract",

@@ -89,6 +89,7 @@ rounds = st.builds(
     master_addr=texts,
     master_port=ports,
     ended=st.none() | endings,
+    unsettled=st.none() | endings,
     restarts=counts,
     finishing=st.booleans(),
     outcome=st.none() | st.sampled_from(Outcome),

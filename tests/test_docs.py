@@ -80,6 +80,9 @@ spent.
 
 Losing the host by force is an orderly end: after `store_grace` every agent stops its workers and exits 80 naming the
 host.
+
+Where no node hosts the store, losing the coordinator costs no more than losing any node: another takes over, whatever
+the phase, and goes on from what was announced.
 """
 """In the order of the page. Here too, so that no change of the page alone can weaken it."""
 CONTRACT = [" ".join(sentence.split()) for sentence in PROMISED.split("\n\n")]

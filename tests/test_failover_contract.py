@@ -1,4 +1,4 @@
-"""The failover contract, one test per line, on one machine's memory store and on c10d.
+"""The failover contract, one test per line, on memory stores (one hosted, one that elects) and on c10d.
 
 docs/failover-contract.md names each.
 """
@@ -10,20 +10,21 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import jobs
+from elastic_agent.rendezvous import codec, jobs
 from elastic_agent.rendezvous.memory import MemoryStore
-from elastic_agent.rendezvous.records import JobRecord, Outcome
-from harness import Cluster, Node, Worker
+from elastic_agent.rendezvous.records import JobRecord, Outcome, RoundPhase
+from harness import BOUND_S, Cluster, Node, Worker
 
 LEASE_S = 2.0
 LEASE = {"beat": 0.4, "lease": LEASE_S}
 
 
-@pytest.fixture(params=["memory", "c10d"])
+@pytest.fixture(params=["memory", "electing memory", "c10d"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(request.param, tmp_path)
     yield made
@@ -555,6 +556,186 @@ def test_losing_the_host_by_force_is_an_orderly_end_that_names_it(tmp_path: Path
         cluster.close()
 
 
+# -- the coordinator is lost, where any node can take over -------------------------------------------------------------
+
+
+@pytest.fixture(params=["electing memory"])
+def electing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(request.param, tmp_path, conf=LEASE)
+    yield made
+    made.close()
+
+
+def coordinator(cluster: Cluster, *names: str, **changes: Any) -> tuple[Node, list[Node]]:
+    """Start these nodes, the first of which coordinates; it, and the others."""
+    first = cluster.start(names[0], **changes)
+    first.wait_text("this node coordinates the job")
+    return first, [cluster.start(name, **changes) for name in names[1:]]
+
+
+def taken_over(nodes: list[Node]) -> Node:
+    """Which of these nodes coordinates by now."""
+    deadline = time.monotonic() + BOUND_S
+    while True:
+        for node in nodes:
+            if "this node coordinates the job" in node.text():
+                return node
+        assert time.monotonic() < deadline
+        nodes[0].wait_text("", 0.05)
+
+
+def wait_finished(cluster: Cluster, name: str) -> None:
+    """Wait until the store holds this node's word that it has finished."""
+    store, cursor = cluster.store.guest(), 0
+    deadline = time.monotonic() + BOUND_S
+    while True:
+        cursor, fresh = store.wait_nodes(cursor, BOUND_S)
+        if any(record.name == name and record.finished for record in map(codec.decode_node, fresh.values())):
+            return
+        assert time.monotonic() < deadline
+
+
+def wait_settled(cluster: Cluster) -> None:
+    """Wait until it was announced whom the end of a round charges, while some node still stops its workers."""
+    store, version = cluster.store.guest(), 0
+    deadline = time.monotonic() + BOUND_S
+    while True:
+        assert time.monotonic() < deadline
+        version, value = store.wait_round(version, BOUND_S)
+        word = codec.decode_round(value)
+        if word.phase is RoundPhase.OVER and word.ended is not None and word.ended.round == word.number:
+            return
+
+
+def test_the_coordinator_is_lost_while_workers_run(electing: Cluster) -> None:
+    """Its lease runs out: another node takes over, and the survivors run again, uncharged, soon after."""
+    first, others = coordinator(electing, "a", "b", "c", nnodes="2:3", max_restarts=0)
+    world = electing.desk.wait_world(3)
+    began = time.monotonic()
+    first.vanish()
+    again = electing.desk.wait_world(2, after=world[0].round)
+    assert time.monotonic() - began < LEASE_S + 3
+    assert {worker.node: worker.restarts for worker in again} == {"b": 0, "c": 0}
+    assert [worker.rank for worker in again] == [0, 1]
+    finish(electing)
+    assert [node.wait() for node in others] == [0, 0]
+
+
+def test_the_coordinator_is_lost_while_nodes_gather(electing: Cluster) -> None:
+    """Those who are there and those who come later still find each other."""
+    first, others = coordinator(electing, "a", "b", nnodes="3")
+    others[0].wait_text("round 1 is gathering")
+    first.vanish()
+    others[0].wait_text("this node coordinates the job")
+    others += [electing.start(name, nnodes="3") for name in "cd"]
+    assert {worker.node for worker in electing.desk.wait_world(3)} == {"b", "c", "d"}
+    finish(electing)
+    assert [node.wait() for node in others] == [0, 0, 0]
+
+
+def test_the_coordinator_is_lost_while_others_stop(electing: Cluster) -> None:
+    """All had answered for a failure, so it was charged, and is charged once whoever goes on from there."""
+    first, others = coordinator(electing, "a", "b", "c", nnodes="2:3", max_restarts=1, grace_s=20)
+    world = electing.desk.wait_world(3)
+    slow, failing = (next(worker for worker in world if worker.node == name) for name in "ac")
+    slow.order("ignore 15")
+    electing.desk.wait(lambda: "done ignore" in slow.said, "a worker that ignores SIGTERM")
+    failing.order("exit 3")
+    wait_settled(electing)
+    first.vanish()
+    again = electing.desk.wait_world(2, after=world[0].round)
+    assert {worker.node: worker.restarts for worker in again} == {"b": 0, "c": 1}
+    finish(electing)
+    assert [node.wait() for node in others] == [0, 0]
+
+
+def test_a_failure_that_echoes_the_loss_of_the_coordinator_is_not_charged(electing: Cluster) -> None:
+    """A peer of its workers fails of its death, and nobody is there to see it in that order: the death is the cause."""
+    first, others = coordinator(electing, "a", "b", "c", nnodes="2:3", max_restarts=0)
+    world = electing.desk.wait_world(3)
+    first.vanish()
+    next(worker for worker in world if worker.node == "c").order("exit 3")
+    again = electing.desk.wait_world(2, after=world[0].round)
+    assert {worker.node: worker.restarts for worker in again} == {"b": 0, "c": 0}
+    finish(electing)
+    assert [node.wait() for node in others] == [0, 0]
+
+
+def test_the_coordinator_is_lost_while_others_finish(electing: Cluster) -> None:
+    """It had finished itself and waited for the rest: that they finish is success all the same."""
+    first, others = coordinator(electing, "a", "b", "c", nnodes="3")
+    world = electing.desk.wait_world(3)
+    for worker in world:
+        if worker.node in "ab":
+            worker.order("exit 0")
+    for name in "ab":
+        wait_finished(electing, name)
+    first.vanish()
+    taken_over(others)
+    next(worker for worker in world if worker.node == "c").order("exit 0")
+    assert [node.wait() for node in others] == [0, 0]
+
+
+def test_a_coordinator_that_leaves_hands_over(tmp_path: Path) -> None:
+    """It says goodbye, and another decides at once: nobody waits for a lease, which here is longer than the test."""
+    electing = Cluster("electing memory", tmp_path, conf={"lease": 120})
+    try:
+        first, others = coordinator(electing, "a", "b", "c", nnodes="1:3")
+        world = electing.desk.wait_world(3)
+        first.terminate()
+        assert first.wait() == 143
+        again = electing.desk.wait_world(2, after=world[0].round)
+        assert {worker.node for worker in again} == {"b", "c"}
+        taken_over(others)
+        next(worker for worker in again if worker.node == "c").order("exit 3")
+        assert {w.node: w.restarts for w in electing.desk.wait_world(2, after=again[0].round)} == {"b": 0, "c": 1}
+        finish(electing)
+        assert [node.wait() for node in others] == [0, 0]
+    finally:
+        electing.close()
+
+
+def test_a_coordinator_that_is_deposed_disturbs_nobody(electing: Cluster) -> None:
+    """Its term ends while it lives on: it falls silent, the same round goes on, and another decides from then on."""
+    first, others = coordinator(electing, "a", "b", "c", nnodes="3")
+    world = electing.desk.wait_world(3)
+    epoch = electing.store.guest().lead("nobody", 0.0) or 1
+    for term in range(epoch, epoch + 5):
+        electing.store.guest().resign(term)
+    assert_undisturbed(electing, world)
+    next(worker for worker in world if worker.node == "b").order("exit 3")
+    again = electing.desk.wait_world(3, after=world[0].round)
+    assert {worker.node: worker.restarts for worker in again} == {"a": 0, "b": 1, "c": 0}
+    finish(electing)
+    assert [node.wait() for node in (first, *others)] == [0, 0, 0]
+
+
+def test_one_coordinator_after_the_other_is_lost(electing: Cluster) -> None:
+    """As long as a node is left."""
+    nodes = [electing.start(name, nnodes="1:4") for name in "abcd"]
+    world = electing.desk.wait_world(4)
+    for size in (3, 2, 1):
+        leading = taken_over([node for node in nodes if node.agent.status().coordinating] or nodes)
+        leading.vanish()
+        nodes.remove(leading)
+        world = electing.desk.wait_world(size, after=world[0].round)
+        assert {worker.restarts for worker in world} == {0}
+    finish(electing)
+    assert [node.wait() for node in nodes] == [0]
+
+
+def test_after_the_job_only_its_record_is_left_in_the_store(electing: Cluster) -> None:
+    """Whoever coordinates clears up once all have ended."""
+    nodes = [electing.start(name, nnodes="3") for name in "abc"]
+    electing.desk.wait_world(3)
+    finish(electing)
+    assert [node.wait() for node in nodes] == [0, 0, 0]
+    left = electing.store.guest()
+    assert jobs.decode_job(left.write_job(b"?")).outcome is Outcome.SUCCEEDED
+    assert left.wait_nodes(0, 0.0)[1] == {}
+    assert left.wait_round(0, 0.0) is None
+
+
 # -- one job, one record -----------------------------------------------------------------------------------------------
 
 
@@ -571,7 +752,7 @@ def assert_undisturbed(cluster: Cluster, world: list[Worker]) -> None:
     for worker in world:
         worker.order("ping")
         cluster.desk.wait(lambda: "done ping" in worker.said, "an answer of the undisturbed worker")  # noqa: B023
-    assert cluster.desk.workers == world
+    assert {worker.pid for worker in cluster.desk.workers} == {worker.pid for worker in world}
 
 
 def test_a_different_job_with_the_same_id_is_refused_and_the_first_is_untouched(cluster: Cluster) -> None:
@@ -628,7 +809,7 @@ def test_what_is_a_nodes_own_may_differ(cluster: Cluster) -> None:
 
 def test_an_agent_of_another_protocol_version_is_refused(cluster: Cluster) -> None:
     """Whichever came first: the one that comes later names both versions, and the job goes on."""
-    if cluster.backend == "memory":  # in one process all agents are of one version, so the first job is only a record
+    if cluster.backend != "c10d":  # in one process all agents are of one version, so the first job is only a record
         message = wire.JobRecord.FromString(jobs.encode_job(JobRecord(b"", incarnation=1)))
         message.version = 99
         cluster.store = MemoryStore()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.rendezvous import leases
+from elastic_agent.rendezvous.events import BeatsSeen
 from elastic_agent.rendezvous.records import NodeRecord, NodeState
 from elastic_agent.rendezvous.state import Rendezvous, Rules, Seen
 
@@ -25,7 +26,7 @@ def read(state: Rendezvous, count: int, start: float, end: float, every_s: float
     """Readings at a steady pace that find the same count."""
     now = start
     while now <= end:
-        state = leases.age(state, {"b": count}, now, RULES)
+        state = leases.age(state, BeatsSeen({"b": count}), now, RULES)
         now += every_s
     return state
 
@@ -52,14 +53,14 @@ def test_a_node_without_a_counter_loses_its_lease_too() -> None:
     """One that published a record and died before its first heartbeat."""
     state = beginning()
     for now in range(20):
-        state = leases.age(state, {}, now / 2, RULES)
+        state = leases.age(state, BeatsSeen({}), now / 2, RULES)
     assert state.nodes["b"].lost
 
 
 def test_an_observer_that_was_late_starts_every_lease_anew() -> None:
     """The host was frozen, and so was its store: the silence says nothing about others."""
     state = read(beginning(), 1, 0.0, 2.0)
-    state = leases.age(state, {"b": 1}, 60.0, RULES)
+    state = leases.age(state, BeatsSeen({"b": 1}), 60.0, RULES)
     assert not state.nodes["b"].lost
     assert not read(state, 1, 60.5, 64.5).nodes["b"].lost
     assert read(state, 1, 60.5, 65.0).nodes["b"].lost
@@ -68,7 +69,7 @@ def test_an_observer_that_was_late_starts_every_lease_anew() -> None:
 def test_an_observer_that_stood_still_for_a_moment_takes_it_off_nobodys_lease() -> None:
     """Too short to start anew, yet not the others' silence: but for one heartbeat, it does not count."""
     state = read(beginning(), 1, 0.0, 1.5)
-    state = leases.age(state, {"b": 1}, 3.75, RULES)
+    state = leases.age(state, BeatsSeen({"b": 1}), 3.75, RULES)
     assert not read(state, 1, 4.25, 6.0).nodes["b"].lost
     assert read(state, 1, 4.25, 6.25).nodes["b"].lost
 
@@ -89,7 +90,7 @@ def test_a_lost_node_is_heard_again_by_its_heartbeat() -> None:
 def test_a_lost_node_stays_lost_when_the_observer_is_late() -> None:
     """A late reading starts leases anew; it does not raise the dead."""
     state = read(beginning(), 1, 0.0, 6.0)
-    assert leases.age(state, {"b": 1}, 60.0, RULES).nodes["b"].lost
+    assert leases.age(state, BeatsSeen({"b": 1}), 60.0, RULES).nodes["b"].lost
 
 
 def test_an_ended_node_is_not_watched() -> None:
@@ -100,16 +101,16 @@ def test_an_ended_node_is_not_watched() -> None:
 
 def test_the_next_reading_comes_twice_per_beat() -> None:
     """So that a lease is never aged by more than half a beat too much."""
-    state = leases.age(beginning(), {"b": 1}, 3.0, RULES)
+    state = leases.age(beginning(), BeatsSeen({"b": 1}), 3.0, RULES)
     assert leases.next_reading(state, RULES) == 3.5
 
 
 def test_the_next_reading_is_brought_forward_to_where_a_lease_ends() -> None:
     """A departure is noticed when the lease ends, not up to half a beat later."""
     rules = Rules(own="host", beat_s=4.0, lease_s=5.0)
-    state = leases.age(beginning(), {"b": 1}, 0.0, rules)
-    state = leases.age(state, {"b": 1}, 2.0, rules)
-    state = leases.age(state, {"b": 1}, 4.0, rules)
+    state = leases.age(beginning(), BeatsSeen({"b": 1}), 0.0, rules)
+    state = leases.age(state, BeatsSeen({"b": 1}), 2.0, rules)
+    state = leases.age(state, BeatsSeen({"b": 1}), 4.0, rules)
     assert leases.next_reading(state, rules) == 5.0
 
 
@@ -119,5 +120,5 @@ def test_a_node_that_beats_is_never_lost(gaps_s: list[float], beats_per_s: int) 
     state, now = beginning(), 0.0
     for gap_s in gaps_s:
         now += gap_s
-        state = leases.age(state, {"b": int(now * beats_per_s / 2) + 1}, now, RULES)
+        state = leases.age(state, BeatsSeen({"b": int(now * beats_per_s / 2) + 1}), now, RULES)
         assert not state.nodes["b"].lost

@@ -37,6 +37,7 @@ EVENTS: dict[type[Any], Any] = {
     events.StoreCameBack: events.StoreCameBack(),
     events.RoundSeen: events.RoundSeen(RUNNING),
     events.RecordWritten: events.RecordWritten(1),
+    events.LeadershipChanged: events.LeadershipChanged(leads=True),
     events.OthersEnded: events.OthersEnded(),
     events.PlacePrepared: events.PlacePrepared(1, 1),
     events.PlaceFailed: events.PlaceFailed("no"),
@@ -115,6 +116,10 @@ def test_diagrams_equal_the_tables() -> None:
     assert diagrams.PAGE.read_text() == diagrams.page()
 
 
+BEGUN = Rendezvous(epoch=1)
+"""A coordinator in its first term, before anything else."""
+
+
 # -- the coordinator, one decision at a time ---------------------------------------------------------------------------
 
 
@@ -139,7 +144,7 @@ def tell(state: Rendezvous, now: float, rules: Rules, *records: NodeRecord) -> R
 def test_a_stale_record_changes_nothing() -> None:
     """Records may come again or late; only a newer one counts."""
     rules = Rules(own="a", max_nodes=2)
-    state = tell(Rendezvous(), 0.0, rules, record("a", seq=5))
+    state = tell(BEGUN, 0.0, rules, record("a", seq=5))
     for seq in (5, 4):
         step = coordinator.step(state, told.NodeSeen(record("a", seq, NodeState.ENDED)), 0.0, rules)
         assert step.state.nodes == state.nodes
@@ -149,7 +154,7 @@ def test_a_stale_record_changes_nothing() -> None:
 def test_an_early_or_repeated_wake_up_is_harmless() -> None:
     """A deadline that is not yet due, or came twice, decides nothing and announces nothing."""
     rules = Rules(own="a", max_nodes=2)
-    state = tell(Rendezvous(), 0.0, rules, record("a"))
+    state = tell(BEGUN, 0.0, rules, record("a"))
     for _ in range(3):
         step = coordinator.step(state, told.DeadlineReached(), 1.0, rules)
         assert not [effect for effect in step.effects if isinstance(effect, told.Announce)]
@@ -160,7 +165,7 @@ def test_an_early_or_repeated_wake_up_is_harmless() -> None:
 def test_the_next_version_follows_each_announcement() -> None:
     """Versions count by one, so that a reader can wait for the next."""
     rules = Rules(own="a", max_nodes=2)
-    state = tell(Rendezvous(), 0.0, rules, record("a"))
+    state = tell(BEGUN, 0.0, rules, record("a"))
     assert state.version == 1
     assert tell(state, 0.1, rules, record("b")).version == 2
 
@@ -168,7 +173,7 @@ def test_the_next_version_follows_each_announcement() -> None:
 def test_a_node_that_never_heard_of_its_place_holds_the_next_round_up() -> None:
     """It may be about to start workers of the round that it was placed in; its word that it did not is waited for."""
     rules = Rules(own="a", max_nodes=2, min_nodes=1)
-    state = tell(Rendezvous(), 0.0, rules, record("a"), record("b"))
+    state = tell(BEGUN, 0.0, rules, record("a"), record("b"))
     assert state.phase is RoundPhase.RUNNING
     state = tell(state, 1.0, rules, record("a", 2, NodeState.WORKING, round=1))
     state = tell(state, 2.0, rules, record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1))
@@ -181,7 +186,7 @@ def test_a_node_that_never_heard_of_its_place_holds_the_next_round_up() -> None:
 def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> None:
     """Too few remain, so the job ends at once; that the failure only echoed another's death could not be learnt."""
     rules = Rules(own="a", max_nodes=3, min_nodes=3)
-    state = tell(Rendezvous(), 0.0, rules, *(record(node) for node in "abc"))
+    state = tell(BEGUN, 0.0, rules, *(record(node) for node in "abc"))
     state = tell(state, 1.0, rules, *(record(node, 2, NodeState.WORKING, round=1) for node in "abc"))
     state = tell(state, 2.0, rules, replace(record("c", 3, NodeState.FINISHED, round=1), finished=True))
     state = tell(state, 3.0, rules, record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1))
@@ -193,7 +198,7 @@ def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> N
 def test_the_last_settled_ending_stays_announced_while_the_next_is_open() -> None:
     """A node that missed a whole round still learns whether it was charged for the one before."""
     ending = Ending(1, EndKind.FAILURE, "failed", "a", FAILURE)
-    state = Rendezvous(announced=Round(3, 1, 2, RoundPhase.RUNNING, "here", ended=ending), number=2)
+    state = Rendezvous(epoch=1, announced=Round(3, 1, 2, RoundPhase.RUNNING, "here", ended=ending), number=2)
     view = replace(state, ended=Ending(2, EndKind.DEPARTURE, "left"), settled=False).view(4, "here")
     assert view.ended == ending
 
@@ -201,7 +206,7 @@ def test_the_last_settled_ending_stays_announced_while_the_next_is_open() -> Non
 def test_the_host_is_not_told_to_retire_before_its_own_first_word() -> None:
     """Other nodes may come and go while the host's own record is still on its way."""
     rules = Rules(own="a")
-    step = coordinator.step(Rendezvous(), told.NodeSeen(record("b", 1, NodeState.ENDED)), 0.0, rules)
+    step = coordinator.step(BEGUN, told.NodeSeen(record("b", 1, NodeState.ENDED)), 0.0, rules)
     assert step.state.phase is RoundPhase.GATHERING
     assert told.Retire() not in step.effects
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_agent.agent import handlers, ladder, leaving, moves
-from elastic_agent.rendezvous import endings, leases, machine
+from elastic_agent.rendezvous import endings, leases, machine, notes
 
 from .pretend import Instead
 
@@ -50,5 +50,5 @@ def _make(kind: type) -> Copy:
 
 
 INSTEAD: list[Instead] = [
-    (module, "replace", replace) for module in (handlers, ladder, leaving, moves, endings, leases, machine)
+    (module, "replace", replace) for module in (handlers, ladder, leaving, moves, endings, leases, machine, notes)
 ]

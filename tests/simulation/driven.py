@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.agent.events import RoundSeen, StoreCameBack, StoreOpened
+from elastic_agent.agent.events import RoundSeen, StoreCameBack
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.rendezvous import c10d
 from elastic_agent.rendezvous import events as coordination
@@ -205,7 +204,9 @@ class DrivenLink:
         self.wires: list[tcpstore.Wire] = []
         self.process = Process(node, node.skew_s)
         self.inbox = Heard(self)
-        self.driver = self._as_node(Driver, node.ident, node.ident, SPEC, self._open, self.inbox, world.job.beat_s)
+        self.driver = self._as_node(
+            Driver, node.ident, node.ident, SPEC, self._open, self.inbox, world.job.beat_s, world.job.lease_s
+        )
         self._taken_at = 0.0
         self._loses = ""
         self._loses_until = 0.0
@@ -235,6 +236,12 @@ class DrivenLink:
     def read_beats(self, nodes: tuple[str, ...]) -> None:
         self._as_node(self.driver.read_beats, nodes)
 
+    def retire(self) -> None:
+        self._as_node(self.driver.retire)
+
+    def resign(self) -> None:
+        self._as_node(self.driver.resign)
+
     def close(self) -> None:
         self._as_node(self.driver.close)
 
@@ -247,7 +254,7 @@ class DrivenLink:
         self.world.when(self._taken_at, self.node.deliver, self._take, event)
 
     def _take(self, event: Any) -> None:
-        if isinstance(event, coordination.NodeSeen | coordination.BeatsSeen):
+        if isinstance(event, coordination.Event):
             self.world.coordinate_now(event)
             return
         if isinstance(event, RoundSeen) and event.round.version < self.inbox.newest:
@@ -255,8 +262,6 @@ class DrivenLink:
             return
         if isinstance(event, StoreCameBack):
             self.away_since = None
-        if isinstance(event, StoreOpened) and self.node.host and self.world.rendezvous is not None:
-            self.world.rendezvous = dataclasses.replace(self.world.rendezvous, since=self.node.clock())
         self.node.post(event)
 
     def strange(self, what: str) -> None:

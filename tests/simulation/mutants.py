@@ -24,15 +24,28 @@ from elastic_agent.agent import machine as agent
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.ladder import Ladder
 from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import c10d, connection, driver, endings, leases, patience, ranks
+from elastic_agent.rendezvous import (
+    c10d,
+    connection,
+    crew,
+    driver,
+    endings,
+    leases,
+    notes,
+    patience,
+    pulse,
+    ranks,
+    term,
+)
 from elastic_agent.rendezvous import machine as coordinator
 from elastic_agent.rendezvous.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver import Driver
 from elastic_agent.rendezvous.state import Rendezvous, Seen
+from elastic_agent.rendezvous.term import Term
 
 from . import plan, run
 
-DRIVERS = {driver.__name__, connection.__name__, c10d.__name__, inbox.__name__}
+DRIVERS = {module.__name__ for module in (driver, term, crew, pulse, connection, c10d, inbox)}
 """Modules whose bugs show only where production drivers run."""
 
 SEEDS = 2500
@@ -152,7 +165,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a full round is ended by an arrival", coordinator._arrival, "room <= 0", "room < 0"),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, " or state.finishing", ""),
     Mutant("arrivals are never settled", patience.arrivals_settled, "return min(", "return 1000 + min("),
-    Mutant("the place of a node is forgotten", coordinator._note_node, "placed=old.placed if old else 0", "placed=0"),
+    Mutant("the place of a node is forgotten", notes.note_node, "placed=old.placed if old else 0", "placed=0"),
     Mutant(
         "the old master port is used again",
         coordinator._start,
@@ -334,8 +347,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "while not self._closing.is_set():",
         "for _ in range(1):",
     ),
-    Mutant("the watcher forgets where it was", Driver._watch, "after, value = found", "_, value = found"),
-    Mutant("heartbeats that were read are kept back", Driver._give_orders, "if counts is not None:", "if False:"),
+    Mutant("the watcher forgets where it was", Driver._watch, "self._seen, value = found", "_, value = found"),
+    Mutant("heartbeats that were read are kept back", Term._look, "if counts is not None:", "if False:"),
     Mutant(
         "a notification that is void stays so",
         c10d.C10dStore.publish_node,

@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.events import RecordWritten, RoundSeen, StoreCameBack, StoreFailed, StoreOpened, StoreWentAway
+from elastic_agent.agent.events import (
+    OthersEnded,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+)
 from elastic_agent.rendezvous.events import BeatsSeen, NodeSeen
 from elastic_agent.rendezvous.records import NodeRecord, Round
 
@@ -232,6 +240,12 @@ class Link:
     def _count(self, nodes: tuple[str, ...]) -> None:
         counts = self.store.counts(nodes)
         self.world.at(self.world.delays.local(), self.world.coordinate, BeatsSeen(counts))
+
+    def retire(self) -> None:
+        self.node.tell(OthersEnded())
+
+    def resign(self) -> None:
+        """Nobody else could coordinate."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -137,6 +137,7 @@ class SimNode:
         self.world.ended += 1
         self.link.settle_beats()
         self.world.checkers.concluded(self, effect.verdict)
+        self.link.resign()
         self.link.close()
         if self.host:
             self.world.store.end()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 
-from elastic_agent.rendezvous import c10d, connection, driver
+from elastic_agent.rendezvous import c10d, connection, crew, driver, pulse, term
 
 from .pretend import Instead
 
@@ -231,9 +231,11 @@ _TIME = SimpleNamespace(monotonic=_monotonic)
 _QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
 
 INSTEAD: list[Instead] = [
-    (driver, "threading", _THREADING),
+    (crew, "threading", _THREADING),
     (driver, "queue", _QUEUE),
     (driver, "time", _TIME),
+    (pulse, "time", _TIME),
+    (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),
     (c10d, "threading", _THREADING),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from elastic_agent.agent import events as agent_events
 from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Phase
 from elastic_agent.rendezvous import events as coordinator_events
@@ -183,7 +182,7 @@ class World:
                 exit_barrier_s=self.job.exit_barrier_s,
                 static=self.job.static,
             )
-            self.rendezvous = Rendezvous(since=node.clock())
+            self.rendezvous = Rendezvous() if self.face else Rendezvous(epoch=1, since=node.clock())
         node.begin()
         return node
 
@@ -234,7 +233,7 @@ class World:
             elif isinstance(effect, coordinator_events.WakeAt):
                 self._wake_coordinator(effect.when)
             else:
-                self.host.tell(agent_events.OthersEnded())
+                self.host.link.retire()
 
     def _wake_coordinator(self, when: float) -> None:
         """As `agent.loop.Loop.wake_at`: what is asked for twice comes once."""
@@ -258,7 +257,7 @@ class World:
 def describe(word: Round) -> str:
     """A round in one line."""
     members = " ".join(
-        f"{m.name}:{m.rank_offset}" + (f"-{m.rank_offset + m.nproc - 1}" if m.nproc > 1 else "") for m in word.members
+        f"{m.name}:{m.rank_offset}" + (f"-{m.rank_offset + m.nproc - 1}" if m.nproc > 1 else "") for m in word.placed
     )
     outcome = f" {word.outcome.value}" if word.outcome else ""
     finishing = " finishing" if word.finishing and word.outcome is None else ""
