@@ -13,7 +13,6 @@ from .events import (
     Effect,
     ForwardAsked,
     ForwardSignal,
-    LeadershipChanged,
     NurseryLost,
     PlaceFailed,
     PlacePrepared,
@@ -57,10 +56,6 @@ def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> 
     if node.store_lost_until is None:
         return node, ()
     return moves.republish(replace(node, store_lost_until=None), rules, now)
-
-
-def on_leadership(node: Node, event: LeadershipChanged, now: float, rules: Rules) -> Move:
-    return replace(node, leading=event.leads), ()
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from . import moves, verdicts
 from .events import (
     DeadlineReached,
     Event,
+    LeadershipChanged,
     LeaveAsked,
     NurseryLost,
     OthersEnded,
@@ -46,6 +47,10 @@ def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def on_leadership(node: Node, event: LeadershipChanged, now: float, rules: Rules) -> Move:
+    return replace(node, leading=event.leads), ()
 
 
 def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Move:

@@ -38,12 +38,12 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class BeatsSeen:
-    """The heartbeat counters asked for with ReadBeats were read. A node without one is absent."""
+    """The heartbeat counters asked for with ReadBeats were read: of each node asked for, -1 if it has none."""
 
     counts: Mapping[str, int]
     steady_s: float | None = None
-    """On a store that keeps leases: for how long it has answered this node's own heartbeats in time. A node that is
-    absent has no lease. None: the store keeps none, and the counters are to be aged."""
+    """On a store that keeps leases: for how long it has answered this node's own heartbeats in time. A node with -1 has
+    no lease. None: the store keeps none, and the counters are to be aged."""
 
 
 @dataclass(frozen=True, slots=True)

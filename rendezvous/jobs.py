@@ -6,12 +6,12 @@ The record is written before anything else of a node, so a node that is refused 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..proto import elastic_pb2 as wire
 from . import codec, fields
 from .fields import ForeignBytes, OtherProtocol
-from .records import JobRecord, JobSpec, Outcome
+from .records import JobSpec, Outcome
 from .store import OtherJob, OtherVersion, Store, StoreForeign
 
 MAX_JOB_BYTES = 32 * 1024
@@ -20,6 +20,28 @@ SHOWN_CHARS = 300
 """How much of a command a refusal shows."""
 
 JOB_MAGIC = 0x316A4145
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Whose run id this is. Created once; changes only when the job ends, and when another takes its id after that."""
+
+    spec_hash: bytes
+    """SHA-256 over the whole `JobSpec`. What follows of the spec is for people."""
+    command: str = ""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc: str = "number"
+    node: str = ""
+    """Identity of the agent process that created it."""
+    name: str = ""
+    """The same for people."""
+    at: str = ""
+    """Wall-clock time there, for people only; never compared."""
+    incarnation: int = 1
+    """How many jobs this id has had in this store, this one included. Each sees only its own nodes and rounds."""
+    outcome: Outcome | None = None
+    """How it ended; None while it goes on."""
 
 
 def spec_hash(spec: JobSpec) -> bytes:

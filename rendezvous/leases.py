@@ -35,8 +35,10 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
         known = state.nodes[node]
         if seen.steady_s is None:
             now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
+        elif node in seen.counts:  # else it has come since the reading was ordered
+            now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
-            now_known = _held(known, node in seen.counts, now, steady=seen.steady_s >= rules.lease_s)
+            continue
         if now_known is not known:
             aged[node] = now_known
     nodes = {**state.nodes, **aged} if aged else state.nodes

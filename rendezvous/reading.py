@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from . import codec, jobs
 from .events import Elected
+from .fields import ForeignBytes
 from .listener import Listener
 from .records import NodeRecord, Outcome, Round
 from .store import Store, StoreError, StoreForeign
@@ -29,12 +30,10 @@ def look_around(epoch: int, job: bytes, seen: int, listener: Listener, session: 
 
 
 def _outcome(job: bytes, holds: bytes) -> Outcome | None:
-    """How the job ended, if it did while nobody coordinated."""
-    if holds == job:
-        return None
+    """How the job ended, if it has."""
     try:
         now, ours = jobs.decode_job(holds), jobs.decode_job(job)
-    except codec.ForeignBytes as error:
+    except ForeignBytes as error:
         raise StoreForeign(f"the job's record in the store is not ours: {error}; somebody else writes there") from error
     if now.incarnation != ours.incarnation:
         raise StoreError(
@@ -49,7 +48,7 @@ def read_round(version: int, value: bytes) -> Round:
     ignored it would wait for ever."""
     try:
         return codec.decode_round(value)
-    except codec.ForeignBytes as error:
+    except ForeignBytes as error:
         raise StoreForeign(
             f"the store's key round/{version} holds no announcement of ours: {error}; "
             "somebody else writes to this store: start the job anew on another port"
@@ -62,7 +61,7 @@ def read_records(values: Mapping[str, bytes], listener: Listener) -> list[NodeRe
     for node, value in values.items():
         try:
             record = codec.decode_node(value)
-        except codec.ForeignBytes as error:
+        except ForeignBytes as error:
             listener.strange_bytes(f"the record of node {node[:80]!r} in the store is not ours and is ignored: {error}")
             continue
         if record.node == node:

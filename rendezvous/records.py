@@ -1,8 +1,8 @@
 """What nodes tell each other: frozen values, nothing else.
 
-Each job has one `JobRecord`, made by whoever comes first. Each node publishes one `NodeRecord`, which only it writes.
-The coordinator publishes `Round`s, numbered by `version`, which only it writes. Everything a node or the coordinator
-decides follows from these, so losing, repeating or delaying a notification changes nothing but latency.
+Each node publishes one `NodeRecord`, which only it writes. The coordinator publishes `Round`s, numbered by `version`,
+which only it writes. Everything a node or the coordinator decides follows from these, so losing, repeating or delaying
+a notification changes nothing but latency. The record of the job itself is in `jobs.py`.
 """
 
 from __future__ import annotations
@@ -109,28 +109,6 @@ class JobSpec:
     max_nodes: int = 1
     nproc: str = "number"
     """How workers are counted: "number", whichever; or a name such as "gpu"."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """Whose run id this is. Created once; changes only when the job ends, and when another takes its id after that."""
-
-    spec_hash: bytes
-    """SHA-256 over the whole `JobSpec`. What follows of the spec is for people."""
-    command: str = ""
-    min_nodes: int = 1
-    max_nodes: int = 1
-    nproc: str = "number"
-    node: str = ""
-    """Identity of the agent process that created it."""
-    name: str = ""
-    """The same for people."""
-    at: str = ""
-    """Wall-clock time there, for people only; never compared."""
-    incarnation: int = 1
-    """How many jobs this id has had in this store, this one included. Each sees only its own nodes and rounds."""
-    outcome: Outcome | None = None
-    """How it ended; None while it goes on."""
 
 
 @dataclass(frozen=True, slots=True)

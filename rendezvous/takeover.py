@@ -4,7 +4,8 @@ Only what was announced was ever decided: the store refuses whatever a coordinat
 
 * From the newest word: the round, its phase, members and master; why the last round ended and whom that charges; how
   many rounds failures have ended; the outcome.
-* From the nodes' records: who is here, who left, failed, finished or still has workers, with what budget left.
+* From the nodes' records: who is here, who left, failed, finished or still has workers, with what budget left, and how
+  workers of this round ended (though not in which order that was heard).
 * Settled anew: the ending of a round that is over, if it was not final. What it was held to be was announced; who has
   answered is in the records.
 * Begun anew, because no clock reaches from one host to another: the join timeout, the last call and its quiet period,
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import endings
 from .events import Elected
 from .records import Ending, EndKind, Member, NodeRecord, NodeState, Round, RoundPhase
 from .state import Rendezvous, Rules, Seen
@@ -32,6 +34,8 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     finishing = event.newest is not None and event.newest.finishing
     if finishing or any(record.finished for record in event.records):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
+    for _, seen in began.seen_members():
+        began = endings.heard(began, seen.record)
     if event.outcome is None or began.phase is RoundPhase.CLOSED:
         return began
     because = f"the job's record says that it {event.outcome.value}"
@@ -61,6 +65,7 @@ def _resume(word: Round, event: Elected, now: float, rules: Rules) -> Rendezvous
         unanswered=frozenset(member.node for member in word.members) if unsettled else frozenset(),
         ended=unsettled or _settled(word),
         settled=unsettled is None,
+        hold=word.hold,
         restarts=word.restarts,
         outcome=word.outcome,
         version=max(word.version, event.version),

@@ -105,7 +105,8 @@ class Term:
     def _look(self, connection: Connection, nodes: tuple[str, ...]) -> None:
         counts = connection.call(partial(_read_beats, nodes))
         if counts is not None:
-            self._listener.beats_seen(dict(counts), self._pulse.steady_s() if self._store.elects else None)
+            read = {node: counts.get(node, -1) for node in nodes}
+            self._listener.beats_seen(read, self._pulse.steady_s() if self._store.elects else None)
 
 
 def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:

@@ -16,8 +16,9 @@ import pytest
 
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous import codec, jobs
+from elastic_agent.rendezvous.jobs import JobRecord
 from elastic_agent.rendezvous.memory import MemoryStore
-from elastic_agent.rendezvous.records import JobRecord, Outcome, RoundPhase
+from elastic_agent.rendezvous.records import Outcome, RoundPhase
 from harness import BOUND_S, Cluster, Node, Worker
 
 LEASE_S = 2.0

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous import fields, jobs
+from elastic_agent.rendezvous.jobs import JobRecord
 from elastic_agent.rendezvous.memory import MemoryStore
-from elastic_agent.rendezvous.records import JobRecord, JobSpec, Outcome
+from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
 
 texts = st.text(max_size=60)

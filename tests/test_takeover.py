@@ -76,7 +76,7 @@ class Coordinator:
 
     def read(self, *alive: str, steady_s: float = LEASE_S) -> Coordinator:
         """It reads the leases, of which these hold."""
-        return self.tell(BeatsSeen(dict.fromkeys(alive, 0), steady_s))
+        return self.tell(BeatsSeen({node: 0 if node in alive else -1 for node in self.state.nodes}, steady_s))
 
     def successor(self, own: str, **rules: float) -> Coordinator:
         """This one is no more; that node takes over, a long time later by its own clock."""
@@ -143,6 +143,14 @@ def test_no_lease_counts_as_ended_while_the_store_stood_still() -> None:
     second = running("a", "b", "c").successor("b").read(steady_s=LEASE_S - 0.1)
     assert second.state.phase is RoundPhase.RUNNING
     assert second.read("a", "c").state.phase is RoundPhase.RUNNING
+
+
+def test_a_node_that_came_while_the_leases_were_read_is_not_lost() -> None:
+    """Nobody asked for its lease, so that it was not among them says nothing."""
+    first = Coordinator(Store(), "a", 1).hear(record("a"))
+    first.hear(record("b"))
+    first.tell(BeatsSeen({}, LEASE_S))
+    assert not first.state.nodes["b"].lost
 
 
 def test_the_end_of_a_lease_is_looked_at_at_once() -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent import events as agent_events
 from elastic_agent.agent.state import Node, Phase, Verdict
+from elastic_agent.rendezvous import events as coordinator_events
 from elastic_agent.rendezvous.machine import EDGES
 from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, Round, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
 from . import outcomes, sometimes
-from .driven import EtcdFace
 from .invariants import (
     AGREED,
     BOUNDED,
@@ -69,6 +69,8 @@ class Checkers:
         """Nodes that a signal reached when they had nothing left to do but to serve."""
         self.masters: set[tuple[str, int]] = set()
         self.gathering_since = 0.0
+        self.decided_at = 0.0
+        """When the coordinator came to what counts from now on."""
         self.newest = 0
         """The last round that began."""
         self.placed: set[str] = set()
@@ -86,6 +88,8 @@ class Checkers:
         self.failures = 0
         self.said: dict[int, Round] = {}
         """What the coordinator announced, by version."""
+        self.cleared = False
+        """A closed job has been cleared away, and whoever comes late may find nothing of it but its record."""
         self.liveness = Liveness(self)
         self.pacing = Pacing(self)
 
@@ -103,22 +107,29 @@ class Checkers:
 
     def coordinated(self, before: Rendezvous, after: Rendezvous) -> None:
         forward = after.version >= before.version and after.number >= before.number
-        self.need(forward, FORWARD, lambda: f"{before.version, before.number} became {after.version, after.number}")
-        if after.nodes is not before.nodes:
-            self._leases(before, after)
-        self.liveness.look(after)
+        self.need(
+            forward or self.cleared,
+            FORWARD,
+            lambda: f"{before.version, before.number} became {after.version, after.number}",
+        )
+        if not self.world.elects:
+            self.watched(before, after)
         if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
             forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
             self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
-        if after.ended is not before.ended and after.ended is not None:
+        if after.ended is not None and after.ended is not before.ended and after.ended != before.ended:
             self._ended(before, after, after.ended)
         if before.phase is after.phase and before.number == after.number:
+            return
+        if self.cleared:
+            same = (after.phase, after.outcome) == (before.phase, before.outcome)
+            self.need(same, FINAL, f"it became {after.phase.value}, {after.outcome}")
             return
         self._walked(before, after)
         self.need(before.phase is not RoundPhase.CLOSED, FINAL, f"it became {after.phase.value}")
         sometimes.moved(self, before, after)
         if after.number > before.number and after.ended is not None:
-            self.gathering_since = self.world.now
+            self.gathering_since = self.decided_at
             self._settled(after.ended)
         if after.phase is RoundPhase.RUNNING:
             self._returned(before, after)
@@ -128,6 +139,24 @@ class Checkers:
             self.known_at_close = frozenset(after.nodes)
             self.liveness.closed(after)
             self._closed(after)
+
+    def watched(self, before: Rendezvous, after: Rendezvous) -> None:
+        """Whoever coordinates looked who is alive, and whether there is anything to do."""
+        if after.nodes is not before.nodes:
+            self._leases(before, after)
+        self.liveness.look(after)
+
+    def changed_hands(self, node: SimNode, event: coordinator_events.Event, after: Rendezvous) -> None:
+        """The coordinator of this node took an event."""
+        if isinstance(event, coordinator_events.Deposed):
+            self.world.reached.note("a coordinator was deposed")
+        elif isinstance(event, coordinator_events.Elected) and event.newest is not None:
+            self.lost &= {name for name, seen in after.nodes.items() if seen.lost}
+            self.world.reached.note(f"a takeover while {event.newest.phase.value}")
+            if event.newest.finishing and event.newest.outcome is None:
+                self.world.reached.note("a takeover while others had finished")
+            if event.newest.unsettled is not None:
+                self.world.reached.note("a takeover while an ending was not settled")
 
     def _leases(self, before: Rendezvous, after: Rendezvous) -> None:
         for name, seen in after.nodes.items():
@@ -148,7 +177,7 @@ class Checkers:
         """Several changes of phase may follow from one event; find the way that they took."""
         walked = self.world.reached.coordinator_edges
         at = before.phase
-        if at is RoundPhase.RUNNING and after.ended is not before.ended:
+        if at is RoundPhase.RUNNING and after.ended != before.ended:
             walked.add((at, RoundPhase.OVER))
             at = RoundPhase.OVER
         if at is RoundPhase.OVER and after.number > before.number:
@@ -229,7 +258,8 @@ class Checkers:
         outcomes.JUDGES[outcome](self, after)
 
     def announced(self, word: Round) -> None:
-        self.need(len(self.said) + 1 == word.version, SAID, f"version {word.version} follows {len(self.said)}")
+        follows = self.cleared or len(self.said) + 1 == word.version
+        self.need(follows, SAID, f"version {word.version} follows {len(self.said)}")
         self.said[word.version] = word
 
     def fit(self, node: SimNode) -> bool:
@@ -308,7 +338,7 @@ class Checkers:
         if gave_up:
             self.world.reached.note("workers would not die")
         self.need(not node.nursery.busy or gave_up, BURIED, f"{node.ident} ends with workers")
-        if node.host and not isinstance(self.world.store, EtcdFace):
+        if node.host:
             self._hosted(node)
 
     def _hosted(self, node: SimNode) -> None:

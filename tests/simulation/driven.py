@@ -36,6 +36,8 @@ class Mistake(AssertionError):
 class Face:
     """What all nodes of a world share of their store."""
 
+    elects = False
+
     def __init__(self, world: World) -> None:
         self.world = world
         self._frozen_at = 0.0
@@ -52,6 +54,10 @@ class Face:
 
     @property
     def answers(self) -> bool:
+        raise NotImplementedError
+
+    def leader(self) -> SimNode | None:
+        """Whom the store has elected."""
         raise NotImplementedError
 
     def open(self, link: DrivenLink, cancelled: Any, join: Join) -> Store:
@@ -137,7 +143,9 @@ class C10dFace(Face):
 
 
 class EtcdFace(Face):
-    """etcd, which nobody of the job serves; it has troubles of its own."""
+    """etcd, which nobody of the job serves: it elects the coordinator, and has troubles of its own."""
+
+    elects = True
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -145,25 +153,29 @@ class EtcdFace(Face):
 
     @property
     def answers(self) -> bool:
-        return not self.server.frozen and not self.world.host.done
+        return not self.server.frozen
+
+    def leader(self) -> SimNode | None:
+        return self.world.nodes.get(self.server.leader)
 
     def open(self, link: DrivenLink, cancelled: Any, join: Join) -> Store:
-        store = etcd.open_etcd(link, self.server, self.world.job.connect_timeout_s)
+        store = etcd.open_etcd(link, self.server, self.world.job.connect_timeout_s, cancelled)
         join(store)
         return store
 
     def stall(self, lasts_s: float) -> None:
-        """The servers elect another leader."""
+        """The servers elect another leader, or the only one stands still."""
         if not self.server.frozen:
-            self.world.reached.note("etcd elected another leader")
+            elects = self.world.rng.random() < 0.5
+            self.world.reached.note("etcd elected another leader" if elects else "etcd stood still")
             self.server.frozen = True
             self._frozen_at = self.world.now
-            self.world.at(lasts_s, self._elected)
+            self.world.at(lasts_s, self._goes_on_again, elects)
 
-    def _elected(self) -> None:
+    def _goes_on_again(self, elected: bool) -> None:
         for link in self.links():
             link.excused(self.world.now - self._frozen_at)
-        self.server.thaw()
+        self.server.thaw(renews=elected)
         self.world.checkers.last_fault = self.world.now
 
 
@@ -202,6 +214,8 @@ class DrivenLink:
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
         self.wires: list[tcpstore.Wire] = []
+        self._words: dict[tuple[int, int], Round] = {}
+        """By epoch and version: what the store has not accepted yet."""
         self.process = Process(node, node.skew_s)
         self.inbox = Heard(self)
         self.driver = self._as_node(
@@ -231,7 +245,14 @@ class DrivenLink:
         self._as_node(self.driver.publish, record)
 
     def announce(self, word: Round) -> None:
+        if self.world.elects:
+            self._words[word.epoch, word.version] = word
         self._as_node(self.driver.announce, word)
+
+    def accepted(self, version: int, epoch: int) -> None:
+        """The store, which elects, has taken this announcement of ours."""
+        if self.node.seat is not None:
+            self.node.seat.accepted(self._words.pop((epoch, version)))
 
     def read_beats(self, nodes: tuple[str, ...]) -> None:
         self._as_node(self.driver.read_beats, nodes)
@@ -240,7 +261,8 @@ class DrivenLink:
         self._as_node(self.driver.retire)
 
     def resign(self) -> None:
-        self._as_node(self.driver.resign)
+        """In production this call is waited for; what it does is the same."""
+        self.process.start(self.driver.resign, ())
 
     def close(self) -> None:
         self._as_node(self.driver.close)
@@ -255,7 +277,8 @@ class DrivenLink:
 
     def _take(self, event: Any) -> None:
         if isinstance(event, coordination.Event):
-            self.world.coordinate_now(event)
+            if self.node.seat is not None:
+                self.node.seat.take(event)
             return
         if isinstance(event, RoundSeen) and event.round.version < self.inbox.newest:
             self.world.reached.note("a word was overtaken by the next")

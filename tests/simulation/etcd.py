@@ -1,8 +1,9 @@
 """etcd's face: revisions, leases on the server's clock, watches that only hint, and the store contract on top of them.
 
 A request whose answer never came may have been applied. When the servers elect another leader, nothing is answered for
-a while and every lease gets its whole length anew. A watch that says nothing proves nothing, so who waits looks again.
-There is no driver for etcd yet: `EtcdStore` is what one must do, and the agents' own driver runs on it as on any store.
+a while and every lease gets its whole length anew; when the only server stands still, the leases that ran out meanwhile
+are over as it goes on. A watch that says nothing proves nothing, so who waits looks again. The store that is used in
+production speaks to real servers; this one is what the contract says, and the agents' own driver runs on either.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.rendezvous.hosted import HostLeads
 from elastic_agent.rendezvous.store import StoreFenced, StoreUnreachable
 
-from .threads import TIMEOUT, Process, Ticket, ticket
+from .threads import TIMEOUT, Ticket, ticket
 
 if TYPE_CHECKING:
     from .driven import DrivenLink
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 2.0
 """Of a request; the servers drop one that comes later. Well below a node's lease, or one lost heartbeat ends it."""
-LEASE_S = 10.0
+RETRY_S = 0.3
 HINTS_LOST = 0.1
 """Share of a watch's hints that never arrive."""
+FENCED = object()
 
 
 class Server:
@@ -35,7 +36,10 @@ class Server:
         self.keys: dict[str, tuple[bytes, int]] = {}
         """Value, and the revision that wrote it."""
         self.leases: dict[str, float] = {}
-        """Key to the end of its lease."""
+        """Node to the end of its lease."""
+        self.leader = ""
+        self.epoch = 0
+        """Of the newest term: the revision that began it."""
         self.frozen = False
         self._held: list[tuple[DrivenLink, Ticket, float, str, tuple[Any, ...]]] = []
         self._watching: list[tuple[str, DrivenLink, Ticket]] = []
@@ -44,85 +48,137 @@ class Server:
         if self.frozen:
             self._held.append((link, asks, ends, name, arguments))
         elif self.world.now <= ends:
-            self._expire()
             if name == "watch":
                 self._watching.append((*arguments, link, asks))
-            else:
-                if name == "range" and arguments[0] == "beat/":
-                    link.face.looked_at()
-                if name == "beat" and self.keys.get(arguments[0], (b"", 0))[0] != arguments[1]:
-                    link.heard()
-                self._reply(link, asks, getattr(self, name)(*arguments))
+                return
+            if name == "held":
+                link.face.looked_at()
+            self._reply(link, asks, getattr(self, name)(*arguments))
 
     def _reply(self, link: DrivenLink, asks: Ticket, answer: object) -> None:
         if link.loses("reply") or link.down_cut:
             return  # applied, and the client will never know
         self.world.at(self.world.delays.network(), asks.wake_now, answer)
 
-    def thaw(self) -> None:
-        """Another leader: what was under way is taken or lost, and every lease begins anew."""
+    def thaw(self, *, renews: bool) -> None:
+        """What was under way is taken or lost. `renews`: another leader, so every lease begins anew."""
         self.frozen = False
-        for key in self.leases:
-            self.leases[key] = self.world.now + LEASE_S
+        for node in self.leases if renews else ():
+            self.leases[node] = self.world.now + self.world.job.lease_s
+        self._expire()
         held, self._held = self._held, []
         for request in held:
             if self.world.rng.random() < 0.5:
                 self.receive(*request)
 
     def _expire(self) -> None:
-        for key in [key for key, ends in self.leases.items() if ends < self.world.now]:
-            del self.leases[key]
-            self.keys.pop(key, None)
-            self.revision += 1
+        """Runs when some lease may have ended; a server that stands still ends none."""
+        if self.frozen:
+            return
+        for node in [node for node, ends in self.leases.items() if ends <= self.world.now]:
+            del self.leases[node]
+            if node == self.leader:
+                self._ends_term()
+            self._hint("node/")
 
-    # -- what is asked ------------------------------------------------------------------------------------------------
+    def _renew(self, node: str) -> None:
+        if node not in self.leases:
+            self._hint("node/")
+        self.leases[node] = self.world.now + self.world.job.lease_s
+        self.world.when(self.leases[node], self._expire)
+        self.world.nodes[node].link.heard()
 
-    def put(self, key: str, value: bytes, leased: bool = False) -> int:
-        self.revision += 1
-        self.keys[key] = (value, self.revision)
-        if leased:
-            self.leases[key] = self.world.now + LEASE_S
+    def _ends_term(self) -> None:
+        self.leader = ""
+        self._hint("leader")
+
+    def _hint(self, key: str) -> None:
         watching, self._watching = self._watching, []
         for prefix, link, asks in watching:
             if not key.startswith(prefix):
                 self._watching.append((prefix, link, asks))
             elif self.world.rng.random() >= HINTS_LOST:
                 self._reply(link, asks, True)
-        return self.revision
 
-    def create(self, key: str, value: bytes) -> bytes:
-        """What the key holds then: a transaction that compares its revision with 0."""
-        if key not in self.keys:
-            self.put(key, value)
-        return self.keys[key][0]
+    def _put(self, key: str, value: bytes) -> None:
+        self.revision += 1
+        self.keys[key] = (value, self.revision)
+        self._hint(key)
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
 
     def swap(self, key: str, expected: bytes, value: bytes) -> bytes:
         """What the key holds then: a transaction that compares its value, or its revision with 0."""
         if self.keys.get(key, (b"", 0))[0] == expected:
-            self.put(key, value)
+            self._put(key, value)
         return self.keys.get(key, (b"", 0))[0]
 
     def range(self, prefix: str, after: int = 0) -> tuple[int, dict[str, tuple[bytes, int]]]:
         found = {key: held for key, held in self.keys.items() if key.startswith(prefix) and held[1] > after}
         return self.revision, found
 
-    def beat(self, key: str, value: bytes, leads: bool) -> int | None:
-        """One transaction: the counter and its lease, and whether anybody coordinates; the newest version."""
-        self.put(key, value, leased=True)
-        if leads:
-            self.put("leader", b"", leased=True)
-        newest = self.keys.get("newest", (b"0", 0))[0]
-        return int(newest) if "leader" in self.keys else None
+    def publish(self, node: str, value: bytes) -> None:
+        self._renew(node)
+        self._put("node/" + node, value)
+
+    def beat(self, node: str) -> int:
+        self._renew(node)
+        return self.newest()
+
+    def held(self, nodes: Sequence[str]) -> dict[str, int]:
+        """Which of these have a lease."""
+        return {node: 0 for node in nodes if node in self.leases}
+
+    def newest(self) -> int:
+        return max((int(key[len("round/") :]) for key in self.keys if key.startswith("round/")), default=0)
+
+    def stand(self, node: str) -> int:
+        """The epoch of its term; 0 if another leads."""
+        if self.leader not in ("", node):
+            return 0
+        self._renew(node)
+        if self.leader != node:
+            self.revision += 1
+            self.leader, self.epoch = node, self.revision
+        return self.epoch
+
+    def leads(self, epoch: int) -> bool:
+        return self.leader != "" and self.epoch == epoch
+
+    def resign(self, epoch: int) -> None:
+        if self.leads(epoch):
+            self.world.reached.note("a coordinator resigned")
+            self._ends_term()
+
+    def announce(self, link: DrivenLink, version: int, value: bytes, epoch: int, job: tuple[bytes, bytes]) -> object:
+        """One transaction on the term's revision. `job`: what its record becomes, and what it is; nothing if empty."""
+        key = f"round/{version}"
+        if key in self.keys or not self.leads(epoch):
+            same = self.keys.get(key, (b"", 0))[0] == value
+            if not same:
+                self.world.reached.note("a deposed coordinator was refused")
+            return self.keys.get("job", (b"", 0))[0] == job[0] if same else FENCED
+        self._put(key, value)
+        link.accepted(version, epoch)
+        return not job[0] or self.swap("job", job[1], job[0]) == job[0]
+
+    def clear(self, epoch: int) -> None:
+        if self.leads(epoch):
+            self.keys = {key: held for key, held in self.keys.items() if key == "job"}
+            self.world.checkers.cleared = True
 
 
-class EtcdStore(HostLeads):
+class EtcdStore:
     """One client; implements `Store`."""
 
-    def __init__(self, link: DrivenLink, server: Server, *, hosted: bool) -> None:
+    hosted = False
+    elects = True
+    outlives_jobs = False  # the simulated world ends with its job
+
+    def __init__(self, link: DrivenLink, server: Server) -> None:
         self._link = link
         self._server = server
         self._world = link.world
-        self._hosted = hosted
         self._closed = False
         self._asks: Ticket | None = None
 
@@ -143,16 +199,11 @@ class EtcdStore(HostLeads):
             raise StoreUnreachable("deadline exceeded")
         return answer
 
-    def enter(self, timeout_s: float) -> None:
-        """As the coordinator, take the leader's key; as a client, wait for somebody to hold it."""
-        ends = self._world.now + timeout_s
-        while self._ask("beat", "beat/" + self._link.node.ident, b"0", self._hosted) is None:
-            if self._world.now >= ends:
-                raise StoreUnreachable("nobody coordinates this job")
-            self._ask("watch", "leader", timeout_s=0.5)
+    def _now(self) -> float:
+        return self._world.now
 
     def session(self) -> EtcdStore:
-        return EtcdStore(self._link, self._server, hosted=self._hosted)
+        return EtcdStore(self._link, self._server)
 
     def close(self) -> None:
         self._closed = True
@@ -160,16 +211,7 @@ class EtcdStore(HostLeads):
             self._asks.wake()
 
     def close_host(self) -> None:
-        if self._hosted:
-            self._server.keys.pop("leader", None)  # the lease is given back
-
-    @property
-    def hosted(self) -> bool:
-        return self._hosted
-
-    @property
-    def outlives_jobs(self) -> bool:
-        return False  # the simulated world ends with its job
+        """Nobody serves it here."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
         holds: bytes = self._ask("swap", "job", over, value)
@@ -179,18 +221,16 @@ class EtcdStore(HostLeads):
         """There is only the first; see `outlives_jobs`."""
 
     def publish_node(self, node: str, value: bytes) -> None:
-        self._ask("put", "node/" + node, value)
+        self._ask("publish", node, value)
 
     def beat(self, node: str, count: int) -> int:
-        newest: int | None = self._ask("beat", "beat/" + node, str(count).encode("ascii"), self._hosted)
-        if newest is None:
-            raise StoreUnreachable("nobody coordinates this job any more")
+        newest: int = self._ask("beat", node)
         return newest
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         found = self._newest()
-        if found is None or found[0] <= after:
-            self._ask("watch", "newest", timeout_s=min(timeout_s, 1.0))
+        if timeout_s and (found is None or found[0] <= after):
+            self._ask("watch", "round/", timeout_s=min(timeout_s, 1.0))
             found = self._newest()
         return found if found is not None and found[0] > after else None
 
@@ -200,27 +240,63 @@ class EtcdStore(HostLeads):
         newest = max(versions, default=0)
         return (newest, versions[newest]) if newest else None
 
+    def lead(self, node: str, timeout_s: float) -> int | None:
+        ends = self._now() + timeout_s
+        while not (epoch := self._ask("stand", node)):
+            left_s = ends - self._now()
+            if left_s <= 0:
+                return None
+            self._ask("watch", "leader", timeout_s=min(left_s, 1.0))
+        return int(epoch)
+
+    def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
+        ends = self._now() + timeout_s
+        while self._ask("leads", epoch):
+            left_s = ends - self._now()
+            if left_s <= 0:
+                return False
+            self._ask("watch", "leader", timeout_s=min(left_s, 1.0))
+        return True
+
+    def resign(self, epoch: int) -> None:
+        self._ask("resign", epoch)
+
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
         revision, found = self._ask("range", "node/", cursor)
-        if not found:
-            self._ask("watch", "node/", timeout_s=timeout_s)
+        if timeout_s and not found:
+            self._ask("watch", "node/", timeout_s=min(timeout_s, 1.0))
             revision, found = self._ask("range", "node/", cursor)
         return revision, {key[len("node/") :]: value for key, (value, _) in found.items()}
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
-        _, found = self._ask("range", "beat/")
-        beats = {key[len("beat/") :]: int(value) for key, (value, _) in found.items()}
-        return {node: beats[node] for node in nodes if node in beats}
+        held: dict[str, int] = self._ask("held", nodes)
+        return held
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:
-        holds = self._ask("create", f"round/{version}", value)
-        if holds != value:
-            raise StoreFenced(f"version {version} is taken by another coordinator")
-        self._ask("put", "newest", str(version).encode("ascii"))
+        self._announce(version, value, epoch, (b"", b""))
+
+    def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
+        return self._announce(version, value, epoch, (job, over))
+
+    def _announce(self, version: int, value: bytes, epoch: int, job: tuple[bytes, bytes]) -> bool:
+        answer = self._ask("announce", self._link, version, value, epoch, job)
+        if answer is FENCED:
+            raise StoreFenced(f"epoch {epoch} is over, or version {version} is taken")
+        return bool(answer)
+
+    def clear(self, epoch: int) -> None:
+        self._ask("clear", epoch)
 
 
-def open_etcd(link: DrivenLink, server: Server, timeout_s: float) -> EtcdStore:
-    """For the process that runs."""
-    store = EtcdStore(link, server, hosted=Process.running.node.host)
-    store.enter(timeout_s)
-    return store
+def open_etcd(link: DrivenLink, server: Server, timeout_s: float, cancelled: Any) -> EtcdStore:
+    """For the process that runs; once the servers answer."""
+    store = EtcdStore(link, server)
+    ends = link.world.now + timeout_s
+    while True:
+        try:
+            store.beat(link.node.ident, 0)
+        except StoreUnreachable:
+            if link.world.now >= ends or cancelled.wait(RETRY_S):
+                raise
+        else:
+            return store

@@ -51,6 +51,9 @@ def befall(world: World, scenario: Scenario, fault: Fault) -> None:
     node = alive[index]
     if node.host and fault.how < 0.5:
         node = alive[(index + 1) % len(alive)]  # losing the host ends most stories early
+    leader = world.leader if world.elects and fault.how < 0.4 else None
+    if leader is not None and not leader.done:
+        node = leader
     world.checkers.faults += 1
     world.checkers.last_fault = world.now
     world.reached.note(f"fault {fault.kind}")

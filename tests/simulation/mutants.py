@@ -35,6 +35,8 @@ from elastic_agent.rendezvous import (
     patience,
     pulse,
     ranks,
+    reading,
+    takeover,
     term,
 )
 from elastic_agent.rendezvous import machine as coordinator
@@ -45,7 +47,7 @@ from elastic_agent.rendezvous.term import Term
 
 from . import plan, run
 
-DRIVERS = {module.__name__ for module in (driver, term, crew, pulse, connection, c10d, inbox)}
+DRIVERS = {module.__name__ for module in (driver, term, crew, pulse, connection, c10d, inbox, reading, takeover)}
 """Modules whose bugs show only where production drivers run."""
 
 SEEDS = 2500
@@ -407,4 +409,22 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator.LAST_CALL,
         coordinator._judge_gathering,
     ),
+    Mutant("a successor forgets a charge", takeover._resume, "ended=unsettled or _settled(word)", "ended=unsettled"),
+    Mutant("a successor takes an ending for settled", takeover._resume, "settled=unsettled is None", "settled=True"),
+    Mutant("a successor begins another round", takeover._resume, "number=word.number", "number=word.number + 1"),
+    Mutant(
+        "a successor says a version again",
+        takeover._resume,
+        "version=max(word.version, event.version)",
+        "version=word.version - 1",
+    ),
+    Mutant("a successor forgets the members", takeover._resume, "members=word.members,", "members=(),"),
+    Mutant("a successor trusts the silent", takeover._nodes, "begun if node in members else others", "0"),
+    Mutant("a successor has its predecessor's epoch", takeover._resume, "epoch=event.epoch", "epoch=word.epoch"),
+    Mutant("the job's record goes unread", reading._outcome, "return now.outcome", "return None"),
+    Mutant("leases end while the store stands still", leases.age, "seen.steady_s >= rules.lease_s", "True"),
+    Mutant("no lease ever ends", leases._held, "replace(seen, lost=True) if steady else seen", "seen"),
+    Mutant("who has a lease again stays lost", leases._held, "heard_at=now, lost=False", "heard_at=now"),
+    Mutant("a deposed coordinator ends its agent", Term._obey, "if not self._store.elects or", "if True or"),
+    Mutant("nobody stands for coordinator", Driver._begin_others, "elif store.elects:", "elif False:"),
 )

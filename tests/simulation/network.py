@@ -265,6 +265,9 @@ class Link:
         grown = int((self.world.now - self._beats_since) / self.world.job.beat_s) if self._beating else 0
         return self._beats + grown
 
+    def heard(self) -> None:
+        """Counted by arithmetic, see below."""
+
     def settle_beats(self) -> None:
         """Call after whatever may start or stop the heartbeat; before it, too, where the store stands still."""
         node = self.node

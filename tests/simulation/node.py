@@ -15,6 +15,7 @@ from .network import Link
 from .workers import Habit, Nursery
 
 if TYPE_CHECKING:
+    from .seat import Seat
     from .world import World
 
 
@@ -49,6 +50,8 @@ class SimNode:
         self.skew_s = world.skew_s * (len(world.nodes) + 1)
         """By how much its clock differs from the world's; nothing may come of it."""
         self.link: Link | DrivenLink = DrivenLink(world, self, world.face) if world.face else Link(world, self)
+        self.seat: Seat | None = None
+        """Its coordinator machine, where it can have one."""
         self.nursery = Nursery(world, self, habit)
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 

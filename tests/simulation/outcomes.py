@@ -38,7 +38,7 @@ def failed(truth: Checkers, after: Rendezvous) -> None:
 
 
 def join_timed_out(truth: Checkers, after: Rendezvous) -> None:
-    waited_s = truth.world.now - truth.gathering_since
+    waited_s = truth.decided_at - truth.gathering_since
     truth.need(waited_s >= truth.world.job.join_timeout_s - 1e-6, UNHURRIED, f"it was {waited_s:.1f} s")
     if truth.world.now - truth.last_fault > SETTLED_S:
         here = [n.ident for n in truth.world.nodes.values() if truth.fit(n) and n.state.phase is Phase.JOINING]

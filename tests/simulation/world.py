@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Phase
 from elastic_agent.rendezvous import events as coordinator_events
-from elastic_agent.rendezvous import machine as coordinator
 from elastic_agent.rendezvous.records import Round, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
-from elastic_agent.rendezvous.state import Rules as CoordinatorRules
 
 from . import copies
 from .checkers import Checkers
@@ -23,6 +21,7 @@ from .invariants import LIVELY
 from .network import Store
 from .node import SimNode
 from .pretend import pretend
+from .seat import Seat
 from .workers import Habit
 
 
@@ -111,16 +110,14 @@ class World:
         self.face = FACES[face](self) if face else None
         self.store: Store | Face = self.face or Store(self)
         self.rendezvous: Rendezvous | None = None
-        self.rules: CoordinatorRules | None = None
+        """What counts of what coordinators know."""
         self.reached = Reached()
         self.checkers = Checkers(self)
         self.echoed: set[int] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
-        self._wakes: set[float] = set()
-        """When the coordinator is to be woken, by its own clock."""
         self.host: SimNode
-        """The first that joined."""
+        """The first that joined, where one node hosts the store."""
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -166,23 +163,15 @@ class World:
             return self._join(ident, nproc, habit, wish)
 
     def _join(self, ident: str, nproc: int, habit: Habit | None, wish: int | None) -> SimNode:
-        node = SimNode(self, ident, not self.nodes, nproc, habit or Habit(), wish)
+        hosts = not self.nodes and not self.elects
+        node = SimNode(self, ident, hosts, nproc, habit or Habit(), wish)
         self.nodes[ident] = node
-        if node.host:
+        if hosts:
             self.host = node
-            self.rules = CoordinatorRules(
-                own=ident,
-                min_nodes=self.job.min_nodes,
-                max_nodes=self.job.max_nodes,
-                join_timeout_s=self.job.join_timeout_s,
-                last_call_timeout_s=self.job.last_call_timeout_s,
-                quiet_s=self.job.quiet_s,
-                beat_s=self.job.beat_s,
-                lease_s=self.job.lease_s,
-                exit_barrier_s=self.job.exit_barrier_s,
-                static=self.job.static,
-            )
-            self.rendezvous = Rendezvous() if self.face else Rendezvous(epoch=1, since=node.clock())
+            node.seat = Seat(self, node, Rendezvous() if self.face else Rendezvous(epoch=1, since=node.clock()))
+            self.rendezvous = node.seat.state
+        elif self.elects:
+            node.seat = Seat(self, node, Rendezvous())
         node.begin()
         return node
 
@@ -215,42 +204,29 @@ class World:
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
+    @property
+    def elects(self) -> bool:
+        """Whether any node may come to coordinate."""
+        return self.face is not None and self.face.elects
+
+    @property
+    def leader(self) -> SimNode | None:
+        """Whose term it is, by what the store knows; None while there is none."""
+        return self.face.leader() if self.face is not None and self.face.elects else getattr(self, "host", None)
+
     def coordinate(self, event: coordinator_events.Event) -> None:
-        self.host.deliver(self.coordinate_now, event)
+        if self.host.seat is not None:
+            self.host.deliver(self.host.seat.take, event)
 
-    def coordinate_now(self, event: coordinator_events.Event) -> None:
-        if self.rendezvous is None or self.rules is None or self.host.done:
-            return
-        before = self.rendezvous
-        made = coordinator.step(before, event, self.host.clock(), self.rules)
-        self.rendezvous = made.state
-        self.checkers.coordinated(before, made.state)
-        for effect in made.effects:
-            if isinstance(effect, coordinator_events.Announce):
-                self._announce(effect.round)
-            elif isinstance(effect, coordinator_events.ReadBeats):
-                self.host.link.read_beats(effect.nodes)
-            elif isinstance(effect, coordinator_events.WakeAt):
-                self._wake_coordinator(effect.when)
-            else:
-                self.host.link.retire()
-
-    def _wake_coordinator(self, when: float) -> None:
-        """As `agent.loop.Loop.wake_at`: what is asked for twice comes once."""
-        if when not in self._wakes:
-            self._wakes.add(when)
-            self.at(max(0.0, when - self.host.clock()), self.host.deliver, self._coordinator_wakes, when)
-
-    def _coordinator_wakes(self, when: float) -> None:
-        self._wakes.remove(when)
-        self.coordinate_now(coordinator_events.DeadlineReached())
-
-    def _announce(self, word: Round) -> None:
+    def announced(self, word: Round) -> None:
+        """This counts from now on."""
         if self.log is not None:
             self.log(self.now, f"coordinator: {describe(word)}")
         self.checkers.announced(word)
-        self.host.link.announce(word)
-        for delay, act, args in self.upon.pop(word.version, ()):
+
+    def follows(self, version: int) -> None:
+        """What is to happen upon this announcement."""
+        for delay, act, args in self.upon.pop(version, ()):
             self.at(delay, act, *args)
 
 
