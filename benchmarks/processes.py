@@ -78,6 +78,14 @@ def memory_mib(pids: Iterable[int], key: str) -> float:
     return total_kib / 1024
 
 
+def peak_mib(pid: int) -> float:
+    """The largest resident set that this process ever had, in MiB."""
+    for line in _read(f"/proc/{pid}/status").decode().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 def cpu_s(pids: Iterable[int]) -> float:
     """CPU seconds used so far by these processes, without their children; the kernel's per-process CPU clock."""
     return sum(time.clock_gettime((-pid - 1) * 8 + 2) for pid in pids)

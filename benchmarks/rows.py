@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from . import measures
+from . import logs, measures
 from .goals import Every, Goal, Ratio, Within
 from .run import Run
 
@@ -27,6 +27,12 @@ DEPARTURE_LIMIT_S = 30.0
 """torchrun was watched for 60 s once; it never notices."""
 GLOO_LIMIT_S = 15.0
 """The workers alone need 1 s to import torch and reduce, up to 4 s on a busy machine."""
+
+STYLES = {"print": ("line by line", 0.9), "block": ("in blocks", 0.7)}
+"""How workers write their lines, and how fast they must be allowed to: a part of their speed under torchrun."""
+LOG_WORKERS = (1, 2, 4)
+RELAY_MIB = 64.0
+"""What the process that passes lines on may ever hold."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,41 @@ TABLE = (
         samples=(2, 6),
         quick=(0, 1),
     ),
+    *(
+        Row(
+            name=f"tee-{style}-{nproc}",
+            what=f"{nproc} workers tee a million lines, {how}: their own time",
+            unit="s",
+            measure=partial(logs.writing, nproc=nproc, style=style),
+            goal=Ratio(round(1 / least, 2)),
+            samples=(7, 7),
+            quick=(3, 3),
+        )
+        for style, (how, least) in STYLES.items()
+        for nproc in LOG_WORKERS
+    ),
+    *(
+        Row(
+            name=f"tee-damage-{style}-{nproc}",
+            what=f"the same: lines torn, late, doubled or lost, {nproc} workers {how}",
+            unit="lines",
+            measure=partial(logs.damage, nproc=nproc, style=style),
+            goal=Within(0.0),
+            samples=(3, 3),
+            quick=(1, 1),
+        )
+        for style, (how, _) in STYLES.items()
+        for nproc in LOG_WORKERS
+    ),
+    Row(
+        name="tee-memory",
+        what="the same: the most that a process of the launcher held, 4 workers in blocks",
+        unit="MiB",
+        measure=partial(logs.memory, nproc=4, style="block"),
+        goal=Within(RELAY_MIB),
+        samples=(1, 3),
+        quick=(1, 1),
+    ),
 )
 
 EXTRA = (
@@ -174,6 +215,19 @@ EXTRA = (
         goal=None,
         samples=(3, 3),
         quick=(1, 1),
+    ),
+    *(
+        Row(
+            name=f"tee-job-{style}-{nproc}",
+            what=f"{nproc} workers tee a million lines, {how}: until the launcher is gone",
+            unit="s",
+            measure=partial(logs.job, nproc=nproc, style=style),
+            goal=Ratio(round(1 / least, 2)),
+            samples=(7, 7),
+            quick=(3, 3),
+        )
+        for style, (how, least) in STYLES.items()
+        for nproc in LOG_WORKERS
     ),
 )
 """Measured only when named."""

@@ -107,17 +107,17 @@ class Run:
         shutil.rmtree(self._dir)
 
     # -- starting ------------------------------------------------------------------------------------------------------
-    def start(self, flags: Sequence[str], mode: str) -> Agent:
-        """Start one launcher whose workers run `worker.py MODE`."""
+    def start(self, flags: Sequence[str], mode: str, console: Path | None = None) -> Agent:
+        """Start one launcher whose workers run `worker.py MODE`; its stdout goes to the file `console`, or nowhere."""
         number = len(self.agents)
         stderr = self._dir / f"agent{number}.err"
         argv = [*self.launcher.argv, *flags, WORKER, mode]
-        with open(stderr, "wb") as err:
+        with open(stderr, "wb") as err, open(console or os.devnull, "wb") as out:
             started = now()
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=out,
                 stderr=err,
                 env=self._env(number),
                 cwd=self._dir,
@@ -234,12 +234,16 @@ class Run:
     # -- acting --------------------------------------------------------------------------------------------------------
     def tell_exit(self, worker: Worker, status: int) -> float:
         """Make a worker exit; the monotonic time at which it did."""
+        self.tell(worker, f"exit {status}")
+        return self.wait(lambda: worker.at.get("exiting"), 10.0, "exit of the worker that was told to")
+
+    def tell(self, worker: Worker, command: str) -> None:
+        """Give a worker a command; it must have answered the one before."""
         fd = os.open(self._dir / f"commands.{worker.pid}", os.O_WRONLY | os.O_NONBLOCK)
         try:
-            os.write(fd, f"exit {status}\n".encode())
+            os.write(fd, f"{command}\n".encode())
         finally:
             os.close(fd)
-        return self.wait(lambda: worker.at.get("exiting"), 10.0, "exit of the worker that was told to")
 
     def kill_node(self, agent: Agent) -> float:
         """SIGKILL a launcher, its helpers and its workers at once, as a lost node would; the monotonic time."""

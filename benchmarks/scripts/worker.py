@@ -3,10 +3,15 @@
 `worker.py MODE`, where MODE is
   plain   reports and waits for commands;
   reduce  imports torch, does one all_reduce with gloo, then waits for commands;
-  train   the same, then all_reduces every 20 ms, so that it notices a lost peer as a training script would.
+  train   the same, then all_reduces every 20 ms, so that it notices a lost peer as a training script would;
+  print:N waits for the command `go`, prints N lines of 100 bytes one by one, then waits for commands;
+  block:N the same in writes of 64 KiB, as a buffered stdout makes them.
 
 Each report is one line of `key=value` words on the FIFO `$BENCH_DIR/events`; its time `t` is CLOCK_MONOTONIC in
 seconds. Each worker takes commands from a FIFO of its own, `$BENCH_DIR/commands.PID`: `exit N` leaves at once.
+
+A line is `L<rank>:<number, nine digits>:`, then as many x as make it 100 bytes with its end; `benchmarks/logs.py` looks
+for each of them.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ STARTED = time.monotonic()  # only modules that the interpreter has loaded anywa
 
 REDUCE_EVERY_S = 0.02
 GLOO_TIMEOUT_S = 120
+LINE_BYTES = 100
+BLOCK_BYTES = 1 << 16
 
 
 def report(event: str, at: float | None = None, **words: str | int) -> None:
@@ -28,12 +35,17 @@ def report(event: str, at: float | None = None, **words: str | int) -> None:
     os.write(EVENTS, line.encode() + b"\n")
 
 
+def next_command(commands: int) -> bytes:
+    """Block until told something; the harness sends the next command only when this one has been answered."""
+    heard = b""
+    while not heard.endswith(b"\n"):
+        heard += os.read(commands, 4096)
+    return heard.strip()
+
+
 def obey(commands: int) -> None:
     """Block until told to exit, then exit without running anything else."""
-    heard = b""
-    while b"\n" not in heard:
-        heard += os.read(commands, 4096)
-    status = int(heard.split(b"\n")[0].removeprefix(b"exit "))
+    status = int(next_command(commands).removeprefix(b"exit "))
     report("exiting")
     os._exit(status)
 
@@ -63,14 +75,43 @@ def train() -> None:
         time.sleep(REDUCE_EVERY_S)
 
 
+def print_lines(rank: str, count: int) -> None:
+    """As most scripts log: a print for each line."""
+    pad = "x" * (LINE_BYTES - len(f"L{rank}:{0:09d}:\n"))
+    for number in range(count):
+        print(f"L{rank}:{number:09d}:{pad}")
+
+
+def write_blocks(rank: str, count: int) -> None:
+    """What reaches the kernel from a program that buffers its stdout."""
+    pad = "x" * (LINE_BYTES - len(f"L{rank}:{0:09d}:\n"))
+    block = bytearray()
+    for number in range(count):
+        block += f"L{rank}:{number:09d}:{pad}\n".encode()
+        if len(block) >= BLOCK_BYTES:
+            write_all(block[:BLOCK_BYTES])
+            del block[:BLOCK_BYTES]
+    write_all(block)
+
+
+def write_all(data: bytearray) -> None:
+    while data:
+        del data[: os.write(1, data)]
+
+
 def main() -> None:
     env = os.environ
     path = os.path.join(env["BENCH_DIR"], f"commands.{os.getpid()}")
     os.mkfifo(path)
     commands = os.open(path, os.O_RDWR)  # also for writing: a reader alone would block in open
     report("first", STARTED, node=env["BENCH_NODE"], rank=env["RANK"], local=env["LOCAL_RANK"], world=env["WORLD_SIZE"])
-    mode = sys.argv[1]
-    if mode != "plain":
+    mode, _, count = sys.argv[1].partition(":")
+    if count:
+        next_command(commands)
+        report("writing")
+        (print_lines if mode == "print" else write_blocks)(env["RANK"], int(count))
+        report("written")
+    elif mode != "plain":
         reduce_once()
         report("reduced")
     if mode == "train":
