@@ -9,6 +9,16 @@ from .policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
+class Rotation:
+    """How large a log file may become, and what becomes of it then."""
+
+    limit: int
+    """Bytes; a file that would become larger is put aside under its name and a number, from 1."""
+    keep: int | None = None
+    """How many of those put aside are kept, the latest; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogSpec:
     """Where workers' output goes, in torchrun's terms (torch 2.13, `torch.distributed.run --help`).
 
@@ -25,7 +35,9 @@ class LogSpec:
     """Lines of tee'd streams with one of these substrings are copied to filtered_stdout.log."""
     stderr_filters: tuple[str, ...] = ()
     prefix_template: str = "[${role_name}${local_rank}]:"
-    """Prefix of tee'd lines; ${role_name}, ${local_rank}, ${rank}, ${host}, ${round} are known."""
+    """Prefix of tee'd lines; ${role_name} or ${role}, ${local_rank}, ${rank}, ${host}, ${round}, ${time} are known."""
+    rotation: Rotation | None = None
+    """None: a file grows for as long as its round lasts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,234 +1,154 @@
-"""One worker's output on its way, and where it goes: files and the agent's console, which never raise for bytes.
-
-What a sink cannot take (disk full, console closed or standing still) is dropped, counted, and said once.
-"""
+"""One worker's stdout or stderr on its way from the pipe to a file and to the console."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import select
-import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from time import monotonic
 
-CONSOLE_BUFFER = 1 << 20
-"""Bytes kept for a slow console before its workers have to wait."""
-LONG_LINE = 65536
-"""Bytes; a longer line reaches the console in pieces of this size. Bounds what is kept of one stream."""
-ATOMIC = 4096
-"""PIPE_BUF: what a pipe takes whole or not at all, so whole lines stay whole beside other writers."""
+from .lines import Lines, Prefix, no_prefix
+from .outlets import Outlet
+from .sinks import Console, FileSink
+
+CHUNK = 1 << 20
+"""Bytes per read, and of a pipe if the system grants as much (/proc/sys/fs/pipe-max-size)."""
+PIPES = 16 << 20
+"""Bytes of all pipes of an agent together, where they have more than the system's default; its users share 64 MiB
+(/proc/sys/fs/pipe-user-pages-soft)."""
+F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
+"""From <linux/fcntl.h>: `fcntl` lacks them where Python was built against an old C library."""
 
 
-class Sink:
-    """A name, and how many bytes did not get there."""
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """Which lines of a stream go to one more file."""
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        self.name = name
-        self.dropped = 0
-        self._say = say
+    needles: tuple[bytes, ...]
+    """Those that contain one of these."""
+    file: FileSink
 
-    def _lose(self, size: int, why: str) -> None:
-        first = not self.dropped
-        self.dropped += size
-        if first:
-            self._say(f"workers' output does not reach {self.name}: {why}; what does not fit is dropped, workers go on")
-
-
-class FileSink(Sink):
-    """A file opened for appending, closed when the last stream that writes to it has ended."""
-
-    def __init__(self, path: str, say: Callable[[str], None]) -> None:
-        """Raises OSError when it cannot be opened."""
-        super().__init__(path, say)
-        self.streams = 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-
-    def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            # The next chunk is tried anew: somebody may have made room.
-            self._lose(len(rest), error.strerror or str(error))
-
-    def release(self) -> None:
-        """One stream less."""
-        self.streams -= 1
-        if self.streams <= 0:
-            os.close(self._fd)
+    def pick(self, prefix: bytes, block: bytes) -> bytes:
+        """Those of these lines, each with its prefix."""
+        lines = [line for line in block.splitlines() if any(needle in line for needle in self.needles)]
+        return b"".join(prefix + line + b"\n" for line in lines)
 
 
-class Console(Sink):
-    """The agent's stdout or stderr, written without ever blocking the thread."""
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a stream goes."""
 
-    def __init__(self, fd: int, name: str, say: Callable[[str], None]) -> None:
-        super().__init__(name, say)
-        self.blocked_at: float | None = None
-        """Monotonic time since when it has taken nothing, while there is something to write."""
-        self.dropping = False
-        """Given up on until it takes bytes again."""
-        self._pending = bytearray()
-        self.fd, self._whole, self._ask = _reopened(fd)
+    file: FileSink | None = None
+    """As written."""
+    err: bool = False
+    """It is shown on the console's stderr."""
+    shown: bool = False
+    prefix: Prefix = no_prefix
+    at_once: bool = False
+    """Unfinished lines too are shown: no other worker writes to this console."""
+    picker: Picker | None = None
 
     @property
-    def pending(self) -> int:
-        """Bytes it has not taken yet."""
-        return len(self._pending)
-
-    @property
-    def full(self) -> bool:
-        """Whether those who write to it have to wait."""
-        return len(self._pending) > CONSOLE_BUFFER
-
-    def offer(self, data: bytes) -> None:
-        """Write `data`, which is whole lines, or keep it for later."""
-        if self.dropping:
-            self.dropped += len(data)
-            return
-        self._pending += data
-        if self.blocked_at is None:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write as much as it takes now."""
-        pending = self._pending
-        self.dropping = False
-        try:
-            while pending:
-                if self._ask is not None and not self._ask.poll(0):
-                    raise BlockingIOError
-                del pending[: os.write(self.fd, self._next_piece())]
-                self.blocked_at = None
-            self.blocked_at = None
-        except BlockingIOError:
-            if self.blocked_at is None:
-                self.blocked_at = monotonic()
-        except OSError as error:
-            self.blocked_at = None
-            size = len(pending)
-            pending.clear()
-            self._lose(size, error.strerror or str(error))
-
-    def give_up(self, waited_s: float) -> None:
-        """Drop what is pending and what comes, until it takes bytes again."""
-        size = len(self._pending)
-        self._pending.clear()
-        self.dropping = True
-        self._lose(size, f"nobody has read it for {waited_s:g} s")
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-    def _next_piece(self) -> bytes:
-        if self._whole or len(self._pending) <= ATOMIC:
-            return bytes(self._pending)
-        end = self._pending.rfind(b"\n", 0, ATOMIC) + 1
-        return bytes(self._pending[: end or ATOMIC])
-
-
-def _reopened(fd: int) -> tuple[int, bool, select.poll | None]:
-    """A descriptor of our own for the same console: (fd, takes large writes, poll to ask before each write if any).
-
-    O_NONBLOCK belongs to the open file, which the shell and the workers share, so it is set on a fresh one. Regular
-    files never block, and a fresh one would have an offset of its own: those are only duplicated.
-    """
-    try:
-        mode = os.fstat(fd).st_mode
-    except OSError:
-        # Started with this descriptor closed: nobody listens, and that is no trouble.
-        return os.open(os.devnull, os.O_WRONLY), True, None
-    if stat.S_ISREG(mode):
-        return os.dup(fd), True, None
-    try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), False, None
-    except OSError:
-        # A socket, a terminal of another user, a pipe that nobody reads: ask each time, then write little.
-        own = os.dup(fd)
-        ask = select.poll()
-        ask.register(own, select.POLLOUT)
-        return own, False, ask
-
-
-def same_console(one: int, other: int) -> bool:
-    """Whether two descriptors are one pipe, terminal or file (`2>&1`), which then needs one queue."""
-    try:
-        return os.path.sameopenfile(one, other)
-    except OSError:
-        return False
+    def files(self) -> list[FileSink]:
+        return [file for file in (self.file, self.picker.file if self.picker else None) if file is not None]
 
 
 class Stream:
-    """One worker's stdout or stderr on its way."""
+    """One worker's stdout or stderr."""
 
-    def __init__(
-        self,
-        fd: int,
-        prefix: bytes,
-        file: FileSink,
-        console: Console,
-        needles: tuple[bytes, ...],
-        picked: FileSink | None,
-    ) -> None:
+    def __init__(self, fd: int, holds: int, route: Route, files: Outlet, shown: tuple[Console, Outlet] | None) -> None:
+        """`fd`: what to read from, `holds`: its buffer in the kernel, in bytes. `files` writes the route's files, the
+        outlet of `shown` its console."""
         self.fd = fd
-        self.console = console
+        self.holds = holds
+        """Bytes that the kernel keeps for it until it is read."""
+        self.outlets = [*([files] if route.files else []), *([shown[1]] if shown else [])]
         self.done = threading.Event()
+        """All of it has been read and handed to its outlets, or it was given up."""
         self.complete = False
         """Read to its end; False if given up before."""
-        self._prefix = prefix
-        self._file = file
-        self._needles = needles
-        self._picked = picked
-        self._tail = bytearray()
-        file.streams += 1
-        if picked is not None:
-            picked.streams += 1
+        self._route = route
+        self._files = files
+        self._shown = shown
+        self._lines = Lines(route.prefix, at_once=route.at_once)
+        self._picked = Lines()
+        for file in route.files:
+            file.streams += 1
+
+    def held_until(self, now: float) -> float | None:
+        """Until when it is not to be read, because what it goes to is behind."""
+        return max((until for outlet in self.outlets if (until := outlet.crowded(now)) is not None), default=None)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes: to the file as they are, to the console by lines."""
-        self._file.write(data)
-        tail = self._tail
-        tail += data
-        while len(tail) > LONG_LINE and _first_end(tail) > LONG_LINE:
-            self._emit(bytes(tail[:LONG_LINE]) + b"\n")
-            del tail[:LONG_LINE]
-        # A \r that comes last may be half of \r\n: it waits for what follows.
-        end = max(tail.rfind(b"\n"), tail.rfind(b"\r", 0, len(tail) - 1)) + 1
-        if end:
-            self._emit(bytes(tail[:end]))
-            del tail[:end]
+        route = self._route
+        if route.file is not None:
+            self._files.offer(route.file, data)
+        self._show(self._lines.take(data))
+        if route.picker is not None:
+            self._pick(route.picker, self._picked.take(data))
 
     def close(self, complete: bool) -> None:
-        """Pass on an unfinished last line, and let go of pipe and files."""
+        """Pass on an unfinished last line, let go of the pipe, and of the files when they are written."""
         self.complete = complete
-        if self._tail:
-            self._emit(bytes(self._tail) + (b"" if self._tail.endswith(b"\r") else b"\n"))
-            self._tail.clear()
         os.close(self.fd)
-        self._file.release()
-        if self._picked is not None:
-            self._picked.release()
+        self._show(self._lines.finish())
+        picker = self._route.picker
+        if picker is not None:
+            self._pick(picker, self._picked.finish())
+        if self._route.files:
+            self._files.after(self._release)
+        self.done.set()
 
-    def _emit(self, block: bytes) -> None:
-        self.console.offer(mark(self._prefix, block))
-        if self._picked is None:
-            return
-        lines = [line for line in block.splitlines() if any(needle in line for needle in self._needles)]
-        if lines:
-            self._picked.write(b"".join(self._prefix + line + b"\n" for line in lines))
+    def _show(self, block: bytes) -> None:
+        if block and self._shown is not None:
+            console, outlet = self._shown
+            outlet.offer(console, block)
+
+    def _pick(self, picker: Picker, block: bytes) -> None:
+        if lines := picker.pick(self._route.prefix(), block):
+            self._files.offer(picker.file, lines)
+
+    def _release(self, through: bool) -> None:
+        for file in self._route.files:
+            file.release()
 
 
-def mark(prefix: bytes, block: bytes) -> bytes:
-    r"""Put `prefix` before each line of `block`, which ends with an end of line (\n, \r\n, or \r of a progress bar)."""
-    if b"\r" in block:
-        marked = block.replace(b"\r", b"\r" + prefix).replace(b"\n", b"\n" + prefix)
-        marked = marked.replace(b"\r" + prefix + b"\n", b"\r\n")
-    else:
-        marked = block.replace(b"\n", b"\n" + prefix)
-    return prefix + marked[: len(marked) - len(prefix)]
+def await_done(streams: Iterable[Stream], timeout_s: float) -> list[Stream]:
+    """Wait until these are done, at most `timeout_s`; those that are not."""
+    until = monotonic() + timeout_s
+    return [stream for stream in streams if not stream.done.wait(max(0.0, until - monotonic()))]
 
 
-def _first_end(text: bytearray) -> int:
-    ends = [at for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]
-    return min(ends, default=len(text))
+def make_pipe(size: int) -> tuple[int, int, int]:
+    """A pipe: the end to read without blocking, the other end, and its size in bytes, which is `size` if this system
+    allows. Raises OSError."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    try:
+        fcntl.fcntl(writer, F_SETPIPE_SZ, size)
+    except OSError:
+        pass  # this user's pipes take as much memory as they may: the default is slower, and no worse
+    return reader, writer, fcntl.fcntl(writer, F_GETPIPE_SZ)
+
+
+def make_terminal(like: int) -> tuple[int, int, int]:
+    """A terminal for a worker to write to, which passes its bytes on as they are, in the place of the terminal `like`:
+    as `make_pipe`, of a size that nobody promises. Its window is as large as the other's is now. Raises OSError."""
+    import termios
+
+    reader, writer = os.openpty()
+    try:
+        os.set_blocking(reader, False)
+        modes = termios.tcgetattr(writer)
+        modes[1] &= ~termios.OPOST  # the real one makes \\r\\n of \\n
+        modes[3] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(writer, termios.TCSANOW, modes)
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(8)))
+    except (OSError, termios.error) as error:
+        os.close(reader)
+        os.close(writer)
+        raise OSError(*error.args) from error
+    return reader, writer, 0

@@ -19,7 +19,7 @@ from .evidence import OomWatch, core_note, is_kill, oom_note, stands_still
 from .facts import Emptied, Exited, Fact, SpawnFailed, Started, Unheard
 from .facts import NurseryLost as SupervisorLost
 from .failures import ErrorReport, failure_of
-from .logs import JobLogs, RoundLogs
+from .logs import JobLogs
 from .ports import PortHold, hold_port
 from .spec import WorkerSpec
 from .supervisor import Launch, Supervisor
@@ -31,6 +31,10 @@ KILLED_BY = 9
 
 DRAIN_S = 5.0
 """How long the last lines of workers that are gone may take to reach console and files."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .roundlogs import RoundLogs
 
 WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalUnheard
 

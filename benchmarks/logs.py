@@ -18,7 +18,7 @@ LINES = 1_000_000
 LINE_BYTES = 100
 WRITE_LIMIT_S = 120.0
 EXIT_LIMIT_S = 60.0
-IN_MEMORY = Path("/dev/shm")  # noqa: S108  a directory of our own is made in it
+IN_MEMORY = Path("/dev/shm")
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def job(run: Run, nproc: int, style: str) -> Iterator[float]:
 
 
 def damage(run: Run, nproc: int, style: str) -> Iterator[float]:
-    """Lines that are torn, late, doubled or lost, on the console and in the files together, after the launcher's end."""
+    """Lines that are torn, late, doubled or lost, on the console and in the files together, after all is over."""
     with folder() as place:
         end(run, *tee(run, place, nproc, style))
         files = sorted((place / "logs").rglob("stdout.log"))
@@ -101,5 +101,3 @@ def understood(line: bytes) -> tuple[int, int]:
     if len(text) != LINE_BYTES or len(words) != 3 or not words[1].isdigit() or words[2].strip(b"x") != b"\n":
         return -1, -1
     return (int(words[0][1:]), int(words[1])) if words[0][:1] == b"L" and words[0][1:].isdigit() else (-1, -1)
-
-

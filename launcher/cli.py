@@ -227,6 +227,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],
         tee=flags["tee"],
+        log_rotate=flags["log_rotate"],
         local_ranks_filter=flags["local_ranks_filter"],
         duplicate_stdout_filters=flags["duplicate_stdout_filters"],
         duplicate_stderr_filters=flags["duplicate_stderr_filters"],

@@ -70,6 +70,8 @@ class LaunchConfig:
     """What goes to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
     tee: str | int | Mapping[int, int] = 0
     """What goes to files and the console; as `redirects`."""
+    log_rotate: str = ""
+    """How large a log file may become, "SIZE", and how many full ones are kept, "SIZE:KEEP"; empty: no limit."""
     local_ranks_filter: str | Iterable[int] = ""
     """Only these local ranks reach the console; empty: all."""
     duplicate_stdout_filters: str | Iterable[str] = ()
@@ -277,6 +279,7 @@ def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
         redirects=values.streams("redirects", config.redirects, ranks),
         tee=values.streams("tee", config.tee, ranks),
         local_ranks_filter=values.local_ranks("local_ranks_filter", config.local_ranks_filter),
+        rotation=values.rotation("log_rotate", config.log_rotate),
         stdout_filters=values.substrings(config.duplicate_stdout_filters),
         stderr_filters=values.substrings(config.duplicate_stderr_filters),
         prefix_template=LogSpec().prefix_template

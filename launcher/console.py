@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from collections.abc import Mapping
@@ -13,14 +14,20 @@ from ..agent.report import Report
 from .summary import failed_ones, verdict_lines, write_summary
 
 PROGRAM = "elastic-agent"
+PIECE = 1024
+"""Characters: at most PIPE_BUF bytes, which a pipe that has room takes without blocking."""
+PATIENCE_MS = 1000
+"""How long the agent waits for a stderr that nobody reads (Ctrl-S), before it goes on without."""
 
 
 class Console:
-    """Writes to stderr. Routine sentences only with LOGLEVEL=INFO or DEBUG. A closed stderr never ends a job."""
+    """Writes to stderr. Routine sentences only with LOGLEVEL=INFO or DEBUG. A stderr that is closed or stands still
+    neither ends a job nor keeps it from going on."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._all = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
         self._error_file = env.get("TORCHELASTIC_ERROR_FILE", "")
+        self._stands_still = False
         self.name = f"{os.uname().nodename}:{os.getpid()}"
 
     def tell(self, text: str, routine: bool) -> None:
@@ -57,8 +64,19 @@ class Console:
             self._write(f"{PROGRAM}: {trouble}")
 
     def _write(self, text: str) -> None:
+        text += "\n"
         try:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            for at in range(0, len(text), PIECE):
+                if not self._has_room():
+                    return
+                sys.stderr.write(text[at : at + PIECE])
+                sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # AttributeError: started with it closed, sys.stderr is None
             pass  # Whoever read it is gone; the exit status and the error file still say how it ended.
+
+    def _has_room(self) -> bool:
+        """Whether stderr takes a piece without blocking, within a time that is waited only once for as long as not."""
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+        self._stands_still = not poll.poll(0 if self._stands_still else PATIENCE_MS)
+        return not self._stands_still

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..agent.errors import UsageError
+from ..agent.spec import Rotation
 
 LONGEST_S = 1e9
 """Longest wait that can be asked for, about 31 years: timers of the system overflow not far beyond."""
@@ -21,6 +22,9 @@ LONGEST_PAUSE_S = 60.0
 """Longest pause of a crash loop, where only the shortest is given."""
 MAX_COUNT = 1_000_000
 """Most nodes and restarts that can be asked for; a larger number is a typo."""
+
+SMALLEST_LOG = 1024
+"""Bytes of a log file that rotates; with less, it would be files for the sake of files."""
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
@@ -130,6 +134,19 @@ def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict
         if chosen.setdefault(rank, int(bits)) != bits:
             raise UsageError(f"{name} is {value!r}, which names local rank {rank} twice; name it once")
     return chosen
+
+
+def rotation(name: str, value: str) -> Rotation | None:
+    """`SIZE` or `SIZE:KEEP`; SIZE in bytes, or with K, M or G (1024, its square, its cube), at least 1 KiB; KEEP is how
+    many full files stay, all of them without it. An empty string is None."""
+    if not value:
+        return None
+    found = re.fullmatch(r"(\d{1,18})([KMG]?)(?:i?B)?(?::(\d{1,9}))?", value.strip(), re.ASCII | re.IGNORECASE)
+    limit = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()] if found else 0
+    if found is None or limit < SMALLEST_LOG:
+        how = f"give a size of {SMALLEST_LOG} or more, and how many full files to keep if not all, such as 100M:5"
+        raise UsageError(f"{name} is {value!r}; {how}")
+    return Rotation(limit, None if found[3] is None else int(found[3]))
 
 
 def local_ranks(name: str, value: str | Iterable[int]) -> frozenset[int]:

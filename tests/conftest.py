@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from consoles import Console
 from procfs import read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,3 +192,11 @@ def _kill(pid: int) -> None:
         os.kill(pid, 9)
     except ProcessLookupError:
         pass  # gone at last
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    """In the place of the agent's own."""
+    console = Console(tmp_path)
+    yield console
+    console.close()

@@ -23,7 +23,7 @@ from elastic_agent.launcher.options import FLAGS
 
 BARE = LaunchConfig(
     max_restarts=0, rdzv_backend="static", signals_to_handle=(15, 2, 1, 3), redirects="0", tee="0",
-    local_ranks_filter=frozenset(), restart_backoff=(0.0, 60.0), no_restart_codes=frozenset({93}),
+    log_rotate="", local_ranks_filter=frozenset(), restart_backoff=(0.0, 60.0), no_restart_codes=frozenset({93}),
 )  # fmt: skip
 """What the command line means where no flag is given."""
 
@@ -52,6 +52,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("log-dir", "logs", {"log_dir": "logs"}),
     ("redirects", "3", {"redirects": "3"}),
     ("tee", "0:3,1:1", {"tee": "0:3,1:1"}),
+    ("log-rotate", "10M:3", {"log_rotate": "10M:3"}),
     ("local-ranks-filter", "0,1", {"local_ranks_filter": frozenset({0, 1})}),
     ("duplicate-stdout-filters", "a,b,,c", {"duplicate_stdout_filters": ("a", "b,c")}),
     ("duplicate-stderr-filters", "a", {"duplicate_stderr_filters": ("a",)}),
@@ -123,6 +124,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
             "charge",
             "exit-barrier-timeout",
             "forward-signals",
+            "log-rotate",
             "no-restart-codes",
             "orphan-grace",
             "restart-backoff",
@@ -382,6 +384,7 @@ MISTAKES: list[tuple[list[str], dict[str, str], str]] = [
     (["--rdzv-conf=a=1,a=2", "SCRIPT"], {}, "--rdzv-conf gives a twice"),
     (["--redirects=4", "SCRIPT"], {}, "--redirects is '4'"),
     (["-t", "0:9", "SCRIPT"], {}, "--tee is '0:9'"),
+    (["--log-rotate=10", "SCRIPT"], {}, "--log-rotate is '10'; give a size of 1024 or more"),
     (["--local-ranks-filter=0,x", "SCRIPT"], {}, "--local-ranks-filter is '0,x'"),
     (["--signals-to-handle=SIGFOO", "SCRIPT"], {}, "--signals-to-handle names 'SIGFOO'"),
     (["--role"], {}, "--role needs a value"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.agent.spec import RendezvousSpec
+from elastic_agent.agent.spec import RendezvousSpec, Rotation
 from elastic_agent.launcher import values
 from elastic_agent.launcher.config import LaunchConfig, Plan, plan
 from elastic_agent.launcher.devices import count_local_workers
@@ -429,6 +429,7 @@ def test_filters_and_signals_are_read() -> None:
         ({"tee": "0:3,"}, "tee is '0:3,'"),
         ({"tee": {0: 9}}, "local rank 0 the value 9"),
         ({"tee": "0:1,0:2"}, "names local rank 0 twice"),
+        ({"log_rotate": "1k:x"}, "log_rotate is '1k:x'"),
         ({"local_ranks_filter": "0,a"}, "local_ranks_filter is '0,a'"),
         ({"local_ranks_filter": [-1]}, "local_ranks_filter is [-1]"),
         ({"signals_to_handle": "SIGTRM"}, "'SIGTRM', which is no signal here; give such as SIGTERM,SIGINT; did you"),
@@ -543,3 +544,12 @@ def test_workers_are_counted_anew_each_round(monkeypatch: pytest.MonkeyPatch) ->
     count = planned(nproc_per_node="cpu").workers.count_workers
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
     assert count() == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "keep"),
+    [("1024", 1024, None), ("1k", 1024, None), ("5M:3", 5 << 20, 3), ("2GiB:0", 2 << 30, 0), ("1MB", 1 << 20, None)],
+)
+def test_sizes_of_log_files_are_read(text: str, limit: int, keep: int | None) -> None:
+    """A number of bytes or with a unit, and how many full files stay."""
+    assert values.rotation("log_rotate", text) == Rotation(limit, keep)

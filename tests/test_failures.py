@@ -275,7 +275,8 @@ def test_unwritable_own_error_file_is_told(path: Path) -> None:
 
 def test_torchs_record_in_a_real_worker(tmp_path: Path) -> None:
     """A script with torch's own `@record` fails: its words arrive, through the file that the worker was given."""
-    logs = JobLogs(LogSpec(base_dir=str(tmp_path)), "job").open_round(1, 0, {0: 0}, "default", "here")
+    job = JobLogs(LogSpec(base_dir=str(tmp_path)), "job")
+    logs = job.open_round(1, 0, {0: 0}, "default", "here")
     code = """
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -288,6 +289,8 @@ main()
     env = os.environ | {"TORCHELASTIC_ERROR_FILE": logs.error_files[0]}
     worker = subprocess.Popen([sys.executable, "-c", code], env=env, cwd="/", stderr=subprocess.DEVNULL)
     exit_code = worker.wait(60)
+    assert logs.finish(5)
+    job.close()
     failure, report = failure_of("here/1", "here", 0, 0, worker.pid, exit_code, logs.error_files[0])
     assert (failure.exit_code, failure.message, report.trouble) == (1, "ValueError: boom", "")
     assert "in main" in report.traceback
