@@ -77,6 +77,9 @@ class Console:
     def _has_room(self) -> bool:
         """Whether stderr takes a piece without blocking, within a time that is waited only once for as long as not."""
         poll = select.poll()
-        poll.register(sys.stderr.fileno(), select.POLLOUT)
+        try:
+            poll.register(sys.stderr.fileno(), select.POLLOUT)
+        except (OSError, ValueError):
+            return True  # a program's own object in its place, which knows what it does
         self._stands_still = not poll.poll(0 if self._stands_still else PATIENCE_MS)
         return not self._stands_still
