@@ -28,7 +28,7 @@ LEAVE_S = 1.0
 """How long threads have to let go of what has been given up, and a terminal to take anything at all at the end."""
 STALL_S = 5.0
 """How long, when workers are gone, the agent waits for a file or a console that takes nothing at all."""
-REST_MS = 2
+REST_MS = 4
 """Longest pause between looks at pipes that are not half full. A worker that prints line by line would otherwise have a
 reader to wake with each."""
 FILL_MS = 1 << 18
@@ -186,12 +186,18 @@ class Relay:
                 most = max((self._answer(fd) for fd, _ in self._epoll.poll(left_s)), default=0)
                 self._collect()
                 until = self._hold()
-                holds = min((stream.holds for stream in self._streams.values()), default=0)
-                if 0 < most < holds // 2 and holds >= 2 * FILL_MS:
-                    self._rest.poll(min(REST_MS, holds // 2 // FILL_MS))
+                if most:
+                    self._rest_from(most)
         finally:
             # Also when this thread breaks: a worker must not wait for a reader that is gone.
             self._release()
+
+    def _rest_from(self, most: int) -> None:
+        """Let more come together than the `most` that was in a pipe, unless one could fill meanwhile."""
+        half = min((stream.holds for stream in self._streams.values()), default=0) // 2
+        pause_ms = min(REST_MS, half // FILL_MS * (2 if most < half // 2 else 1))
+        if most < half and pause_ms:
+            self._rest.poll(pause_ms)
 
     def _answer(self, fd: int) -> int:
         """How many bytes this gave."""

@@ -3,7 +3,7 @@
 As torchrun (torch 2.13, `DefaultLogsSpecs.reify`): what is tee'd is also in a file; of ranks that the filter leaves
 out, tee'd streams are in their files only, and plain ones nowhere; without a directory there are neither files nor
 prefixes. Otherwise than there, a worker always writes to a pipe that the agent reads, or to a terminal in the place of
-the agent's (docs/adr/0013-workers-write-to-pipes.md).
+the agent's (docs/adr/0014-workers-write-to-pipes.md).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .spec import LogSpec
 from .streams import Picker, Route, Stream
 
 OUT, ERR = 1, 2
+LAST_WORDS_S = 0.5
+"""How long to wait for the last words of a worker whose stderr something else still holds open."""
 NAMES = {OUT: "stdout", ERR: "stderr"}
 
 
@@ -44,6 +46,7 @@ class RoundLogs:
         self._stdio: dict[int, dict[int, int]] = {}
         self._child_ends: set[int] = set()
         self._streams: list[Stream] = []
+        self._stderr: dict[int, Stream] = {}
         self._pickers: dict[int, Picker | None] = {}
 
     def stdio(self, local_rank: int) -> tuple[int, int]:
@@ -61,6 +64,16 @@ class RoundLogs:
         let go of streams that a grandchild still holds). True when all streams came to their end. Idempotent."""
         self.handed_over()
         return self._relay.finish(self._streams, timeout_s)
+
+    def last_words(self, local_rank: int) -> str | None:
+        """The end of what a worker that is gone wrote to its stderr, at most 4 KiB, be it in a file or not; None of one
+        that the filter silenced. Waits a moment for what is still on its way. Where the console's stdout and stderr are
+        one, so are a worker's plain ones."""
+        stream = self._stderr.get(local_rank)
+        if stream is None:
+            return None
+        stream.done.wait(LAST_WORDS_S)
+        return stream.tail.decode(errors="replace")
 
     def open_worker(self, local_rank: int) -> None:
         """Make one worker's folder and open its streams; for `JobLogs.open_round`. Raises OSError."""
@@ -80,6 +93,10 @@ class RoundLogs:
             else:
                 ends[bit] = os.open(os.devnull, os.O_WRONLY)
             self._child_ends.add(ends[bit])
+        if not asked & ERR and local_rank not in self._shown:
+            return
+        # The stream opened last is its stderr's, unless that shares its stdout's.
+        self._stderr[local_rank] = self._streams[-1]
 
     def _open_plain(self, bit: int) -> int:
         route = Route(err=bit == ERR, shown=True, at_once=len(self._shown) == 1)

@@ -15,6 +15,8 @@ from .sinks import Console, FileSink
 
 CHUNK = 1 << 20
 """Bytes per read, and of a pipe if the system grants as much (/proc/sys/fs/pipe-max-size)."""
+TAIL = 4096
+"""Bytes of the end of each stream that are remembered."""
 PIPES = 16 << 20
 """Bytes of all pipes of an agent together, where they have more than the system's default; its users share 64 MiB
 (/proc/sys/fs/pipe-user-pages-soft)."""
@@ -69,6 +71,8 @@ class Stream:
         """All of it has been read and handed to its outlets, or it was given up."""
         self.complete = False
         """Read to its end; False if given up before."""
+        self.tail = b""
+        """The last `TAIL` bytes."""
         self._route = route
         self._files = files
         self._shown = shown
@@ -83,6 +87,7 @@ class Stream:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes: to the file as they are, to the console by lines."""
+        self.tail = data[-TAIL:] if len(data) >= TAIL else (self.tail + data)[-TAIL:]
         route = self._route
         if route.file is not None:
             self._files.offer(route.file, data)

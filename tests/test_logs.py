@@ -327,3 +327,24 @@ def test_filtered_lines_are_copied(begin: Begin, console: Console) -> None:
     assert sorted(lines) == [f"[default{rank}]:{text}" for rank in (0, 1) for text in ("acc 2", "loss 1")]
     assert Path(attempt.path, "filtered_stderr.log").read_text() == "[default0]:bad é\n"
     assert console.out.count(b"other") == 2
+
+
+# -- last words --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [{}, {"tee": {0: 3}}, {"redirects": {0: 3}}, {"base_dir": "/dev/null"}])
+def test_last_words_are_known_with_and_without_a_file(begin: Begin, kind: dict[str, object]) -> None:
+    """The end of a worker's stderr, wherever it goes."""
+    attempt = open_round(begin(**kind))
+    assert run(attempt, "import sys; print('out'); print('x' * 9999, file=sys.stderr); sys.stderr.write('é end')")
+    words = attempt.last_words(0)
+    assert words is not None
+    assert words.endswith("x\né end")
+    assert len(words.encode()) == 4096
+
+
+def test_a_silenced_worker_has_no_last_words(begin: Begin) -> None:
+    """What goes nowhere is not read."""
+    attempt = open_round(begin(local_ranks_filter=frozenset({1})), 2)
+    assert run(attempt, "import sys; print('told', file=sys.stderr)")
+    assert (attempt.last_words(0), attempt.last_words(1)) == (None, "told\n")
