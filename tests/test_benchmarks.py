@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from elastic_agent.benchmarks import report, rows
+from elastic_agent.benchmarks import logs, report, rows
 from elastic_agent.benchmarks.goals import Every, Ratio, Samples, Within, median_ratio
 from elastic_agent.benchmarks.launchers import Launcher
 
@@ -223,3 +224,26 @@ def test_raw_file_without_circumstances_is_refused(tmp_path: Path) -> None:
     path.write_text('{"foreign": 1}\n')
     with pytest.raises(ValueError, match=r"other\.jsonl does not begin"):
         report.read(path)
+
+
+@pytest.mark.parametrize(
+    ("harm", "count"),
+    [
+        (lambda lines: None, 0),
+        (lambda lines: lines.pop(3), 1),
+        (lambda lines: lines.insert(3, lines.pop(5)), 1),
+        (lambda lines: lines.append(lines[0]), 1),
+        (lambda lines: lines.__setitem__(2, lines[2][:50] + lines[3]), 2),
+        (lambda lines: lines.append(b"something else\n"), 1),
+    ],
+    ids=["none", "lost", "late", "doubled", "torn", "strange"],
+)
+def test_damage_to_lines_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[list[bytes]], object], count: int
+) -> None:
+    """What the rows about logs count, on a console with two ranks' lines and their prefixes."""
+    monkeypatch.setattr(logs, "LINES", 20)
+    lines = [b"[default%d]:L%d:%09d:%s\n" % (n % 2, n % 2, n // 2, b"x" * 86) for n in range(20)]
+    harm(lines)
+    (tmp_path / "console").write_bytes(b"".join(lines))
+    assert logs.damaged([tmp_path / "console"], 2) == count
