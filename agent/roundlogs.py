@@ -19,8 +19,8 @@ from .spec import LogSpec
 from .streams import Picker, Route, Stream
 
 OUT, ERR = 1, 2
-LAST_WORDS_S = 0.5
-"""How long to wait for the last words of a worker whose stderr something else still holds open."""
+LAST_WORDS_S = 0.05
+"""What a worker wrote last is through in a millisecond, unless something that it left behind holds the stream open."""
 NAMES = {OUT: "stdout", ERR: "stderr"}
 
 
@@ -66,7 +66,7 @@ class RoundLogs:
         return self._relay.finish(self._streams, timeout_s)
 
     def last_words(self, local_rank: int) -> str | None:
-        """The end of what a worker that is gone wrote to its stderr, at most 4 KiB, be it in a file or not; None of one
+        """The end of what a worker that is gone wrote to its stderr, 64 KiB at most, in a file or not; None of one
         that the filter silenced. Waits a moment for what is still on its way. Where the console's stdout and stderr are
         one, so are a worker's plain ones."""
         stream = self._stderr.get(local_rank)

@@ -15,7 +15,7 @@ from .sinks import Console, FileSink
 
 CHUNK = 1 << 20
 """Bytes per read, and of a pipe if the system grants as much (/proc/sys/fs/pipe-max-size)."""
-TAIL = 4096
+TAIL = 1 << 16
 """Bytes of the end of each stream that are remembered."""
 PIPES = 16 << 20
 """Bytes of all pipes of an agent together, where they have more than the system's default; its users share 64 MiB

@@ -14,7 +14,7 @@ from functools import partial
 
 from ..agent.errors import UsageError
 from ..agent.policy import NO_RESTART_CODE, Policy
-from ..agent.spec import LogSpec, RendezvousSpec, WorkerSpec
+from ..agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .entrypoint import job_command
@@ -70,7 +70,7 @@ class LaunchConfig:
     """What goes to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
     tee: str | int | Mapping[int, int] = 0
     """What goes to files and the console; as `redirects`."""
-    log_rotate: str = ""
+    log_rotate: str | Rotation = ""
     """How large a log file may become, "SIZE", and how many full ones are kept, "SIZE:KEEP"; empty: no limit."""
     local_ranks_filter: str | Iterable[int] = ""
     """Only these local ranks reach the console; empty: all."""

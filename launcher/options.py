@@ -68,11 +68,6 @@ def _streams(name: str, value: str) -> str:
     return value
 
 
-def _rotation(name: str, value: str) -> str:
-    values.rotation(name, value)
-    return value
-
-
 def _filters(name: str, value: str) -> tuple[str, ...]:
     return values.substrings(value)
 
@@ -253,15 +248,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
     Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
-    Flag(
-        "log-rotate",
-        _LOGS,
-        "Put log files aside at this size, and keep this many of them if not all; such as 100M:5. (no limit)",
-        _rotation,
-        "",
-        "SIZE[:KEEP]",
-        ours=True,
-    ),
+    Flag("log-rotate", _LOGS, "Put full files aside; keep KEEP. (off)", values.rotation, "", "SIZE[:KEEP]", ours=True),
     Flag(
         "local-ranks-filter",
         _LOGS,

@@ -136,11 +136,11 @@ def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict
     return chosen
 
 
-def rotation(name: str, value: str) -> Rotation | None:
+def rotation(name: str, value: str | Rotation) -> Rotation | None:
     """`SIZE` or `SIZE:KEEP`; SIZE in bytes, or with K, M or G (1024, its square, its cube), at least 1 KiB; KEEP is how
     many full files stay, all of them without it. An empty string is None."""
-    if not value:
-        return None
+    if not value or isinstance(value, Rotation):
+        return value or None
     found = re.fullmatch(r"(\d{1,18})([KMG]?)(?:i?B)?(?::(\d{1,9}))?", value.strip(), re.ASCII | re.IGNORECASE)
     limit = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()] if found else 0
     if found is None or limit < SMALLEST_LOG:

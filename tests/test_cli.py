@@ -15,6 +15,7 @@ import click
 import pytest
 
 from elastic_agent.agent.errors import AgentError, Preempted, UsageError, WorkersFailed
+from elastic_agent.agent.spec import Rotation
 from elastic_agent.launcher import cli
 from elastic_agent.launcher.arguments import find_flag
 from elastic_agent.launcher.cli import Invocation, parse
@@ -52,7 +53,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("log-dir", "logs", {"log_dir": "logs"}),
     ("redirects", "3", {"redirects": "3"}),
     ("tee", "0:3,1:1", {"tee": "0:3,1:1"}),
-    ("log-rotate", "10M:3", {"log_rotate": "10M:3"}),
+    ("log-rotate", "10M:3", {"log_rotate": Rotation(10 << 20, 3)}),
     ("local-ranks-filter", "0,1", {"local_ranks_filter": frozenset({0, 1})}),
     ("duplicate-stdout-filters", "a,b,,c", {"duplicate_stdout_filters": ("a", "b,c")}),
     ("duplicate-stderr-filters", "a", {"duplicate_stderr_filters": ("a",)}),

@@ -336,11 +336,11 @@ def test_filtered_lines_are_copied(begin: Begin, console: Console) -> None:
 def test_last_words_are_known_with_and_without_a_file(begin: Begin, kind: dict[str, object]) -> None:
     """The end of a worker's stderr, wherever it goes."""
     attempt = open_round(begin(**kind))
-    assert run(attempt, "import sys; print('out'); print('x' * 9999, file=sys.stderr); sys.stderr.write('é end')")
+    assert run(attempt, "import sys; print('out'); print('x' * 99999, file=sys.stderr); sys.stderr.write('é end')")
     words = attempt.last_words(0)
     assert words is not None
     assert words.endswith("x\né end")
-    assert len(words.encode()) == 4096
+    assert len(words.encode()) == 65536
 
 
 def test_a_silenced_worker_has_no_last_words(begin: Begin) -> None:
