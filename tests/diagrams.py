@@ -29,7 +29,8 @@ def page() -> str:
         [
             HEAD,
             "## The coordinator: the phases of a round\n",
-            "One node at a time is the coordinator. Its machine is `rendezvous/machine.py`.\n",
+            "One node at a time is the coordinator. Its machine is `rendezvous/machine.py`.",
+            "A successor resumes it in the phase that was announced last (`rendezvous/takeover.py`).\n",
             _diagram(coordinator.EDGES, RoundPhase.GATHERING, RoundPhase.CLOSED),
             _legend(RoundPhase),
             "## The agent: the phases of a node\n",

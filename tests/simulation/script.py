@@ -1,6 +1,7 @@
 """The verbs of the golden stories: a job told by hand, with nothing left to chance.
 
     job 1:2 restarts=1        the nodes it takes, and what differs from the defaults
+                              store=etcd: one that elects the coordinator
     join a b nproc=2          agents start; the first of all hosts the store
     wait 5                    seconds pass
     worker a/0 fails 3        with that exit code; `finishes` is exit code 0
@@ -48,7 +49,9 @@ class Script:
         self._lines = []
         verb, *words = line.split()
         if verb == "job":
-            self._world = World(_job(words), random.Random(0), Delays(), self._log)
+            face = "etcd" if "store=etcd" in words else ""
+            job = _job([word for word in words if word != "store=etcd"])
+            self._world = World(job, random.Random(0), Delays(), self._log, face=face)
         else:
             getattr(self, f"_{verb}")(*words)
             if verb != "wait":
