@@ -75,13 +75,33 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdSpec:
+    """How a cluster of etcd is reached, and what of it is ours."""
+
+    prefix: str = "/elastic-agent"
+    """All keys of all jobs begin with it."""
+    record_ttl_s: float = 24 * 3600.0
+    """How long the record of an ended job stays, in seconds."""
+    tls: bool = False
+    ca_file: str = ""
+    """Who may sign the servers' certificates; empty: who this system trusts."""
+    cert_file: str = ""
+    """Our certificate, where the cluster asks for one."""
+    key_file: str = ""
+    user: str = ""
+    """Empty: the cluster knows no users."""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RendezvousSpec:
     """How this node finds the others. Times in seconds."""
 
     backend: str = "memory"
-    """memory (one machine), c10d."""
+    """memory (one machine), c10d, etcd."""
     endpoint: str = ""
-    """c10d: HOST:PORT."""
+    """c10d: HOST:PORT; etcd: the same, several with commas between."""
+    etcd: EtcdSpec = field(default_factory=EtcdSpec)
     run_id: str = "none"
     command: tuple[str, ...] = ()
     """Script and arguments as the user gave them, by which the nodes of one job know each other."""

@@ -14,18 +14,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..agent.agent import Agent, Link, MakeLink
+from ..agent.agent import Agent
 from ..agent.errors import AgentError, UsageError
 from ..agent.report import AgentEvent, Report, Status
-from ..agent.spec import RendezvousSpec
-from ..rendezvous.records import JobSpec
 from .config import LaunchConfig, Plan, plan
 from .outcome import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.driver import OpenStore
-    from ..rendezvous.listener import Listener
     from ..rendezvous.records import Round
     from ..rendezvous.store import Store
     from .console import Console
@@ -206,67 +202,22 @@ def make_agent(
 ) -> Agent:
     """The agent for a checked configuration."""
     spec = made.rendezvous
-    make_link: MakeLink | None = None
-    if store is not None:
-        given = store
-        make_link = _driver(spec, lambda closing, join: _given(given, join))
-    elif spec.backend == "c10d":
-        make_link = _driver(spec, lambda closing, join: _open_c10d(spec, tell, closing, join))
+    # A job on one machine loads nothing of stores.
+    make_link, find_addr = None, None
+    if store is not None or spec.backend != "memory":
+        from .stores import address, link_to
+
+        make_link, find_addr = link_to(spec, store, tell), lambda: address(spec)
     return Agent(
         made.workers,
         spec,
         make_link=make_link,
-        find_addr=lambda: _address(spec),
+        find_addr=find_addr,
         on_event=on_event,
         on_announce=on_announce,
         tell=tell,
         name=name,
     )
-
-
-def _driver(spec: RendezvousSpec, open_store: OpenStore) -> MakeLink:
-    def make(node: str, name: str, listener: Listener) -> Link:
-        from ..rendezvous.driver import Driver
-
-        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
-        return Driver(node, name, job, open_store, listener, spec.beat_s, spec.lease_s)
-
-    return make
-
-
-def _given(store: Store, join: Callable[[Store], None]) -> Store:
-    join(store)
-    return store
-
-
-def _open_c10d(
-    spec: RendezvousSpec,
-    tell: Callable[[str, bool], None] | None,
-    closing: threading.Event,
-    join: Callable[[Store], None],
-) -> Store:
-    from ..rendezvous.c10d import open_c10d
-
-    return open_c10d(
-        spec.endpoint,
-        spec.run_id,
-        is_host=spec.is_host,
-        connect_timeout_s=spec.connect_timeout_s,
-        on_wait=lambda line: tell(line, False) if tell else None,
-        cancelled=closing,
-        join=join,
-    )
-
-
-def _address(spec: RendezvousSpec) -> str:
-    """How other nodes reach this one: as told, else the local address of the route to the store."""
-    if spec.local_addr:
-        return spec.local_addr
-    if spec.backend != "c10d" or not spec.endpoint:
-        return "127.0.0.1"
-    from ..rendezvous.endpoint import local_address
-
-    return local_address(spec.endpoint)
 
 
 def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:

@@ -19,6 +19,7 @@ from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .entrypoint import job_command
 from .modes import choose_rendezvous
+from .rdzv_conf import PASSWORD_VARIABLE
 
 LONGEST_RUN_ID = 200
 """Characters of a run id: it becomes part of a directory's name, and names are limited to 255 bytes."""
@@ -132,6 +133,7 @@ def plan(
         standalone=config.standalone,
         node_rank=config.node_rank,
         master=(config.master_addr, config.master_port),
+        env=env,
     )
     if choice.spec.backend == "memory" and not choice.fixed and run_id == "none":
         # As torchrun: a job of one node gets an identity of its own, which its log directory is named after.
@@ -243,7 +245,7 @@ def _worker_base(config: LaunchConfig, env: Mapping[str, str]) -> dict[str, str]
     for name, value in (config.env or {}).items():
         if not name or "=" in name or "\0" in f"{name}{value}":
             raise UsageError(f"env has {name!r}: {value!r}, which is no environment variable; correct it")
-    return {**env, **(config.env or {})}
+    return {name: value for name, value in {**env, **(config.env or {})}.items() if name != PASSWORD_VARIABLE}
 
 
 def _check_devices(config: LaunchConfig, base_env: Mapping[str, str], nproc: int) -> None:

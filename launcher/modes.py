@@ -4,10 +4,12 @@
 * static with one node: the same, with workers given `--master-addr` and `--master-port` as typed.
 * static with several nodes: a c10d store on node 0 at that address; group ranks are the nodes' `--node-rank`.
 * c10d: a store at the endpoint.
+* etcd: a cluster at the endpoints; never anything else instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..agent.errors import UsageError
@@ -21,7 +23,7 @@ C10D_PORT = 29400
 STATIC_PORT = 29500
 """Port of a static rendezvous without --master-port."""
 
-_BACKENDS = ("static", "c10d")
+_BACKENDS = ("static", "c10d", "etcd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ def choose_rendezvous(
     standalone: bool,
     node_rank: int | None,
     master: tuple[str, int | None],
+    env: Mapping[str, str],
 ) -> Choice:
-    """Choose by torchrun's rules; `nodes` is (minimum, maximum), `master` is (--master-addr, --master-port).
+    """Choose by torchrun's rules; `nodes` is (minimum, maximum), `master` is (--master-addr, --master-port), `env` this
+    process's environment.
 
     Raises UsageError, one line, where no rendezvous can come of it.
     """
@@ -58,6 +62,8 @@ def choose_rendezvous(
     backend = _known(backend)
     if not backend:
         backend = "c10d" if endpoint else "static"
+    if backend == "etcd":
+        return _etcd(endpoint, configs, nodes, node_rank, env)
     if backend == "c10d":
         return _c10d(endpoint, configs, nodes, node_rank)
     if not endpoint and master[1] is None and nodes[1] == 1:
@@ -69,14 +75,13 @@ def _known(backend: str) -> str:
     name = backend.strip()
     if not name or name in _BACKENDS:
         return name
-    if name == "etcd":
-        raise UsageError(
-            "--rdzv-backend etcd is not honoured by this version yet; use c10d and --rdzv-endpoint HOST:PORT"
-        )
     if name == "etcd-v2":
-        raise UsageError("--rdzv-backend etcd-v2 speaks a protocol that etcd 3.6 removed; use c10d and --rdzv-endpoint")
+        raise UsageError(
+            "--rdzv-backend etcd-v2 speaks a protocol that etcd 3.6 removed; use etcd, which speaks v3, and the same "
+            "--rdzv-endpoint"
+        )
     raise UsageError(
-        f"--rdzv-backend does not know {name!r}{suggest(name.lower(), _BACKENDS)}; known are c10d and static, "
+        f"--rdzv-backend does not know {name!r}{suggest(name.lower(), _BACKENDS)}; known are c10d, etcd and static, "
         "and handlers from other packages (torchrun.handlers) are not honoured by this version"
     )
 
@@ -127,6 +132,22 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
         return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
     conf = read_rdzv_conf(configs, static=False)
     spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
+    return Choice(spec, warnings=conf.warnings)
+
+
+def _etcd(
+    endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None, env: Mapping[str, str]
+) -> Choice:
+    from . import etcd_conf
+
+    if not endpoint:
+        raise UsageError("--rdzv-backend etcd needs --rdzv-endpoint HOST:PORT, or several with commas between")
+    endpoints, tls = etcd_conf.read_endpoints(endpoint)
+    conf = read_rdzv_conf(configs, static=False, also=etcd_conf.KEYS)
+    if conf.is_host is not None:
+        raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave it out")
+    etcd = etcd_conf.read_etcd_conf(configs, tls, env)
+    spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd)
     return Choice(spec, warnings=conf.warnings)
 
 

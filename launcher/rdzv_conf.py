@@ -7,7 +7,7 @@ meaning where it has one here. It reads any other key as well, and ignores it; h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..agent.errors import UsageError
@@ -34,6 +34,8 @@ KEYS = {
 }
 """Every key, with its meaning and default for people."""
 
+PASSWORD_VARIABLE = "ELASTIC_AGENT_ETCD_PASSWORD"
+"""Where the password of etcd's user may be, instead of in a file. No worker sees it."""
 STATIC_TIMEOUT_S = 900.0
 """How long a static rendezvous tries to reach node 0: what torch's LaunchConfig gives it."""
 _TORCH_INTERVAL_S, _TORCH_ATTEMPTS = 5.0, 3
@@ -82,12 +84,14 @@ def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
     return pairs
 
 
-def read_rdzv_conf(given: Conf, *, static: bool) -> RdzvConf:
-    """Check the keys against what is known and against each other; raises UsageError."""
+def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> RdzvConf:
+    """Check the keys against what is known and against each other; raises UsageError. `also`: keys that are known and
+    read elsewhere."""
+    known = {*KEYS, *also}
     for key in given:
-        if key not in KEYS:
+        if key not in known:
             raise UsageError(
-                f"--rdzv-conf does not know {key!r}{suggest(key.lower(), KEYS)}; known are {', '.join(sorted(KEYS))}"
+                f"--rdzv-conf does not know {key!r}{suggest(key.lower(), known)}; known are {', '.join(sorted(known))}"
             )
     for ours, theirs in _TWINS:
         if ours in given and theirs in given:

@@ -148,9 +148,10 @@ class EtcdClient:
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
-    def grant(self, ttl_s: int) -> Lease:
-        """A new lease. Its number is ours, so that one whose answer was lost is not granted twice."""
-        number = random.randrange(1, 2**63)
+    def grant(self, ttl_s: int, number: int = 0) -> Lease:
+        """A new lease, or the one that has this `number` already, as long as it was granted then; 0: any number.
+        It is always ours to choose, so that one whose answer was lost is not granted twice."""
+        number = number or random.randrange(1, 2**63)
         request = pb.LeaseGrantRequest(TTL=ttl_s, ID=number)
         try:
             answer = self._calls.ask(GRANT, request, f"grant of a lease of {ttl_s} s")

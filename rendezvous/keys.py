@@ -44,8 +44,7 @@ class Keys:
         self.incarnation = incarnation
         self.served = run_id.encode("utf-8", "surrogateescape")
         """What the key `SERVED` holds. A run id from the command line may be any bytes."""
-        quoted = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in self.served)
-        job = f"elastic_agent/{quoted}/"
+        job = f"elastic_agent/{quoted(self.served)}/"
         self.job = job + "job"
         self.life = job + "life"
         self.under = f"{job}{incarnation}/"
@@ -67,6 +66,11 @@ class Keys:
 
     def round(self, version: int) -> str:
         return f"{self.under}round/{version}"
+
+
+def quoted(name: bytes) -> str:
+    """A name as one plain word, percent-encoded."""
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)
 
 
 def count_in(value: bytes) -> int | None:

@@ -5,6 +5,7 @@ Each server has a guardian (`etcd_guardian.py`), so that none outlives the test 
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -333,3 +335,20 @@ def serving(
         servers.tls = tls
         servers.start()
         yield servers
+
+
+@cache
+def standing(version: str) -> Servers:
+    """One server for all tests of this process that keep to keys of their own, until the process ends."""
+    ending = ExitStack()
+    directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="etcd-")))
+    servers = ending.enter_context(serving(version, directory))
+    atexit.register(ending.close)
+    return servers
+
+
+def start_standing() -> None:
+    """Start those that there can be, before a test is asked what it left behind."""
+    for version in VERSIONS:
+        if version in installed():
+            standing(version)

@@ -166,6 +166,11 @@ class Node:
         """What it told people."""
         raise NotImplementedError
 
+    @property
+    def known_as(self) -> str:
+        """What other nodes call it."""
+        raise NotImplementedError
+
     def terminate(self, signum: int = signal.SIGTERM) -> None:
         raise NotImplementedError
 
@@ -179,7 +184,7 @@ class Node:
 
 
 class ProcessNode(Node):
-    """An agent as its users start it: a process of its own, on the c10d store."""
+    """An agent as its users start it: a process of its own, on the c10d store or on etcd."""
 
     def __init__(
         self, name: str, flags: Sequence[str], env: dict[str, str], folder: Path, start: Sequence[str] = ()
@@ -204,6 +209,10 @@ class ProcessNode(Node):
                     self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
+
+    @property
+    def known_as(self) -> str:
+        return f"{os.uname().nodename}:{self.process.pid}"
 
     def wait(self, bound_s: float = BOUND_S) -> int:
         try:
@@ -256,6 +265,10 @@ class ThreadNode(Node):
         self.results: dict[int, Any] | None = None
         self._code: int | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"test-agent-{name}")
+
+    @property
+    def known_as(self) -> str:
+        return self.name
 
     def start(self) -> None:
         self._thread.start()
@@ -327,9 +340,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class EtcdGuests:
+    """Looks at a job's store in etcd from outside, as `MemoryStore` does for the memory backends."""
+
+    def __init__(self, endpoints: Sequence[Any], run_id: str) -> None:
+        self._endpoints, self._run_id = endpoints, run_id
+        self._made: list[Any] = []
+
+    def guest(self) -> Any:
+        from elastic_agent.rendezvous.etcd import Place, open_etcd
+
+        self._made.append(open_etcd(self._endpoints, Place(self._run_id)))
+        return self._made[-1]
+
+    def close(self) -> None:
+        for one in self._made:
+            one.close()
+
+
 class Cluster:
-    """Agents of one job on one backend: c10d (processes), memory, electing memory (threads). The first one started
-    hosts the store, where one does."""
+    """Agents of one job on one backend: c10d or etcd (processes), memory or electing memory (threads). The first one
+    started hosts the store, where one does."""
 
     def __init__(self, backend: str, folder: Path, **defaults: Any) -> None:
         self.backend = backend
@@ -345,9 +376,22 @@ class Cluster:
             "args": (),
             **defaults,
         }
+        self.run_id = "contract"
         self._endpoint = f"127.0.0.1:{free_port()}"
-        self.store: Any = None
-        """The memory backend's; made when the first agent starts, unless a test has put its own here."""
+        if backend == "etcd":
+            from etcd_servers import VERSIONS, standing
+
+            self.meet_at(standing(VERSIONS[0]))
+        else:
+            self.store: Any = None
+            """The memory backends'; made when the first agent starts, unless a test has put its own here. etcd's."""
+
+    def meet_at(self, servers: Any) -> None:
+        """Use these etcd servers, under a run id that nobody had before."""
+        self.etcd = servers
+        self.run_id = f"contract-{time.monotonic_ns()}"
+        self._endpoint = ",".join(map(str, servers.endpoints))
+        self.store = EtcdGuests(servers.endpoints, self.run_id)
 
     def start(self, name: str, **changes: Any) -> Any:
         """Start an agent called `name`. Keywords: nnodes, max_restarts, nproc, conf (rdzv-conf), flags (command line),
@@ -355,18 +399,20 @@ class Cluster:
         args (the script's own), hosts (serve the store, as the first one does), protocol (c10d: the protocol version it
         claims to speak)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
-        starter = self._start_process if self.backend == "c10d" else self._start_thread
+        starter = self._start_thread if "memory" in self.backend else self._start_process
         node = starter(name, wanted)
         self.nodes[name] = node
         return node
 
     def _start_process(self, name: str, wanted: dict[str, Any]) -> ProcessNode:
-        is_host = int(wanted.get("hosts", not self.nodes))
-        conf = {"last_call_quiet": 0.5, "read_timeout": 30, "is_host": is_host, **wanted["conf"]}
+        conf = {"last_call_quiet": 0.5, "read_timeout": 30, **wanted["conf"]}
+        if self.backend == "c10d":
+            conf["is_host"] = int(wanted.get("hosts", not self.nodes))
         flags = [
             "--nnodes", str(wanted["nnodes"]), "--nproc-per-node", str(wanted["nproc"]),
-            "--max-restarts", str(wanted["max_restarts"]), "--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint,
-            "--rdzv-id", "contract", "--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items()),
+            "--max-restarts", str(wanted["max_restarts"]), "--rdzv-backend", self.backend,
+            "--rdzv-endpoint", self._endpoint, "--rdzv-id", self.run_id,
+            "--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items()),
             "--log-dir", str(self.folder / f"logs-{name}"),
         ]  # fmt: skip
         for flag, key in (
@@ -410,4 +456,6 @@ class Cluster:
     def close(self) -> None:
         for node in self.nodes.values():
             node.end()
+        if isinstance(self.store, EtcdGuests):
+            self.store.close()
         self.desk.close()

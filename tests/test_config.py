@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.agent.spec import RendezvousSpec, Rotation
+from elastic_agent.agent.spec import EtcdSpec, RendezvousSpec, Rotation
 from elastic_agent.launcher import values
 from elastic_agent.launcher.config import LaunchConfig, Plan, plan
 from elastic_agent.launcher.devices import count_local_workers
@@ -19,6 +19,12 @@ from elastic_agent.launcher.rdzv_conf import KEYS
 
 ENDPOINT = "node0:29400"
 C10D = {"max_nodes": 4, "rdzv_backend": "c10d", "rdzv_endpoint": ENDPOINT}
+ETCD: dict[str, Any] = {
+    "rdzv_backend": "etcd",
+    "rdzv_endpoint": "h1, h2:2379,[::1]:5,h1:2379",
+    "min_nodes": 1,
+    "max_nodes": 4,
+}
 
 
 def planned(around: Mapping[str, str] | None = None, /, **fields: Any) -> Plan:
@@ -72,6 +78,39 @@ def test_what_is_a_nodes_own_is_no_part_of_the_job() -> None:
     ]
 
 
+# -- etcd ----------------------------------------------------------------------------------------------------------
+
+
+def etcd(env: dict[str, str] | None = None, **conf: str) -> EtcdSpec:
+    return planned(env, **ETCD, rdzv_configs=conf).rendezvous.etcd
+
+
+def test_etcd_is_plain_and_without_a_user_unless_told() -> None:
+    """Nobody gets TLS or a login from what lies about."""
+    assert etcd({"ELASTIC_AGENT_ETCD_PASSWORD": "p"}) == EtcdSpec()
+
+
+def test_etcd_is_told_of_certificates_under_either_name() -> None:
+    """torch's names for the files of etcd-v2 mean the same; certificates mean https."""
+    ours = etcd(cacert="a", cert="b", key="c")
+    assert ours == EtcdSpec(tls=True, ca_file="a", cert_file="b", key_file="c")
+    assert etcd(ca_cert="a", ssl_cert="b", ssl_cert_key="c") == ours
+    assert etcd(protocol="https") == EtcdSpec(tls=True)
+    assert planned(rdzv_backend="etcd", rdzv_endpoint="https://h").rendezvous.etcd == EtcdSpec(tls=True)
+
+
+def test_etcds_password_comes_from_a_file_or_from_a_variable_that_no_worker_sees(tmp_path: Path) -> None:
+    """Nobody has to type it, and `repr` does not show it."""
+    path = tmp_path / "password"
+    path.write_text("s3cret\n")
+    assert etcd(user="u", password_file=str(path)) == EtcdSpec(user="u", password="s3cret")
+    env = {"ELASTIC_AGENT_ETCD_PASSWORD": "s3cret", "OTHER": "1"}
+    assert etcd(env, user="u") == EtcdSpec(user="u", password="s3cret")
+    done = planned(env, **ETCD, rdzv_configs={"user": "u"})
+    assert done.workers.base_env["OTHER"] == "1"
+    assert "s3cret" not in repr(done)
+
+
 # -- which rendezvous ----------------------------------------------------------------------------------------------
 
 MODES = [
@@ -109,6 +148,13 @@ MODES = [
     ({**C10D, "rdzv_configs": {"is_host": "True"}}, ("c10d", ENDPOINT, 1, 4, False, True, None), (None, None)),
     ({**C10D, "max_nodes": 1}, ("c10d", ENDPOINT, 1, 1, False, None, None), (None, None)),
     ({"rdzv_backend": "c10d"}, ("memory", "", 1, 1, False, None, None), (None, None)),
+    (ETCD, ("etcd", "h1:2379,h2:2379,[::1]:5", 1, 4, False, None, None), (None, None)),
+    ({**ETCD, "node_rank": 3}, ("etcd", "h1:2379,h2:2379,[::1]:5", 1, 4, False, None, 3), (None, None)),
+    (
+        {"rdzv_backend": "etcd", "rdzv_endpoint": "https://h1,https://h2:7/"},
+        ("etcd", "h1:2379,h2:7", 1, 1, False, None, None),
+        (None, None),
+    ),
     ({**C10D, "rdzv_endpoint": "localhost:0"}, ("memory", "", 1, 1, False, None, None), (None, None)),
 ]
 
@@ -130,7 +176,22 @@ def test_mode_is_chosen_as_torchrun_chooses(
     [
         ({"standalone": True, "min_nodes": 2, "max_nodes": 2}, "--standalone runs on this node alone"),
         ({"rdzv_backend": "c10d", "max_nodes": 2}, "needs --rdzv-endpoint HOST:PORT"),
-        ({"rdzv_backend": "etcd"}, "etcd is not honoured by this version yet"),
+        ({"rdzv_backend": "etcd"}, "etcd needs --rdzv-endpoint"),
+        ({**ETCD, "rdzv_endpoint": "ftp://h:1"}, "'ftp' is neither http nor https"),
+        ({**ETCD, "rdzv_endpoint": "http://a,https://b"}, "mixes http, https"),
+        ({**ETCD, "rdzv_endpoint": "a:1,,b:2"}, "give HOST:PORT"),
+        ({**ETCD, "rdzv_configs": {"is_host": "1"}}, "with etcd no node hosts"),
+        ({**ETCD, "rdzv_configs": {"prefix": "/"}}, "--rdzv-conf prefix is '/'"),
+        ({**ETCD, "rdzv_configs": {"prefix": "/a", "etcd_prefix": "/b"}}, "gives both prefix and etcd_prefix"),
+        ({**ETCD, "rdzv_configs": {"record_ttl": "5"}}, "record_ttl is 5 s, less than 60"),
+        ({**ETCD, "rdzv_configs": {"protocol": "grpc"}}, "protocol is 'grpc'; give http or https"),
+        ({**ETCD, "rdzv_endpoint": "http://h", "rdzv_configs": {"protocol": "https"}}, "says otherwise"),
+        ({**ETCD, "rdzv_configs": {"protocol": "http", "cacert": "f"}}, "http has no certificates"),
+        ({**ETCD, "rdzv_configs": {"cert": "f"}}, "gives cert and no key"),
+        ({**ETCD, "rdzv_configs": {"user": "u"}}, "there is no password"),
+        ({**ETCD, "rdzv_configs": {"password_file": "/f"}}, "gives password_file and no user"),
+        ({**ETCD, "rdzv_configs": {"user": "u", "password_file": "/not/there"}}, "No such file or directory"),
+        ({**C10D, "rdzv_configs": {"cacert": "f"}}, "does not know 'cacert'"),
         ({"rdzv_backend": "etcd-v2"}, "etcd 3.6 removed"),
         ({"rdzv_backend": "c1od"}, "'c1od'; did you mean 'c10d'?"),
         ({"rdzv_backend": "C10D"}, "did you mean 'c10d'?"),

@@ -13,6 +13,7 @@ import pytest
 import elastic_agent
 from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
 from elastic_agent.agent import errors, verdicts
+from elastic_agent.launcher import etcd_conf
 from elastic_agent.launcher.options import FLAGS, Flag
 from elastic_agent.launcher.rdzv_conf import KEYS
 from source_tree import ROOT, tracked
@@ -165,10 +166,11 @@ def test_each_flag_shows_its_short_form_variable_and_default(flag: Flag) -> None
 
 
 def test_every_rendezvous_key_is_documented_with_its_default() -> None:
-    """Keys and defaults on the page are those that `rdzv_conf.KEYS` tells users of."""
+    """Keys and defaults on the page are those that `rdzv_conf.KEYS` and `etcd_conf.KEYS` tell users of."""
     shown = {quoted(cells[0])[0]: cells[1] for cells in rows("docs/configuration.md", "key")}
-    assert sorted(shown) == sorted(KEYS)
-    for key, told in KEYS.items():
+    known = {**KEYS, **etcd_conf.KEYS}
+    assert sorted(shown) == sorted(known)
+    for key, told in known.items():
         default = re.search(r"\((\d+)\)$", told)
         if default:
             assert shown[key] == default[1], key

@@ -6,11 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-import trustme
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd_client import EtcdClient
@@ -24,6 +22,7 @@ from elastic_agent.rendezvous.etcd_errors import (
 )
 from elastic_agent.rendezvous.etcd_ops import Delete, Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreError
+from etcd_papers import Papers
 from etcd_servers import VERSIONS, Secured, Servers, serving
 
 PROMISED_S = 10.0
@@ -140,31 +139,6 @@ def test_a_password_is_in_no_text() -> None:
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
-
-
-class Papers:
-    """Certificates, in files."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._ca = trustme.CA()
-        self.ca_file = directory / "ca.pem"
-        self._ca.cert_pem.write_to_path(str(self.ca_file))
-
-    def issue(self, name: str, host: str = "127.0.0.1", days: int = 30) -> tuple[Path, Path]:
-        """The files of a certificate that is good for so many days (below 0: was, until then) and of its key."""
-        ends = datetime.now(timezone.utc) + timedelta(days=days)
-        made = self._ca.issue_cert(host, not_before=ends - timedelta(days=365), not_after=ends)
-        cert, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
-        made.private_key_pem.write_to_path(str(key))
-        for number, part in enumerate(made.cert_chain_pems):
-            part.write_to_path(str(cert), append=number > 0)
-        return cert, key
-
-    def tls(self, name: str, days: int = 30) -> Tls:
-        """A client's."""
-        cert, key = self.issue(name, "agent.example", days)
-        return Tls(str(self.ca_file), str(cert), str(key))
 
 
 @pytest.fixture(scope="module")

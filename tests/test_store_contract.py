@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 
 import pytest
 
 from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
+from elastic_agent.rendezvous.etcd import EtcdStore, Place, open_etcd
 from elastic_agent.rendezvous.memory import MemoryStore
 from elastic_agent.rendezvous.store import FIRST_EPOCH, Store, StoreFenced, StoreUnreachable
+from etcd_servers import VERSIONS, standing, start_standing
 
 BOUND_S = 10.0
 """What must happen at once may take this long on a busy machine."""
@@ -22,8 +25,10 @@ LEASE_S = 1.0
 
 @pytest.fixture(scope="session", autouse=True)
 def _first_use() -> None:
-    """The first server of a process leaves a pipe of libuv behind for good; no single test is to blame for it."""
+    """What the first user of a server starts is no single test's to answer for: etcd's servers, which end with the
+    process, and a pipe that libuv leaves behind for good."""
     open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
+    start_standing()
 
 
 class Stage:
@@ -79,13 +84,26 @@ def opened(kind: str, lease_s: float = 60.0) -> Iterator[Stage]:
             made.close()
             host.close_host()
         return
+    if kind.startswith("etcd"):
+        with closing(stage_on_etcd(kind.removeprefix("etcd "), lease_s)) as made:
+            yield made
+        return
     shared = MemoryStore(lease_s if kind == "electing memory" else None)
     made = Stage(shared.guest() if kind == "electing memory" else shared.host(), shared.guest)
     yield made
     made.close()
 
 
-ELECTING = ["electing memory"]
+def stage_on_etcd(version: str, lease_s: float) -> Stage:
+    place = Place(f"contract/ü %2F {uuid.uuid4()}\n", lease_s=lease_s)
+
+    def guest() -> EtcdStore:
+        return open_etcd(standing(version).endpoints, place, connect_timeout_s=BOUND_S)
+
+    return Stage(guest(), guest)
+
+
+ELECTING = ["electing memory", *(f"etcd {version}" for version in VERSIONS)]
 
 
 @pytest.fixture(params=["memory", "c10d", *ELECTING])
