@@ -18,7 +18,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test check format stories sim sim-long mutants chaos survivors storms bench proto clean
+.PHONY: help setup run demo test check format stories sim sim-long mutants chaos causes survivors storms bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ survivors: setup ## kill agent, nursery, guardian in every order, 500 times and 
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/storms.py $(ARGS)
+
+causes: setup ## who is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
+	PYTHONPATH=.typing:tests $(PY) -m causes $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

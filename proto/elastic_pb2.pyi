@@ -53,6 +53,7 @@ class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STOPPED: _ClassVar[Sign]
     STANDING: _ClassVar[Sign]
     LEFT: _ClassVar[Sign]
+    QUIET: _ClassVar[Sign]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -93,6 +94,7 @@ TIMEOUT: Sign
 STOPPED: Sign
 STANDING: Sign
 LEFT: Sign
+QUIET: Sign
 ROLE_UNSPECIFIED: Role
 CAUSE: Role
 COLLATERAL: Role

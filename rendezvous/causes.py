@@ -92,15 +92,24 @@ def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
 
 
 def _own(deaths: Deaths) -> Judgement | None:
-    """The first that failed on its own; one of unknown fault before it, or on another node right after it, makes that
-    no more than likely."""
+    """The first that failed on its own, as it says itself or by the signal that killed it; one before it that says
+    nothing makes that no more than likely."""
     own = next((death for death in deaths if death.sign is Sign.OWN), None)
     if own is None:
         return None
-    before = next((d for d in deaths[: _at(deaths, own)] if d.sign is Sign.UNCLEAR), None)
+    before = next((d for d in deaths[: _at(deaths, own)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)
     if before is not None:
         return Judgement(own, Role.UNDECIDED, f"{own.sign_because}; but rank {before.rank} was seen to fail before it")
     return Judgement(own, Role.CAUSE, own.sign_because)
+
+
+def _quiet(deaths: Deaths) -> Judgement | None:
+    """The first that chose an exit code, and says nothing of a peer."""
+    first = next((death for death in deaths if death.sign is Sign.QUIET), None)
+    if first is None:
+        return None
+    rivals = [death for death in deaths if death is not first and death.sign in (Sign.UNCLEAR, Sign.QUIET)]
+    return Judgement(first, Role.UNDECIDED if rivals else Role.CAUSE, first.sign_because)
 
 
 def _named(deaths: Deaths) -> Judgement | None:
@@ -139,13 +148,15 @@ def _standing(deaths: Deaths) -> Judgement | None:
 
 
 def _deserter(deaths: Deaths) -> Judgement | None:
-    """One that exited 0 before the first failure, and left the others without a peer."""
-    at = next((at for at, death in enumerate(deaths) if death.sign in ECHOES), len(deaths))
-    left = [death for death in deaths[:at] if death.sign is Sign.LEFT]
-    if not left or at == len(deaths):
+    """One that exited 0, unasked, and left the others without a peer. When it was seen to says nothing: its connections
+    close before it ends, so its peers may be gone sooner."""
+    echo = next((death for death in deaths if death.sign in ECHOES), None)
+    left = [death for death in deaths if death.sign is Sign.LEFT]
+    if not left or echo is None:
         return None
-    role = Role.CAUSE if len(left) == 1 else Role.UNDECIDED
-    return Judgement(left[0], role, f"it exited 0 while rank {deaths[at].rank} still needed it")
+    alone = len(left) == 1 and not any(death.sign is Sign.STOPPED for death in deaths)
+    because = f"it exited 0 while rank {echo.rank} still needed it"
+    return Judgement(left[0], Role.CAUSE if alone else Role.UNDECIDED, because)
 
 
 def _silent(deaths: Deaths) -> Judgement | None:
@@ -172,6 +183,7 @@ def _first(deaths: Deaths) -> Judgement | None:
 
 CLAUSES: tuple[Callable[[Deaths], Judgement | None], ...] = (
     _own,
+    _quiet,
     _named,
     _standing,
     _unclear,

@@ -87,6 +87,8 @@ class Sign(Enum):
     """It stood still, stopped by a signal, when its agent came to stop it."""
     LEFT = "left"
     """It exited 0."""
+    QUIET = "quiet"
+    """It chose an exit code and said nothing."""
 
 
 class Role(Enum):
@@ -146,8 +148,7 @@ class WorkerFailure:
     suspects: tuple[int, ...] = ()
     """Global ranks that its error names as missing."""
     said: str = ""
-    """Traceback of its error file, else the last lines of its stderr if they are kept; the end of it, at most
-    `ending_codec.MAX_SAID_BYTES`."""
+    """Traceback of its error file, else last lines of its stderr, if kept; at most `ending_codec.MAX_SAID_BYTES`."""
     note: str = ""
     """What the machine adds: the kernel's OOM killer, a core dump. One sentence, never without evidence."""
 

@@ -91,7 +91,7 @@ def read(exit_code: int, stopped_by: int, text: str, *, heard: bool = True, stan
     it did not run (SIGSTOP) when its agent came to stop it.
     """
     if exit_code == 0:
-        return Reading(Sign.LEFT, "exited 0")
+        return Reading(Sign.STOPPED if stopped_by else Sign.LEFT, "exited 0")
     if found := _said(text, exit_code):
         return found
     if stopped_by and exit_code in (-stopped_by, 128 + stopped_by, -SIGKILL):
@@ -105,8 +105,8 @@ def read(exit_code: int, stopped_by: int, text: str, *, heard: bool = True, stan
     if exit_code == 1 and not heard:
         return Reading(Sign.UNCLEAR, "exit code 1 and no word why: it wrote no error file, and its stderr is not kept")
     if not heard:
-        return Reading(Sign.OWN, f"chose exit code {exit_code}")
-    return Reading(Sign.OWN, f"chose exit code {exit_code}, and says nothing of a peer")
+        return Reading(Sign.QUIET, f"chose exit code {exit_code}")
+    return Reading(Sign.QUIET, f"chose exit code {exit_code}, and says nothing of a peer")
 
 
 def first_error(text: str) -> str:

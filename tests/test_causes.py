@@ -84,8 +84,9 @@ BECAUSE_OF = "\nThe above exception was the direct cause of the following except
         # What was told earlier, and got over, does not count; nor does what C++ logs afterwards.
         (1, 0, FRAMES + CLOSED + "\nretrying\n" + FRAMES + "ValueError: boom", Sign.OWN),
         (1, 0, FRAMES + "ValueError: boom\n[W321 TCPStore.cpp] Broken pipe. Connection was likely closed.", Sign.OWN),
-        (1, 0, "step 1\nstep 2\n", Sign.OWN),
-        (3, 0, "", Sign.OWN),
+        (1, 0, "step 1\nstep 2\n", Sign.QUIET),
+        (3, 0, "", Sign.QUIET),
+        (0, 15, "", Sign.STOPPED),
         (-6, 0, WATCHDOG, Sign.TIMEOUT),
         (-6, 0, ILLEGAL, Sign.OWN),
         (-6, 0, "terminate called after throwing an instance of 'gloo::IoException'", Sign.PEER),
@@ -120,7 +121,7 @@ def test_every_sentence_of_the_table_is_understood(text: str, sign: Sign) -> Non
 def test_an_end_that_could_not_be_heard_is_unclear() -> None:
     """Exit code 1 is what Python gives to any exception: without a word it may be anybody's fault."""
     assert read(1, 0, "", heard=False).sign is Sign.UNCLEAR
-    assert read(3, 0, "", heard=False).sign is Sign.OWN
+    assert read(3, 0, "", heard=False).sign is Sign.QUIET
     assert read(-11, 0, "", heard=False).sign is Sign.OWN
 
 
@@ -164,7 +165,7 @@ def end(rank: int, sign: Sign, **more: object) -> WorkerFailure:
     return failure
 
 
-OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT = (
+OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET = (
     Sign.OWN,
     Sign.PEER,
     Sign.TIMEOUT,
@@ -172,6 +173,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT = (
     Sign.STOPPED,
     Sign.STANDING,
     Sign.LEFT,
+    Sign.QUIET,
 )
 
 
@@ -198,13 +200,18 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT = (
         ([(0, TIMEOUT), (1, PEER), (2, TIMEOUT), (3, STOPPED)], 3, Role.CAUSE),
         ([(0, TIMEOUT), (2, STOPPED), (3, STOPPED)], 2, Role.UNDECIDED),
         ([(0, PEER), (1, PEER)], 0, Role.UNDECIDED),
-        # One that left when all was over has nothing to do with it.
-        ([(0, PEER), (3, LEFT)], 0, Role.UNDECIDED),
+        # Who left is seen to later than those whom it left; where another went on as well, it may have been that one.
+        ([(0, PEER), (3, LEFT)], 3, Role.CAUSE),
+        ([(2, PEER), (3, LEFT), (1, STOPPED)], 3, Role.UNDECIDED),
+        # One that chose an exit code: certain if it is the only one, and less than an error told.
+        ([(0, PEER), (1, QUIET)], 1, Role.CAUSE),
+        ([(0, QUIET), (1, QUIET)], 0, Role.UNDECIDED),
+        ([(0, QUIET), (1, OWN)], 1, Role.UNDECIDED),
     ],
 )
 def test_the_cause_among_many(seen: list[tuple[int, Sign]], cause: int, role: Role) -> None:
     """Each clause, by what each worker's end says and in the order heard of."""
-    judgement = causes.judge([end(*each) for each in seen])
+    judgement = causes.judge([end(*each, order=order) for order, each in enumerate(seen)])
     assert judgement.cause is not None
     assert (judgement.cause.rank, judgement.role) == (cause, role)
     assert judgement.because

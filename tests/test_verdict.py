@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from causes import campaign
 from harness import Cluster
 
 RUN_S = 60.0
@@ -145,3 +146,10 @@ def test_success_leaves_no_summary(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
     assert subprocess.run(command, timeout=RUN_S, check=False).returncode == 0
     assert not list((tmp_path / "logs").glob("*/summary.json"))
+
+
+@pytest.mark.parametrize("kind", ["exception", "slow death", "stopped", "exit 0"])
+def test_the_right_rank_is_named(kind: str) -> None:
+    """A few of `make causes`: peers die of it too, some sooner than the one at fault, and one node's clock is ahead."""
+    answer = campaign.ours(campaign.Case.draw(kind, 0))
+    assert (answer.right, answer.certain) == (True, True), answer.text

@@ -1,0 +1,124 @@
+"""A worker that meets its peers at every step, as in an all-reduce, and fails in the way and at the rank it is told.
+
+Plain Python, so that hundreds of jobs take minutes. What it says when a peer is gone or late is what gloo says in torch
+2.13, and all who meet with it then fail, as they do there.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+CLOSED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5508. This is "
+    "typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."
+)
+WAITED = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1500ms for "
+    "recv operation to complete"
+)
+PATIENCE_S = 1.5
+CONNECT_S = 30.0
+STEP_S = 0.01
+
+
+class Mesh:
+    """A connection to every peer."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(folder / f"{rank}.new"))
+        listener.listen(size)
+        (folder / f"{rank}.new").rename(folder / str(rank))
+        listener.settimeout(CONNECT_S)
+        self.peers = [self._connect(folder / str(peer)) for peer in range(rank)]
+        self.peers += [listener.accept()[0] for _ in range(rank + 1, size)]
+        for peer in self.peers:
+            peer.settimeout(PATIENCE_S)
+
+    @staticmethod
+    def _connect(path: Path) -> socket.socket:
+        until = time.monotonic() + CONNECT_S
+        while time.monotonic() < until:
+            peer = socket.socket(socket.AF_UNIX)
+            try:
+                peer.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.02)
+            else:
+                return peer
+        raise RuntimeError(WAITED)
+
+    def meet(self) -> None:
+        if trouble := self._exchange():
+            raise RuntimeError(trouble)
+
+    def _exchange(self) -> str:
+        try:
+            for peer in self.peers:
+                peer.sendall(b".")
+            alive = all(peer.recv(1) for peer in self.peers)
+        except TimeoutError:
+            return WAITED
+        except OSError:
+            return CLOSED
+        return "" if alive else CLOSED
+
+    def close(self) -> None:
+        for peer in self.peers:
+            peer.close()
+
+
+def fail(kind: str, mesh: Mesh, slow_s: float) -> None:
+    """What the one at fault does; returns where it does not fail but goes on."""
+    signals = {"killed": 9, "segfault": 11, "abort": 6, "terminated": 15, "stopped": 19}
+    if kind in signals:
+        os.kill(os.getpid(), signals[kind])
+    elif kind == "exit 3":
+        os._exit(3)
+    elif kind == "exit 0":
+        sys.exit(0)
+    elif kind == "hang":
+        time.sleep(1000)
+    elif kind == "slow death":
+        mesh.close()
+        time.sleep(slow_s)
+        raise ValueError("boom")
+    elif kind == "failing clean-up":
+        try:
+            raise ValueError("boom")
+        finally:
+            mesh.close()
+            mesh.meet()
+    else:
+        raise ValueError("boom")
+
+
+def main() -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder, kind = Path(os.environ["TEST_MESH"]), os.environ["TEST_KIND"]
+    culprit = rank == int(os.environ["TEST_BAD"])
+    (folder / f"pid.{rank}").write_text(f"{os.getpid()} {os.environ['GROUP_RANK']}")
+    if kind == "import" and culprit:
+        raise ImportError("no module named 'boom'")
+    mesh = Mesh(folder, rank, size)
+    for step in range(100000):
+        if culprit and step == int(os.environ["TEST_STEP"]):
+            fail(kind, mesh, float(os.environ["TEST_SLOW_S"]))
+        try:
+            mesh.meet()
+        except RuntimeError as error:
+            if kind == "wrapped by the peers" and not culprit:
+                raise LookupError(f"step {step} failed") from error
+            if kind == "swallowed by the peers" and not culprit:
+                sys.exit(7)
+            raise
+        if step == 3:
+            (folder / f"runs.{rank}").touch()
+        time.sleep(STEP_S)
+
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+main()
