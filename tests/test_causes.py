@@ -266,7 +266,7 @@ RULES = Rules(own="a", min_nodes=2, max_nodes=2)
 
 def job(**local: bool) -> Rendezvous:
     """Nodes a and b, two workers each, in round 1."""
-    state = Rendezvous()
+    state = Rendezvous(epoch=1)
     for node in "ab":
         state = say(state, 0.0, node, 1, NodeState.WAITING, number=0, local=local.get(node, False))
     for node in "ab":
