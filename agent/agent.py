@@ -76,7 +76,7 @@ class Agent:
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
         self._workers = Workers(
-            workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
+            workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble), self._tell
         )
         self._loop = Loop()  # last of those that may raise: it holds a descriptor
         self._inbox = Inbox(self._loop.post, self._trouble, find_addr or (lambda: rendezvous.local_addr or "127.0.0.1"))
@@ -121,7 +121,7 @@ class Agent:
 
     def status(self) -> Status:
         """Where this node stands."""
-        return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path)
+        return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
 
     def close(self) -> None:
         """Give back what an agent holds that is never run. `run` does it too."""

@@ -32,11 +32,11 @@ class Cgroup:
         self.path = path
         self.lock = lock
         self.procs = procs
-        """Writing 0 to it moves the writer in."""
+        """A pid written to it is moved in; 0 is the writer."""
 
-    def enter(self) -> None:
-        """Move this process in. Raises OSError."""
-        os.write(self.procs, b"0")
+    def enter(self, pid: int = 0) -> None:
+        """Move a process in, 0 being this one. Raises OSError."""
+        os.write(self.procs, b"%d" % pid)
 
     def kill(self) -> None:
         """SIGKILL every process in it."""

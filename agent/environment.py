@@ -21,6 +21,16 @@ from ..rendezvous.records import Member, Round
 from .errors import InternalError, UsageError
 from .spec import WorkerSpec
 
+PER_WORKER = (
+    *("LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+    *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    *("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    *("ELASTIC_AGENT_ROUND", "ELASTIC_AGENT_RESTARTS", "ELASTIC_AGENT_LAST_ROUND_ENDED", "ELASTIC_AGENT_NODE"),
+    "ELASTIC_AGENT_READY_FILE",
+)
+"""All that `worker_environment` may set: what differs between a worker and `spec.base_env`."""
+
 
 def worker_environment(
     spec: WorkerSpec,

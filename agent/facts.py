@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .errors import InternalError
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -53,4 +55,52 @@ class NurseryLost:
     reason: str
 
 
-Fact = Started | SpawnFailed | Exited | Unheard | Emptied | NurseryLost
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """From now on workers are forked from a process that has imported these modules."""
+
+    modules: tuple[str, ...]
+    took_s: float
+    rss_kib: int
+    """What the process has in memory."""
+    pss_kib: int
+    """The same, with what it shares divided among those who share it. Workers share all of it until they write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpreloaded:
+    """From now on every worker is started plainly."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something about preloading that people should know."""
+
+    text: str
+
+
+Fact = Started | SpawnFailed | Exited | Unheard | Emptied | NurseryLost | Preloaded | Unpreloaded | Note
+
+
+def fact_in(line: str) -> Fact:
+    """The fact that a line from the nursery tells. Raises InternalError if there is none."""
+    verb, *words = line.split(" ", 2)
+    if verb == "started":
+        return Started(int(words[0]), int(words[1]))
+    if verb == "failed":
+        return SpawnFailed(int(words[0]), words[1])
+    if verb == "exited":
+        pid, exit_code, dumped = map(int, words[1].split())
+        return Exited(int(words[0]), pid, exit_code, bool(dumped))
+    if verb == "unheard":
+        return Unheard(int(words[0]), int(words[1]))
+    if verb == "emptied":
+        return Emptied()
+    if verb == "preloaded":
+        rss_kib, pss_kib, modules = words[1].split(" ")
+        return Preloaded(tuple(modules.split(",")) if modules else (), float(words[0]), int(rss_kib), int(pss_kib))
+    if verb in ("unpreloaded", "note"):
+        return (Unpreloaded if verb == "unpreloaded" else Note)(" ".join(words))
+    raise InternalError(f"the nursery said {line!r}; agent and nursery differ in version")

@@ -23,28 +23,18 @@ import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 import select
-import sys
 import time
 
-from .birth import become
+from .birth import Birth, Worker, become, shut
+from .frames import READ_BYTES, Frames
 from .progeny import SIGKILL, SIGTERM, Progeny, minds, send, strike_group
 
-READ_BYTES = 1 << 18
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .incubator import Incubator
+
 LAST_KILL_S = 10.0
 """How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
-
-
-class Worker:
-    """A worker that has been forked; gone from the books when nothing is left, or when its exec failed."""
-
-    __slots__ = ("exited", "key", "pid", "report")
-
-    def __init__(self, key: str, pid: int, report: int) -> None:
-        self.key = key
-        self.pid = pid
-        self.report = report
-        """Read end of the pipe that says how exec went. Closed, and out of `Nursery.reports`, once that is known."""
-        self.exited = False
 
 
 class Nursery:
@@ -59,13 +49,13 @@ class Nursery:
         self.orphaned = False
         """The agent is gone, and did not close in order."""
         self.socket = _socket.socket(fileno=fd)
-        self.inbox, self.outbox = bytearray(), bytearray()
-        self.fds: list[int] = []
-        """Descriptors that came with frames not yet complete."""
+        self.frames, self.outbox = Frames(), bytearray()
         self.workers: dict[int, Worker] = {}
         """By pid."""
         self.reports: dict[int, Worker] = {}
         """Those whose exec is not known to have gone well or badly, by the pipe that will say so."""
+        self.incubator: Incubator | None = None
+        """Where workers are forked with modules imported; only with --preload."""
         self.to_come = 0
         """Launches of the current batch that are still on their way; nothing is "left" before they came."""
         self.started = False
@@ -92,12 +82,14 @@ class Nursery:
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> None:
         """Return when agent or guardian is gone: a pidfd or the end of the socket says so."""
-        while self.turn(None):
+        while self.turn(self.incubator.wait_ms() if self.incubator is not None else None):
             self.reap()
 
     def end(self) -> None:
         """End all that is left; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
         self.alone, self.to_come = True, 0
+        if self.incubator is not None:
+            self.incubator.dismiss()
         for fd in (self.socket.fileno(), self.agent, self.guardian):
             if fd >= 0:
                 self.poll.unregister(fd)
@@ -123,6 +115,8 @@ class Nursery:
                 self.drain()
             elif fd in self.reports:
                 self.settle(self.reports[fd])
+            elif self.incubator is not None and fd == self.incubator.fd:
+                self.incubator.hear(happened)
             elif not self.hear(happened):
                 return False
         return True
@@ -141,26 +135,22 @@ class Nursery:
         if not happened & ~select.POLLOUT:
             return True
         try:
-            data, extras, _, _ = self.socket.recvmsg(
-                READ_BYTES, _socket.CMSG_SPACE(8), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
-            )
+            for fields in self.frames.receive(self.socket, _socket.MSG_DONTWAIT):
+                self.obey(fields[0], fields[1:])
         except ConnectionResetError:
             self.orphaned = True
             return False
-        for _, _, raw in extras:
-            self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
-        self.inbox += data
-        while len(self.inbox) >= 4 and len(self.inbox) >= (end := 4 + int.from_bytes(self.inbox[:4], "big")):
-            fields = bytes(self.inbox[4:end]).split(b"\0")
-            del self.inbox[:end]
-            self.obey(fields[0], fields[1:])
         # Who closes in order shuts one direction only and listens on; who dies is gone in both.
-        self.orphaned = not data and bool(happened & select.POLLHUP)
-        return bool(data)
+        self.orphaned = self.frames.ended and bool(happened & select.POLLHUP)
+        return not self.frames.ended
 
     def obey(self, verb: bytes, fields: list[bytes]) -> None:
-        if verb == b"start":
-            self.start(fields)
+        if self.incubator is not None and verb in (b"signal", b"forward", b"kill"):
+            self.incubator.overtake(verb, fields)
+        if verb in (b"start", b"fork"):
+            self.start(fields, verb == b"fork")
+        elif verb == b"preload":
+            self.preload(fields)
         elif verb == b"signal":
             self.progeny.strike(self.workers, int(fields[0]))
         elif verb == b"forward":
@@ -202,25 +192,35 @@ class Nursery:
         self.poll.register(self.socket.fileno(), select.POLLIN | (select.POLLOUT if self.outbox else 0))
 
     # -- starting ------------------------------------------------------------------------------------------------
-    def start(self, fields: list[bytes]) -> None:
+    def start(self, fields: list[bytes], forked: bool) -> None:
+        """Start one worker, or have it forked from the zygote."""
+        self.to_come, self.started = int(fields[1]), True
+        birth = Birth(fields[4:], self.frames.take(fields[2:4]))
+        birth.key = fields[0].decode()
+        if not (forked and self.incubator is not None and self.incubator.take(birth)):
+            self.bear(birth)
+
+    def bear(self, birth: Birth) -> None:
         """Fork one worker; `settle` will know how its exec went."""
-        key, to_come, argc = fields[0].decode(), int(fields[1]), int(fields[5])
-        self.to_come, self.started = to_come, True
-        stdio = [self.fds.pop(0) if passed == b"1" else -1 for passed in fields[2:4]]
-        argv, env = fields[6 : 6 + argc], dict(word.split(b"=", 1) for word in fields[6 + argc :])
         ends: list[int] = []
         try:
             ends += os.pipe()
             pid = os.fork()
         except OSError as error:
-            self.say("failed", key, f"{error.strerror}: cannot fork")
-            shut(*ends, *stdio)
+            self.say("failed", birth.key, f"{error.strerror}: cannot fork")
+            shut(*ends)
+            birth.close()
             return
         if pid == 0:
-            become(argv, env, fields[4], stdio, ends[1], self.inherited, self.progeny)
-        shut(ends[1], *stdio)
-        self.workers[pid] = self.reports[ends[0]] = Worker(key, pid, ends[0])
-        self.poll.register(ends[0], select.POLLIN)
+            become(birth, ends[1], self.inherited, self.progeny)
+        shut(ends[1])
+        birth.close()
+        self.adopt(birth.key, pid, ends[0])
+
+    def adopt(self, key: str, pid: int, report: int) -> None:
+        """Enter a child into the books; `report` will say whether it became a worker."""
+        self.workers[pid] = self.reports[report] = Worker(key, pid, report)
+        self.poll.register(report, select.POLLIN)
 
     def settle(self, worker: Worker) -> None:
         """Read how exec went: the pipe closes itself on success, and holds the reason otherwise."""
@@ -234,6 +234,12 @@ class Nursery:
         else:
             self.say("started", worker.key, worker.pid)
 
+    def preload(self, fields: list[bytes]) -> None:
+        """Have modules imported ahead, for workers to be forked from where they are. Who does not ask does not pay."""
+        from .incubator import Incubator
+
+        self.incubator = Incubator(self, fields)
+
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:
         """Report workers that exited, bury strays, go on killing. True: nothing is left, and the books are closed."""
@@ -241,7 +247,8 @@ class Nursery:
             if not worker.exited:
                 self.check(worker)
         strays = [pid for pid in self.progeny.children() if pid not in self.workers]
-        busy = [pid for pid in strays if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        # Among strays may be workers that the zygote has not told of yet, and their exit is not to be thrown away.
+        busy = self.unborn() or [pid for pid in strays if os.waitpid(pid, os.WNOHANG)[0] == 0]
         if busy or not all(worker.exited for worker in self.workers.values()):
             if self.killing:
                 self.progeny.kill(self.workers)
@@ -255,6 +262,9 @@ class Nursery:
             self.say("emptied")
         return True
 
+    def unborn(self) -> bool:
+        return self.incubator is not None and self.incubator.expecting()
+
     def check(self, worker: Worker) -> None:
         """Learn of a worker's exit without reaping it."""
         info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -266,13 +276,6 @@ class Nursery:
         if worker.pid in self.workers:
             code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
             self.say("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
-
-
-def shut(*fds: int) -> None:
-    """Close those that are descriptors."""
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)
 
 
 def serve(fd: int, agent: int, guardian: int, progeny: Progeny, grace_s: float) -> None:

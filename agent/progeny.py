@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Asked for by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
 NR_PIDFD_SEND_SIGNAL, NR_PIDFD_OPEN = 424, 434
 SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_signal.SIGCONT)
+SIGSTOP = int(_signal.SIGSTOP)
 STOPS = tuple(map(int, (_signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)))
 UNFOLLOWED = frozenset({SIGKILL, SIGCONT, *STOPS})
 """Signals that no SIGCONT follows: a stopped process has them at once, or they are what stops it."""
@@ -36,6 +37,8 @@ class Progeny:
         self.libc = libc
         self.cgroup = cgroup
         """What workers are in, if they can."""
+        self.spared: set[int] = set()
+        """Children of ours that are no worker's, as if they and what is below them were not there."""
         # A kernel without CONFIG_PROC_CHILDREN makes us read the whole of /proc instead.
         self._look: Callable[[], Callable[[int], list[int]]] = (
             (lambda: children_of)
@@ -45,16 +48,16 @@ class Progeny:
 
     def children(self) -> list[int]:
         """Direct children, zombies too. Complete: entries leave this list only when we reap them."""
-        return self._look()(self.pid)
+        return [pid for pid in self._look()(self.pid) if pid not in self.spared]
 
-    def below(self) -> set[int]:
-        """Every descendant. Those who are born, or whose parent dies, meanwhile may be missing."""
+    def below(self, root: int = 0) -> set[int]:
+        """Every descendant, ours or `root`'s. Those who are born, or whose parent dies, meanwhile may be missing."""
         look = self._look()
         found: set[int] = set()
-        queue = [self.pid]
+        queue = [root or self.pid]
         while queue:
             # Who moved up meanwhile is met a second time.
-            fresh = set(look(queue.pop())) - found
+            fresh = set(look(queue.pop())) - found - self.spared
             found |= fresh
             queue += fresh
         return found
@@ -75,11 +78,11 @@ class Progeny:
         self._strike_strays(late - set(groups), seen | late, groups, signum)
         return seen | late
 
-    def admit(self) -> None:
-        """Move the calling process, about to become a worker, to where workers are."""
+    def admit(self, pid: int = 0) -> None:
+        """Move a process, about to become a worker, to where workers are; 0 is the calling one."""
         if self.cgroup is not None:
             try:
-                self.cgroup.enter()
+                self.cgroup.enter(pid)
             except OSError:
                 pass  # the host took it away; it is only one of two ways to find whom to kill
 

@@ -57,6 +57,8 @@ class Status:
     worker_pids: Mapping[int, int]
     """Process id by local rank."""
     log_dir: str
+    preload: str = ""
+    """What has become of --preload, as people were told last; empty where it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
     )
 
 
-def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -> Status:
+def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, preload: str) -> Status:
     """The state as outsiders see it."""
     seen = node.seen
     member = seen.member(rules.node) if seen and seen.placed else None
@@ -122,6 +124,7 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str) -
         coordinating=node.leading,
         worker_pids=pids if node.running else {},
         log_dir=log_dir,
+        preload=preload,
     )
 
 

@@ -62,6 +62,9 @@ class WorkerSpec:
     base_env: Mapping[str, str] = field(default_factory=dict)
     """Environment that the worker's variables are laid over."""
     virtual_local_rank: bool = False
+    preload: tuple[str, ...] = ()
+    """Modules to import once, for workers to be forked with; just "auto": those that the script imports. None: plain
+    starts."""
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""

@@ -1,13 +1,7 @@
 """The agent's side of its worker processes: starts them through a nursery, signals them, learns of their ends.
 
 The nursery (`nursery.py`) is a small process that is the parent of all workers. The two talk over a stream socket pair,
-whose end comes when the nursery is dead and nothing below it is left (`guardian.py`):
-
-* to the nursery, frames: length (4 bytes, big-endian), then fields joined by NUL, the first being the verb:
-  `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...` (descriptors by SCM_RIGHTS, unix(7)),
-  `signal N`, `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE DUMPED`, `emptied`,
-  `unheard KEY N`.
+whose end comes when the nursery is dead and nothing below it is left (`guardian.py`); `orders.py` says what crosses it.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
 """
@@ -18,39 +12,19 @@ from __future__ import annotations
 import _socket
 import os
 import select
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from .errors import InternalError, UsageError
-from .facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
+from .errors import InternalError
+from .facts import Emptied, Exited, Fact, NurseryLost, Started, fact_in
+from .frames import rights
 from .nursing import bury, clear_behind, spawn_nursery
+from .orders import MARK, Launch, described, encode, fds_of
 
-MARK = "ELASTIC_AGENT_NURSERY"
-"""Variable in every worker's environment and the nursery's. By its value the agent finds what is left of a nursery that
-died together with its guardian."""
 SEND_TIMEOUT_S = 5.0
 """A nursery that does not read for this long is broken."""
 CLOSE_TIMEOUT_S = 2.0
 READ_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One worker to start. Strings may hold no NUL."""
-
-    key: int
-    """The worker's name in all facts: its local rank."""
-    argv: tuple[str, ...]
-    """Looked up on the PATH of `env` if its first word has no slash."""
-    env: Mapping[str, str]
-    """All of the worker's environment; `MARK` is added."""
-    cwd: str
-    """Absolute."""
-    stdout_fd: int | None = None
-    """Becomes the worker's stdout; the caller may close it once `start` returned. None: the agent's own."""
-    stderr_fd: int | None = None
 
 
 class Supervisor:
@@ -139,6 +113,13 @@ class Supervisor:
             self._send(body, fds)
         self._unanswered.update(keys)
 
+    def preload(self, modules: Sequence[str], per_round: Sequence[str], like: Launch) -> None:
+        """Import these modules once, in a process that is started as `like` (its key and streams mean nothing here);
+        workers that are like it, but for arguments of the script and variables named `per_round`, are forked from it.
+        Answered by Preloaded or Unpreloaded; who is started before that waits. `modules` may be just "auto"."""
+        words = [",".join(modules), ",".join(per_round), *described(like, self._mark)]
+        self._send(b"\0".join([b"preload", *map(os.fsencode, words)]))
+
     def signal(self, signum: int) -> None:
         """Signal every worker's process group, its leader dead or not, and everything that left those groups; then wake
         (SIGCONT) what is stopped. For signals that end workers."""
@@ -192,8 +173,7 @@ class Supervisor:
         if link is None:
             return
         left = memoryview(len(body).to_bytes(4, "big") + body)
-        rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
-        extras = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
+        extras = rights(fds)
         until = time.monotonic() + SEND_TIMEOUT_S
         while left:
             try:
@@ -210,27 +190,18 @@ class Supervisor:
                 left, extras = left[sent:], []
 
     def _understand(self, line: str) -> Fact | None:
-        verb, *words = line.split(" ", 2)
-        if verb == "nursery":
-            self._nursery, self._cgroup = int(words[0]), words[1]
+        if line.startswith("nursery "):
+            pid, self._cgroup = line.removeprefix("nursery ").split(" ", 1)
+            self._nursery = int(pid)
             return None
-        if verb == "started":
-            key, pid = map(int, words)
-            self._alive[key] = pid
-            return Started(key, pid)
-        if verb == "failed":
-            return SpawnFailed(int(words[0]), words[1])
-        if verb == "exited":
-            key = int(words[0])
-            pid, exit_code, dumped = map(int, words[1].split())
-            self._alive.pop(key, None)
-            return Exited(key, pid, exit_code, bool(dumped))
-        if verb == "unheard":
-            return Unheard(int(words[0]), int(words[1]))
-        if verb == "emptied":
+        fact = fact_in(line)
+        if isinstance(fact, Started):
+            self._alive[fact.key] = fact.pid
+        elif isinstance(fact, Exited):
+            self._alive.pop(fact.key, None)
+        elif isinstance(fact, Emptied):
             self._forget()
-            return Emptied()
-        raise InternalError(f"the nursery said {line!r}; agent and nursery differ in version")
+        return fact
 
     def _forget(self) -> None:
         self._unanswered.clear()
@@ -247,17 +218,3 @@ class Supervisor:
             clear_behind(self._mark, self._cgroup)
         self._forget()
         return NurseryLost(reason)
-
-
-def encode(launch: Launch, to_come: int, mark: str) -> bytes:
-    """The frame's fields; `mark` is NAME=VALUE. Raises UsageError if one holds a NUL."""
-    words = [launch.cwd, str(len(launch.argv)), *launch.argv, *(f"{k}={v}" for k, v in launch.env.items() if k != MARK)]
-    words.append(mark)
-    if at := next((word for word in words if "\0" in word), None):
-        raise UsageError(f"worker {launch.key} cannot start: {at!r} holds a NUL character; take it out")
-    has = [b"0" if fd is None else b"1" for fd in (launch.stdout_fd, launch.stderr_fd)]
-    return b"\0".join([b"start", b"%d" % launch.key, b"%d" % to_come, *has, *map(os.fsencode, words)])
-
-
-def fds_of(launch: Launch) -> list[int]:
-    return [fd for fd in (launch.stdout_fd, launch.stderr_fd) if fd is not None]

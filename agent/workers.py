@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..rendezvous.records import Member, Round, Sign, WorkerFailure
@@ -16,13 +16,14 @@ from .environment import ready_file, worker_argv, worker_environment
 from .errors import AgentError, UsageError
 from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from .evidence import OomWatch, core_note, is_kill, oom_note, stands_still
-from .facts import Emptied, Exited, Fact, SpawnFailed, Started, Unheard
+from .facts import Emptied, Exited, Fact, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
 from .facts import NurseryLost as SupervisorLost
 from .failures import ErrorReport, failure_of
 from .logs import JobLogs
+from .orders import Launch
 from .ports import PortHold, hold_port
 from .spec import WorkerSpec
-from .supervisor import Launch, Supervisor
+from .supervisor import Supervisor
 
 CANNOT_START = 127
 """Exit code given to a worker that could not be started at all; a shell's code for a command that it cannot run."""
@@ -34,6 +35,7 @@ DRAIN_S = 5.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .preload import Preloading
     from .roundlogs import RoundLogs
 
 WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalUnheard
@@ -42,8 +44,16 @@ WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | Nursery
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
 
-    def __init__(self, spec: WorkerSpec, name: str, host: str, logs: JobLogs) -> None:
+    def __init__(
+        self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, tell: Callable[[str, bool], None]
+    ) -> None:
+        """`tell` gets sentences for people, and whether each is routine."""
         self._spec = spec
+        self._preloading: Preloading | None = None
+        if spec.preload:
+            from .preload import Preloading
+
+            self._preloading = Preloading(spec, tell)
         self._name = name
         self._host = host
         self.logs = logs
@@ -75,6 +85,11 @@ class Workers:
     def pids(self) -> dict[int, int]:
         """Process id by local rank, of the workers started last."""
         return dict(self._pids)
+
+    @property
+    def preload(self) -> str:
+        """What has become of --preload, in words; empty where it was not asked for."""
+        return self._preloading.status if self._preloading is not None else ""
 
     def prepare(self) -> tuple[int, int]:
         """How many workers there is room for, and a port held free for the next round. Raises AgentError or OSError."""
@@ -114,6 +129,7 @@ class Workers:
         logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host)
         self.round_logs = logs
         addr = self._spec.master_addr or round.master_addr
+        forked = self._preloading is not None and self._preloading.forking
         for local_rank in ranks:
             out, err = logs.stdio(local_rank)
             env = worker_environment(
@@ -126,7 +142,7 @@ class Workers:
                 round.master_port,
                 logs.error_files[local_rank],
             )
-            yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err)
+            yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
 
     def observe(self) -> list[WorkerEvent]:
         """What has become of the workers since the last time. Never blocks."""
@@ -148,6 +164,9 @@ class Workers:
         elif isinstance(fact, Emptied):
             self._drain()
             yield WorkersGone()
+        elif isinstance(fact, Preloaded | Unpreloaded | Note):
+            if self._preloading is not None:
+                self._preloading.hear(fact)
         elif isinstance(fact, SupervisorLost):
             self._drain()
             yield NurseryLost(fact.reason)
@@ -226,6 +245,8 @@ class Workers:
         """Start the nursery, or another in place of one that died."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
+        if self._preloading is not None:
+            self._preloading.begin(self.supervisor, _working_directory())
 
     def close(self) -> None:
         """End the nursery and whatever lives below it; give ports and logs back."""

@@ -40,6 +40,22 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Typical:
+    """b's median is at most `most` and at most `limit` times a's, and every sample of b came."""
+
+    most: float
+    limit: float
+
+    def __str__(self) -> str:
+        return f"<= {self.most:g}, b/a <= {self.limit:.3g}"
+
+    def reached(self, a: Samples, b: Samples) -> bool | None:
+        """None: not to be told from these samples."""
+        found = Ratio(self.limit).reached(a, b)
+        return found and statistics.median(came(b)) <= self.most
+
+
+@dataclass(frozen=True)
 class Every:
     """Every sample of b came."""
 
@@ -65,4 +81,4 @@ class Within:
         return all(sample is not None and sample <= self.limit for sample in b) if b else None
 
 
-Goal = Ratio | Every | Within
+Goal = Ratio | Typical | Every | Within

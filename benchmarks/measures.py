@@ -114,6 +114,49 @@ def exit_delay(run: Run) -> Iterator[float]:
     yield run.wait(lambda: agent.ended, EXIT_LIMIT_S, "exit of the launcher") - left
 
 
+# -- with torch imported ahead; a launcher that knows no PET_PRELOAD does what it always does -------------------------
+PRELOAD = {"PET_PRELOAD": "torch"}
+
+
+def preloaded_launch(run: Run) -> Iterator[float]:
+    """Exec of the launcher to the first all_reduce of its two workers."""
+    agent = run.start(one_machine(2), "reduce", env=PRELOAD)
+    yield all_at(run.wait_world(2, event="reduced"), "reduced") - agent.started
+
+
+def preloaded_restart(run: Run, limit_s: float) -> Iterator[float]:
+    """SIGKILL of one of two workers to the first all_reduce of the next two."""
+    run.start(one_machine(2), "reduce", env=PRELOAD)
+    workers = run.wait_world(2, event="reduced")
+    for _ in range(FAILURES_PER_RUN):
+        run.pause(random.uniform(*FAST_POLL_S))
+        failed = run.kill_worker(workers[-1])
+        workers = run.wait_world(2, after=failed, event="reduced", limit_s=limit_s)
+        yield all_at(workers, "reduced") - failed
+
+
+def preloaded_memory(run: Run, workers_too: bool) -> Iterator[float]:
+    """Memory of the launcher and its helpers, with or without its two workers that use torch: PSS, MiB."""
+    agent = run.start(one_machine(2), "reduce", env=PRELOAD)
+    run.wait_world(2, event="reduced")
+    run.pause(SETTLE_S)
+    pids = [agent.pid, *processes.descendants(agent.pid)] if workers_too else run.overhead(agent)
+    yield processes.memory_mib(pids, "Pss")
+
+
+def preloaded_leaks(run: Run, restarts: int) -> Iterator[float]:
+    """Descriptors that the launcher and its helpers have more after so many restarts than after the first."""
+    agent = run.start(one_machine(1), "plain", env=PRELOAD)
+    workers = run.wait_world(1)
+    before = 0
+    for restart in range(restarts):
+        failed = run.kill_worker(workers[0])
+        workers = run.wait_world(1, after=failed)
+        if restart == 0:
+            before = processes.descriptors(run.overhead(agent))
+    yield processes.descriptors(run.overhead(agent)) - before
+
+
 # -- cost --------------------------------------------------------------------------------------------------------------
 def memory(run: Run, key: str) -> Iterator[float]:
     """Memory of the launcher and its helpers, without workers: "Rss" or "Pss", MiB."""

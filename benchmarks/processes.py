@@ -86,6 +86,11 @@ def peak_mib(pid: int) -> float:
     return 0.0
 
 
+def descriptors(pids: Iterable[int]) -> int:
+    """How many descriptors these processes have open together."""
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+
+
 def cpu_s(pids: Iterable[int]) -> float:
     """CPU seconds used so far by these processes, without their children; the kernel's per-process CPU clock."""
     return sum(time.clock_gettime((-pid - 1) * 8 + 2) for pid in pids)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from . import logs, measures
-from .goals import Every, Goal, Ratio, Within
+from .goals import Every, Goal, Ratio, Typical, Within
 from .run import Run
 
 LEASE_S = 5.0
@@ -27,6 +27,8 @@ DEPARTURE_LIMIT_S = 30.0
 """torchrun was watched for 60 s once; it never notices."""
 GLOO_LIMIT_S = 15.0
 """The workers alone need 1 s to import torch and reduce, up to 4 s on a busy machine."""
+LEAK_RESTARTS = 1000
+"""As many as the launchers are allowed (`measures.one_machine`)."""
 
 STYLES = {"print": ("line by line", 0.9), "block": ("in blocks", 0.7)}
 """How workers write their lines, and how fast they must be allowed to: a part of their speed under torchrun."""
@@ -69,6 +71,24 @@ TABLE = (
         goal=Ratio(0.5),
         samples=(40, 40),
         quick=(10, 10),
+    ),
+    Row(
+        name="preload-launch",
+        what="launch to first all_reduce of 2 gloo workers, torch preloaded by b",
+        unit="s",
+        measure=measures.preloaded_launch,
+        goal=Ratio(0.6),
+        samples=(10, 10),
+        quick=(2, 3),
+    ),
+    Row(
+        name="preload-restart",
+        what="SIGKILL of a worker to first all_reduce of the next 2, torch preloaded by b",
+        unit="s",
+        measure=partial(measures.preloaded_restart, limit_s=GLOO_LIMIT_S),
+        goal=Typical(0.35, 1 / 6),
+        samples=(40, 40),
+        quick=(5, 10),
     ),
     Row(
         name="restart-2-nodes",
@@ -189,6 +209,33 @@ TABLE = (
 )
 
 EXTRA = (
+    Row(
+        name="preload-memory",
+        what="memory of the launcher, torch preloaded by b for 2 workers, PSS",
+        unit="MiB",
+        measure=partial(measures.preloaded_memory, workers_too=False),
+        goal=None,
+        samples=(3, 3),
+        quick=(1, 1),
+    ),
+    Row(
+        name="preload-memory-all",
+        what="the same, and the 2 workers",
+        unit="MiB",
+        measure=partial(measures.preloaded_memory, workers_too=True),
+        goal=None,
+        samples=(3, 3),
+        quick=(1, 1),
+    ),
+    Row(
+        name="preload-leaks",
+        what="descriptors that 1000 restarts leave open, torch preloaded by b",
+        unit="",
+        measure=partial(measures.preloaded_leaks, restarts=LEAK_RESTARTS),
+        goal=Within(0),
+        samples=(0, 1),
+        quick=(0, 1),
+    ),
     Row(
         name="exit",
         what="last worker gone to launcher gone, one machine",

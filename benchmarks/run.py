@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -107,8 +107,11 @@ class Run:
         shutil.rmtree(self._dir)
 
     # -- starting ------------------------------------------------------------------------------------------------------
-    def start(self, flags: Sequence[str], mode: str, console: Path | None = None) -> Agent:
-        """Start one launcher whose workers run `worker.py MODE`; its stdout goes to the file `console`, or nowhere."""
+    def start(
+        self, flags: Sequence[str], mode: str, console: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Agent:
+        """Start one launcher whose workers run `worker.py MODE`, with `env` added to its environment. Its stdout goes
+        to the file `console`, or nowhere."""
         number = len(self.agents)
         stderr = self._dir / f"agent{number}.err"
         argv = [*self.launcher.argv, *flags, WORKER, mode]
@@ -119,7 +122,7 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=self._env(number),
+                env={**self._env(number), **(env or {})},
                 cwd=self._dir,
                 start_new_session=True,
             )
@@ -244,6 +247,12 @@ class Run:
             os.write(fd, f"{command}\n".encode())
         finally:
             os.close(fd)
+
+    def kill_worker(self, worker: Worker) -> float:
+        """SIGKILL one worker; the monotonic time."""
+        at = now()
+        processes.kill([worker.pid])
+        return at
 
     def kill_node(self, agent: Agent) -> float:
         """SIGKILL a launcher, its helpers and its workers at once, as a lost node would; the monotonic time."""

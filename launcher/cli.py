@@ -238,6 +238,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         master_port=flags["master_port"],
         signals_to_handle=flags["signals_to_handle"],
         forward_signals=flags["forward_signals"],
+        preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
         orphan_grace=flags["orphan_grace"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],

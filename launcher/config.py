@@ -18,7 +18,7 @@ from ..agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .entrypoint import job_command
-from .modes import choose_rendezvous
+from .modes import Choice, choose_rendezvous
 from .rdzv_conf import PASSWORD_VARIABLE
 
 LONGEST_RUN_ID = 200
@@ -97,6 +97,9 @@ class LaunchConfig:
     exit_barrier_timeout: float | None = None
     """How long finished nodes wait for the others; None: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300."""
     virtual_local_rank: bool = False
+    preload: str | Iterable[str] = ()
+    """Modules to import once, for workers to be forked with: names, or "torch,numpy"; "auto": what the script imports;
+    none: each worker is a new interpreter."""
     env: Mapping[str, str] | None = None
     """Variables for the workers, laid over this process's own."""
 
@@ -125,16 +128,7 @@ def plan(
     """
     _check_numbers(config)
     run_id, run_id_warning = _run_id(config)
-    choice = choose_rendezvous(
-        backend=config.rdzv_backend,
-        endpoint=config.rdzv_endpoint,
-        configs=config.rdzv_configs,
-        nodes=(config.min_nodes, config.max_nodes),
-        standalone=config.standalone,
-        node_rank=config.node_rank,
-        master=(config.master_addr, config.master_port),
-        env=env,
-    )
+    choice = _choice(config, env)
     if choice.spec.backend == "memory" and not choice.fixed and run_id == "none":
         # As torchrun: a job of one node gets an identity of its own, which its log directory is named after.
         run_id = _random_id()
@@ -156,6 +150,7 @@ def plan(
         grace_s=_time_or_env(config.shutdown_timeout, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", env, 30.0),
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
+        preload=values.modules("preload", config.preload),
         logs=_log_spec(config, nproc),
         signals=stops,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
@@ -176,6 +171,19 @@ def _policy(config: LaunchConfig) -> Policy:
         pause_max_s=pause_max_s,
         startup_s=values.seconds("startup_window", config.startup_window),
         no_restart_codes=values.exit_codes("no_restart_codes", config.no_restart_codes),
+    )
+
+
+def _choice(config: LaunchConfig, env: Mapping[str, str]) -> Choice:
+    return choose_rendezvous(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        configs=config.rdzv_configs,
+        nodes=(config.min_nodes, config.max_nodes),
+        standalone=config.standalone,
+        node_rank=config.node_rank,
+        master=(config.master_addr, config.master_port),
+        env=env,
     )
 
 

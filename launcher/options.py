@@ -153,6 +153,9 @@ FLAGS: tuple[Flag, ...] = (
         "METHOD",
     ),
     Flag(
+        "preload", _RUN, "Import these once, then fork workers; or auto. (none)", values.modules, (), "NAMES", ours=True
+    ),
+    Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
     ),
     Flag(

@@ -168,6 +168,18 @@ def substrings(value: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(part for part in value if part)
 
 
+def modules(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of modules, comma-separated or one by one, each once; `auto` stands alone."""
+    given = value.split(",") if isinstance(value, str) else value
+    names = tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+    for each in names:
+        if not all(part.isidentifier() for part in each.split(".")):
+            raise UsageError(f"{name} names {each!r}, which is no module; give names as in import, such as torch,numpy")
+    if "auto" in names and len(names) > 1:
+        raise UsageError(f"{name} is {','.join(names)!r}, but auto finds out by itself; give auto, or the modules")
+    return names
+
+
 def signals(name: str, value: str | Iterable[int]) -> tuple[int, ...]:
     """The signals that stop the job, each once, in the order given; see `_signal_numbers`."""
     import signal

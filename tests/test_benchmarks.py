@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.benchmarks import logs, report, rows
-from elastic_agent.benchmarks.goals import Every, Ratio, Samples, Within, median_ratio
+from elastic_agent.benchmarks.goals import Every, Ratio, Samples, Typical, Within, median_ratio
 from elastic_agent.benchmarks.launchers import Launcher
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -180,6 +180,11 @@ def test_template_begins_with_its_environment() -> None:
         (Ratio(0.5), [2.0, 2.0], [0.1, None], False),
         (Ratio(0.5), [None], [1.0], None),
         (Ratio(0.5), [2.0], [], None),
+        (Typical(0.3, 0.5), [2.0, 2.0], [0.3, 0.2], True),
+        (Typical(0.3, 0.5), [2.0, 2.0], [0.4, 0.4], False),
+        (Typical(0.3, 0.5), [0.4, 0.4], [0.3, 0.3], False),
+        (Typical(0.3, 0.5), [2.0], [0.1, None], False),
+        (Typical(0.3, 0.5), [None], [0.1], None),
         (Every(), [], [1.0, 2.0], True),
         (Every(), [], [1.0, None], False),
         (Every(), [1.0], [], None),
@@ -188,7 +193,7 @@ def test_template_begins_with_its_environment() -> None:
         (Within(7.0), [None], [5.0, None], False),
     ],
 )
-def test_goal_is_judged(goal: Ratio | Every | Within, a: Samples, b: Samples, reached: bool | None) -> None:
+def test_goal_is_judged(goal: Ratio | Typical | Every | Within, a: Samples, b: Samples, reached: bool | None) -> None:
     """A goal is reached, missed, or not to be told from the samples; a sample that never came is never success."""
     assert goal.reached(a, b) is reached
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.environment import worker_argv, worker_environment
+from elastic_agent.agent.environment import PER_WORKER, worker_argv, worker_environment
 from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.spec import WorkerSpec
@@ -203,3 +203,10 @@ def test_same_variables_as_a_real_torchrun_worker(tmp_path: Path) -> None:
     # The one variable that is meant to differ: our rank 0 worker serves its own store.
     assert different == {"TORCHELASTIC_USE_AGENT_STORE"}
     assert (theirs["TORCHELASTIC_USE_AGENT_STORE"], ours["TORCHELASTIC_USE_AGENT_STORE"]) == ("True", "False")
+
+
+def test_what_is_each_workers_own_is_known_by_name() -> None:
+    """Preloading relies on it: nothing but these differs between a worker and the agent's own environment."""
+    spec = make_spec(virtual_local_rank=True)
+    made = environment(spec)
+    assert {name for name in made if made.get(name) != spec.base_env.get(name)} == set(PER_WORKER)

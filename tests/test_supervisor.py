@@ -19,7 +19,8 @@ import pytest
 from elastic_agent.agent import cgroups, progeny
 from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
-from elastic_agent.agent.supervisor import MARK, Launch, Supervisor
+from elastic_agent.agent.orders import MARK, Launch
+from elastic_agent.agent.supervisor import Supervisor
 
 WORKERS = Path(__file__).parent / "workers"
 FAMILY = (sys.executable, "-S", str(WORKERS / "sup_family.py"))
@@ -687,7 +688,7 @@ def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor
     argv = [sys.executable, "-I", "-S", "-c", code, str(WORKERS.parent.parent)]
     names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in names if name.startswith("agent")] == [
-        "agent", "agent.birth", "agent.cgroups", "agent.guardian", "agent.nursery", "agent.progeny",
+        "agent", "agent.birth", "agent.cgroups", "agent.frames", "agent.guardian", "agent.nursery", "agent.progeny",
     ]  # fmt: skip
     assert not {"socket", "signal", "enum", "re", "typing", "dataclasses", "subprocess"} & set(names)
 

@@ -34,7 +34,13 @@ FUNCTION_LINES_HARD = 70
 LONG_FUNCTIONS: dict[str, str] = {}
 """`path:function` -> why it may have up to FUNCTION_LINES_HARD lines. Only ever shrinks."""
 
-PROCESS_OWNERS = {f"agent/{name}.py" for name in ("cgroups", "guardian", "nursery", "nursing", "signals", "supervisor")}
+PROCESS_OWNERS = {
+    *(
+        f"agent/{name}.py"
+        for name in ("cgroups", "guardian", "incubator", "nursery", "nursing", "signals", "supervisor")
+    ),
+    *(f"agent/zygote/{name}.py" for name in ("checks", "process")),
+}
 PICKLERS = {"launcher/function_worker.py", "launcher/functions.py"}
 
 

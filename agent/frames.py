@@ -1,0 +1,55 @@
+"""Frames on a stream socket, descriptors beside them: how orders reach the nursery, and births the zygote.
+
+A frame is its length (4 bytes, big-endian), then fields joined by NUL, the first being the verb. Descriptors come by
+SCM_RIGHTS (unix(7)), in the order of the frames that they belong to. Part of the nursery, and as lean.
+"""
+
+from __future__ import annotations
+
+import _socket
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+READ_BYTES = 1 << 18
+
+
+def framed(fields: Sequence[bytes]) -> bytes:
+    """The frame with these fields, none of which may hold a NUL."""
+    body = b"\0".join(fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+def rights(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    """What sendmsg needs to send these descriptors along; nothing for none."""
+    packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+    return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if fds else []
+
+
+class Frames:
+    """The receiving end."""
+
+    def __init__(self) -> None:
+        self._heard = bytearray()
+        self.fds: list[int] = []
+        """Descriptors that came and have not been taken. All are close-on-exec."""
+        self.ended = False
+        """The other side will send nothing more."""
+
+    def receive(self, link: _socket.socket, flags: int = 0) -> Iterator[list[bytes]]:
+        """Read once, and yield the frames that are complete by then. Raises what `recvmsg` does."""
+        data, extras, _, _ = link.recvmsg(READ_BYTES, _socket.CMSG_SPACE(16), flags | _socket.MSG_CMSG_CLOEXEC)
+        for _, _, raw in extras:
+            self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
+        self._heard += data
+        self.ended = not data
+        while len(self._heard) >= 4 and len(self._heard) >= (end := 4 + int.from_bytes(self._heard[:4], "big")):
+            fields = bytes(self._heard[4:end]).split(b"\0")
+            del self._heard[:end]
+            yield fields
+
+    def take(self, present: Sequence[bytes]) -> list[int]:
+        """The descriptors of one frame: one for each b"1", and -1 for each b"0"."""
+        return [self.fds.pop(0) if each == b"1" else -1 for each in present]

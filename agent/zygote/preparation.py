@@ -1,0 +1,93 @@
+"""Importing ahead of the script: where modules are looked for, what they see, and what they read meanwhile."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+
+class ReadsOfEnvironment:
+    """While entered, notes which variables are looked up in `os.environ`. What C code reads is not seen."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __enter__(self) -> None:
+        names = self.names
+        self._original = original = os._Environ.__getitem__
+
+        def noting(environ: os._Environ[str], name: str) -> str:
+            names.add(os.fsdecode(name))
+            return original(environ, name)
+
+        os._Environ.__getitem__ = noting  # type: ignore[assignment, method-assign]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os._Environ.__getitem__ = self._original  # type: ignore[method-assign]
+
+
+class path_of_script:  # noqa: N801 - used as a function
+    """While entered, `sys.path` begins as when the script runs (docs.python.org/3/library/sys.html#sys.path)."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._first = "" if getattr(sys.flags, "safe_path", False) else first_of_path(words)
+
+    def __enter__(self) -> None:
+        if self._first:
+            sys.path.insert(0, self._first)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._first in sys.path:
+            sys.path.remove(self._first)
+
+
+def first_of_path(words: Sequence[str]) -> str:
+    """The working directory for -m, a directory or an archive itself, otherwise the script's own directory."""
+    if words[2] == "-m":
+        return os.getcwd()
+    script = os.path.realpath(words[2])
+    if os.path.isdir(script) or (not script.endswith(".py") and is_archive(script)):
+        return os.path.abspath(words[2])
+    return os.path.dirname(script)
+
+
+def is_archive(path: str) -> bool:
+    import zipimport
+
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True
+
+
+class main_like:  # noqa: N801 - used as a function
+    """While entered, `__main__` has a file, by which libraries tell a script from a prompt."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._file = "" if words[2] == "-m" else os.path.abspath(words[2])
+
+    def __enter__(self) -> None:
+        if self._file:
+            vars(sys.modules["__main__"])["__file__"] = self._file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        vars(sys.modules["__main__"]).pop("__file__", None)
+
+
+def import_all(modules: Sequence[str], *, tolerant: bool = False) -> str:
+    """Import these; return why one of them cannot be, or nothing. `tolerant`: one that is not there is passed over."""
+    for name in modules:
+        try:
+            __import__(name)
+        except ImportError as error:
+            if not tolerant:
+                return f"{name} cannot be imported: {type(error).__name__}: {error}"
+        except BaseException as error:  # noqa: BLE001 - a module may raise anything, SystemExit too
+            return f"{name} cannot be imported: {type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,38 @@
+"""What Python imports before the script, where this folder leads PYTHONPATH; see the package's docstring.
+
+In the zygote the import never returns. In each worker that is forked from it, it does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+OURS = "_elastic_agent"
+"""What our modules are called in this interpreter, in which `agent` or `zygote` may be somebody else's."""
+
+
+def pause() -> None:
+    """Be the zygote. Returns in the workers."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    package = type(sys)(OURS)
+    package.__path__ = [os.path.dirname(folder)]
+    sys.modules[OURS] = package
+    try:
+        from _elastic_agent.zygote.process import serve  # type: ignore[import-not-found]
+
+        serve(folder)
+    except BaseException:  # noqa: BLE001 - whatever it is, the script must not run here: that would be a worker too many
+        import traceback
+
+        traceback.print_exc()
+        os._exit(70)
+    for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
+        del sys.modules[name]
+
+
+if "ELASTIC_AGENT_ZYGOTE" in os.environ:
+    pause()
+if sys.modules.get(__name__) is None or sys.modules[__name__].__dict__ is globals():
+    # As where nobody has a sitecustomize, which `site` passes over. It only knows an absent one by this name.
+    raise ImportError("there is no sitecustomize", name="sitecustomize")

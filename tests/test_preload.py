@@ -1,0 +1,577 @@
+"""Workers forked with modules imported: as a plain start in all that a script can see, and never worse than one."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from elastic_agent.agent.environment import PER_WORKER
+from elastic_agent.agent.facts import (
+    Emptied,
+    Exited,
+    Fact,
+    NurseryLost,
+    Preloaded,
+    SpawnFailed,
+    Started,
+    Unpreloaded,
+)
+from elastic_agent.agent.orders import Launch
+from elastic_agent.agent.supervisor import Supervisor
+
+BOUND_S = 60.0
+"""For events that must come; only a failing test waits so long."""
+CHEAP = ("json", "random", "multiprocessing", "logging")
+"""Modules to preload where it does not matter which."""
+
+
+@dataclass
+class Job:
+    """A supervisor, and the command that its workers run."""
+
+    folder: Path
+    words: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    supervisor: Supervisor = field(default_factory=Supervisor)
+    facts: list[Fact] = field(default_factory=list)
+    """All that were observed."""
+
+    def __post_init__(self) -> None:
+        self.supervisor.open()
+        base = {name: value for name, value in os.environ.items() if name not in PER_WORKER}
+        self.env = {**base, "OMP_NUM_THREADS": "1", **self.env}
+        if self.preload:
+            self.supervisor.preload(self.preload, PER_WORKER, self.launch(0, {}))
+
+    def launch(self, key: int, env: dict[str, str], out: int | None = None, err: int | None = None) -> Launch:
+        argv = (sys.executable, "-u", *self.words)
+        return Launch(key, argv, {**self.env, **env}, str(self.folder), out, err, bool(self.preload))
+
+    def start(self, count: int = 1, **env: str) -> None:
+        """Start workers whose output goes to files."""
+        launches = []
+        for key in range(count):
+            fds = [
+                os.open(self.folder / f"{name}{key}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for name in ("out", "err")
+            ]
+            launches.append(self.launch(key, {"RANK": str(key), **env}, *fds))
+        self.supervisor.start(launches)
+        for launch in launches:
+            os.close(launch.stdout_fd or 0)
+            os.close(launch.stderr_fd or 0)
+
+    def until(self, last: type[Fact], count: int = 1) -> list[Fact]:
+        """Everything observed until `count` facts of this type were."""
+        seen: list[Fact] = []
+        poll = select.poll()
+        poll.register(self.supervisor.fileno(), select.POLLIN)
+        while sum(isinstance(fact, last) for fact in seen) < count:
+            assert poll.poll(BOUND_S * 1000), f"no {last.__name__} within {BOUND_S} s after {seen}"
+            seen += self.supervisor.observe()
+        self.facts += seen
+        return seen
+
+    def run(self, count: int = 1, **env: str) -> list[int]:
+        """Start workers and wait for all to be gone; their exit codes by local rank."""
+        self.start(count, **env)
+        exits = {fact.key: fact.exit_code for fact in self.until(Emptied) if isinstance(fact, Exited)}
+        return [exits[key] for key in sorted(exits)]
+
+    def said(self, key: int = 0) -> tuple[str, str]:
+        """What a worker wrote to stdout and stderr."""
+        return (self.folder / f"out{key}").read_text(), (self.folder / f"err{key}").read_text()
+
+    def forked(self) -> bool:
+        """Whether no reason was given for starting plainly."""
+        return not any(isinstance(fact, Unpreloaded) for fact in self.facts)
+
+    def reasons(self) -> list[str]:
+        return [fact.reason for fact in self.facts if isinstance(fact, Unpreloaded)]
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """Those made by the test, closed at its end."""
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.supervisor.close()
+
+
+def make(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = (), **env: str) -> Job:
+    job = Job(folder, tuple(words), tuple(preload), env)
+    jobs.append(job)
+    return job
+
+
+def zygote_of(job: Job) -> int:
+    """The pid of the paused interpreter."""
+    for pid in children(job.supervisor._nursery):
+        if Path(f"/proc/{pid}/comm").read_text() == "elastic-zygote\n":
+            return pid
+    raise AssertionError("there is no zygote")
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# -- what a script can see ---------------------------------------------------------------------------------------------
+ITSELF = """
+import os, resource, signal, sys
+kept = dict(vars())
+kept.pop("__builtins__")
+for name in ("__name__", "__file__", "__package__", "__doc__", "__spec__", "__cached__"):
+    print(name, repr(kept.get(name, "unset")))
+print(sorted(kept), type(__loader__).__name__)
+print(sys.argv, sys.orig_argv, sys.path, sys.flags, sys.warnoptions, sys._xoptions)
+for stream in (sys.stdin, sys.stdout, sys.stderr):
+    print(stream.name, stream.mode, stream.encoding, stream.errors, stream.line_buffering, stream.write_through)
+print(os.getcwd(), os.umask(0), os.nice(0), [resource.getrlimit(each) for each in range(16)])
+print([(int(each), signal.getsignal(each)) for each in sorted(signal.valid_signals())])
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+print(os.getsid(0) == os.getpgid(0) == os.getpid())
+print(open("/proc/self/cmdline").read(), open("/proc/self/comm").read())
+lines = ("SigB", "SigI", "SigC", "Threads", "NoNewPrivs", "Cpus_allowed")
+print([line for line in open("/proc/self/status") if line.startswith(lines)])
+print(sorted(os.listdir("/proc/self/fd")))
+print(sorted((k, v) for k, v in os.environ.items() if k != "ELASTIC_AGENT_NURSERY"))
+import subprocess
+inherited = subprocess.check_output(["env", "-0"]).split(b"\\0")
+print(sorted(each for each in inherited if not each.startswith(b"ELASTIC_AGENT_NURSERY")))
+print(repr(sys.stdin.read()))
+print([finder if isinstance(finder, type) else type(finder) for finder in sys.meta_path], len(sys.path_hooks))
+print(sorted(name for name in sys.modules if "elastic" in name or "custom" in name or name in ("agent", "zygote")))
+import threading
+print(threading.main_thread() is threading.current_thread(), threading.active_count(), threading.main_thread().name)
+print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.dont_write_bytecode, len(sys._current_frames()))
+import traceback
+traceback.print_stack()
+"""
+
+SCRIPTS = {
+    "itself": ITSELF,
+    "uncaught": "def deep(n):\n    return deep(n - 1) if n else 1 / 0\ndeep(3)\n",
+    "chained": "try:\n    {}['a']\nexcept KeyError as error:\n    raise RuntimeError('b') from error\n",
+    "group": "raise SystemError('odd\\ntext ä')\n",
+    "syntax": "print('before')\nx = (1,\n",
+    "exit_text": "import sys\nsys.exit('a text, said on stderr')\n",
+    "exit_3": "import sys\nsys.exit(3)\n",
+    "exit_none": "import sys\nsys.exit()\n",
+    "exit_odd": "import sys\nsys.exit(2**40 + 7)\n",
+    "exit_at_once": "import atexit, os\natexit.register(print, 'never')\nos._exit(7)\n",
+    "abort": "import os\nos.abort()\n",
+    "interrupt": "raise KeyboardInterrupt\n",
+    "sigint": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n",
+    "sigterm": "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n",
+    "atexit": (
+        "import atexit, threading, time, weakref\n"
+        "class Thing:\n    def __del__(self):\n        print('deleted')\n"
+        "thing = Thing()\n"
+        "atexit.register(print, 'first registered')\natexit.register(print, 'last registered')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread done'))).start()\n"
+        "print('main done')\nraise ValueError('and yet')\n"
+    ),
+    "excepthook": (
+        "import sys\nsys.excepthook = lambda kind, error, tb: print('hooked', kind, tb.tb_frame.f_code, tb.tb_next)\n"
+        "raise ValueError('seen')\n"
+    ),
+    "threads": (
+        "import threading\ndef work():\n    raise ValueError('in a thread')\n"
+        "thread = threading.Thread(target=work, name='mine')\nthread.start()\nthread.join()\n"
+        "print([t.name for t in threading.enumerate()])\n"
+    ),
+    "faulthandler": (
+        "import faulthandler, os, signal, sys\nprint(faulthandler.is_enabled())\nfaulthandler.enable()\n"
+        "sys.stdout.write('no newline')\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    ),
+    "warnings": "import warnings\nwarnings.warn('careful')\nwarnings.warn('old', DeprecationWarning)\n",
+    "logging": "import logging\nlogging.warning('said')\nlogging.getLogger('x').error('said too', stack_info=True)\n",
+    "pickled": "import pickle\nclass Thing: pass\nprint(pickle.dumps(Thing()))\n",
+    "typing": "import sys\nx: int = 1\nprint(__annotations__ if sys.version_info < (3, 14) else '')\n",
+    "spawned": (
+        "import multiprocessing, sys\ndef double(x):\n    return 2 * x, __name__\n"
+        "if __name__ == '__main__':\n"
+        "    for how in ('spawn', 'fork', 'forkserver'):\n"
+        "        with multiprocessing.get_context(how).Pool(2) as pool:\n"
+        "            print(how, pool.map(double, range(3)))\n"
+    ),
+    "encoding": "# -*- coding: latin-1 -*-\nprint(ascii('\\xe4'))\n",
+}
+
+
+def compare(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = CHEAP, **env: str) -> None:
+    """Run the command plainly and forked; fail where exit code or output differ."""
+    outcomes = []
+    for modules in ((), preload):
+        job = make(jobs, folder, words, modules, **env)
+        codes = job.run()
+        if modules:
+            assert job.forked(), job.reasons()
+        # What is a process's own: its pid and thread ids.
+        told = [re.sub(r"0x[0-9a-f]{6,}|\b\d{4,}\b(?=\))", "ID", text) for text in job.said()]
+        outcomes.append([f"exit codes {codes}", *told[0].splitlines(), *told[1].splitlines()])
+    plain, forked = outcomes
+    assert not [f"{a!r} became {b!r}" for a, b in zip_longest(plain, forked) if a != b]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_run_as_by_a_plain_start(name: str, jobs: list[Job], tmp_path: Path) -> None:
+    """Exit code, stdout and stderr are the same, byte for byte, whatever the script does and however it ends."""
+    (tmp_path / "script.py").write_text(SCRIPTS[name], encoding="utf-8")
+    compare(jobs, tmp_path, ["script.py", "--flag", "", "ä b"], PYTHONWARNINGS="default", SOME="x\ny")
+
+
+TARGETS = ("-m pack", "-m pack.deep a", "-m nosuch", "folder", "in.zip a", "./sub/link.py", "nosuch.py")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_modules_folders_and_archives_are_run_as_by_a_plain_start(target: str, jobs: list[Job], tmp_path: Path) -> None:
+    """-m, a folder or a zip with a __main__, a link, and what is not there."""
+    for name in ("pack/__main__.py", "pack/deep.py", "folder/__main__.py", "real/script.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(ITSELF)
+    (tmp_path / "pack/__init__.py").write_text("print('package imported')\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/link.py").symlink_to(tmp_path / "real/script.py")
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        archive.writestr("__main__.py", ITSELF)
+    compare(jobs, tmp_path, target.split())
+
+
+VARIABLES = (
+    {"PYTHONFAULTHANDLER": "1"},
+    {"PYTHONHASHSEED": "7"},
+    {"PYTHONIOENCODING": "latin-1"},
+    {"PYTHONPATH": "{folder}/mine:"},
+    {"PYTHONPATH": ""},
+    {"PYTHONOPTIMIZE": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    {"PYTHONSAFEPATH": "1"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0"},
+)
+
+
+@pytest.mark.parametrize("variables", VARIABLES, ids=str)
+def test_pythons_own_variables_mean_the_same(variables: dict[str, str], jobs: list[Job], tmp_path: Path) -> None:
+    """What is read when an interpreter starts is what the worker was given."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "script.py").write_text(ITSELF + "print(hash('a'), __debug__)\n" * ("PYTHONHASHSEED" in variables))
+    env = {name: value.format(folder=tmp_path) for name, value in variables.items()}
+    compare(jobs, tmp_path, ["script.py"], **env)
+
+
+def test_the_users_own_site_files_run_as_before(jobs: list[Job], tmp_path: Path) -> None:
+    """A sitecustomize on PYTHONPATH is imported once, under its own name, before the script."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/sitecustomize.py").write_text("import sys\nsys.mine = (__file__, __name__)\n")
+    (tmp_path / "script.py").write_text("import sys, sitecustomize\nprint(sys.mine, sitecustomize.__file__)\n" + ITSELF)
+    compare(jobs, tmp_path, ["script.py"], PYTHONPATH=str(tmp_path / "mine"))
+
+
+def test_only_what_was_asked_for_is_imported(jobs: list[Job], tmp_path: Path) -> None:
+    """Beside the modules preloaded and what they import, a script finds a handful of the standard library's."""
+    (tmp_path / "script.py").write_text("import sys\nprint(*sorted(sys.modules))\n")
+    found = []
+    for preload in ((), ("colorsys",)):
+        job = make(jobs, tmp_path, ["script.py"], preload)
+        assert job.run() == [0]
+        found.append(set(job.said()[0].split()))
+    ours = {"__future__", "_ctypes", "_signal", "_socket", "_struct", "atexit", "ctypes", "ctypes._endian", "gc"}
+    ours |= {"mmap", "select", "struct", "types"}
+    assert found[1] - found[0] - {"colorsys"} <= ours
+
+
+def test_torch_works_as_after_a_plain_start(jobs: list[Job], tmp_path: Path) -> None:
+    """Autograd, threads of OpenMP, DataLoader workers by fork and spawn, and a process group of one."""
+    (tmp_path / "script.py").write_text(
+        "import os, torch, torch.distributed as dist, torch.utils.data as data\n"
+        "class Squares(data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, at): return torch.tensor(at * at)\n"
+        "if __name__ == '__main__':\n"
+        "    x = torch.arange(4.0, requires_grad=True)\n"
+        "    (x * x).sum().backward()\n"
+        "    print(x.grad, torch.get_num_threads(), torch.get_num_interop_threads())\n"
+        "    torch.set_num_threads(2)\n"
+        "    print((torch.ones(300, 300) @ torch.ones(300, 300)).sum())\n"
+        "    for how in ('fork', 'spawn'):\n"
+        "        loader = data.DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=how)\n"
+        "        print(how, [batch.tolist() for batch in loader])\n"
+        "    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='0', RANK='0', WORLD_SIZE='1')\n"
+        "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "    y = torch.ones(2); dist.all_reduce(y); print(y)\n"
+        "    dist.destroy_process_group()\n"
+        "    print(torch.cuda.is_available(), torch.multiprocessing.get_sharing_strategy())\n"
+    )
+    compare(jobs, tmp_path, ["script.py"], ["torch"])
+
+
+def test_chance_is_taken_anew_by_each_worker(jobs: list[Job], tmp_path: Path) -> None:
+    """random, numpy, torch, secrets, and the key between a worker's own processes differ among workers and rounds."""
+    (tmp_path / "script.py").write_text(
+        "import multiprocessing, random, numpy, torch, tempfile, uuid\n"
+        "print(random.random(), numpy.random.random(), torch.rand(1).item(), torch.initial_seed(), uuid.uuid1(),"
+        " next(tempfile._get_candidate_names()), multiprocessing.current_process().authkey.hex())\n"
+    )
+    job = make(jobs, tmp_path, ["script.py"], ["torch", "numpy", "random", "tempfile", "uuid"])
+    drawn = []
+    for _ in range(2):
+        assert job.run(2) == [0, 0]
+        drawn += [job.said(key)[0].split() for key in range(2)]
+    assert job.forked()
+    for column in zip(*drawn, strict=True):
+        assert len(set(column)) == 4, column
+
+
+def test_only_stdio_is_open_in_each_of_many_workers(jobs: list[Job], tmp_path: Path) -> None:
+    """Nothing of the zygote's is, nor of the workers started with it, however long the orders are."""
+    (tmp_path / "script.py").write_text(
+        "import os\nprint(sorted(os.listdir('/proc/self/fd')), len(os.environ['MUCH']))\n"
+    )
+    job = make(jobs, tmp_path, ["script.py"], CHEAP, **{f"V{at}": "x" * 100_000 for at in range(4)}, MUCH="x" * 100_000)
+    for _ in range(3):
+        assert job.run(6) == [0] * 6
+        assert {job.said(key) for key in range(6)} == {("['0', '1', '2', '3'] 100000\n", "")}
+    assert job.forked()
+
+
+def test_functions_are_called_in_forked_workers(tmp_path: Path) -> None:
+    """The library's launch of a function, and --run-path, are scripts of ours, which are run like any."""
+    (tmp_path / "job.py").write_text(
+        "import sys\nfrom elastic_agent import LaunchConfig, launch\n"
+        "def work(x):\n    return x, 'colorsys' in sys.modules\n"
+        "if __name__ == '__main__':\n"
+        "    print(launch(LaunchConfig(standalone=True, nproc_per_node=2, preload='colorsys'), work, 5))\n"
+    )
+    command = [sys.executable, "job.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=BOUND_S)
+    assert done.stdout == "{0: (5, True), 1: (5, True)}\n", done.stderr
+
+
+def test_the_command_says_what_it_preloads(tmp_path: Path) -> None:
+    """How much memory is shared, as a matter of routine; and why not, where it cannot be, at once."""
+    (tmp_path / "train.py").write_text("import sys\nprint('colorsys' in sys.modules)\n")
+    agent = [sys.executable, "-m", "elastic_agent", "--standalone"]
+
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*agent, *words], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False
+        )
+
+    done = run("train.py", PET_PRELOAD="colorsys", LOGLEVEL="INFO")
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    assert re.search(
+        r"preloaded colorsys in 0\.\d s, for workers to share: \d+ MiB in memory \(\d+ MiB by PSS\)", done.stderr
+    )
+    done = run("--no-python", "--preload", "colorsys", "true")
+    assert done.returncode == 0
+    assert "--preload has no effect, workers are started plainly: the workers are not scripts" in done.stderr
+    done = run("--preload", "colorsys", "--run-path", "train.py")
+    assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+def test_arguments_may_differ_from_worker_to_worker(jobs: list[Job], tmp_path: Path) -> None:
+    """What ${local_rank} became is in sys.argv, although the zygote was started with something else."""
+    (tmp_path / "script.py").write_text("import sys\nprint(sys.argv, sys.orig_argv[2:])\n")
+    job = make(jobs, tmp_path, ["script.py", "${local_rank}"], CHEAP)
+    job.words = ("script.py", "7", "more")
+    assert job.run() == [0]
+    assert job.said()[0] == "['script.py', '7', 'more'] ['script.py', '7', 'more']\n"
+    assert job.forked()
+
+
+# -- where nothing can be forked, a plain start, and why ---------------------------------------------------------------
+UNFIT = {
+    "missing": ("nosuch", "nosuch cannot be imported: ModuleNotFoundError: No module named 'nosuch'"),
+    "raises": ("mod_raises", "mod_raises cannot be imported: ValueError: no"),
+    "leaves": ("mod_exits", "mod_exits cannot be imported: SystemExit: 3"),
+    "thread": ("mod_thread", "after importing mod_thread, threads run that a fork would lose"),
+    "file": ("mod_file", "after importing mod_file, descriptors are open that workers would share (/dev/zero)"),
+    "child": ("mod_child", "after importing mod_child, a child process runs that belongs to this process alone"),
+    "rank": ("mod_rank", "a preloaded module reads RANK when it is imported, which is each worker's own"),
+    "dies": ("mod_dies", "the process that preloads exited with code 9"),
+    "killed": ("mod_killed", "the process that preloads was killed by signal 9"),
+}
+MODULES = {
+    "mod_raises": "raise ValueError('no')",
+    "mod_exits": "raise SystemExit(3)",
+    "mod_thread": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "mod_file": "file = open('/dev/zero')",
+    "mod_child": "import subprocess; child = subprocess.Popen(['sleep', '1000'])",
+    "mod_rank": "import os; rank = os.environ.get('RANK', '0')",
+    "mod_dies": "import os; os._exit(9)",
+    "mod_killed": "import os; os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_cannot_be_forked_is_started_plainly(name: str, jobs: list[Job], tmp_path: Path) -> None:
+    """The reason is told, and the worker runs, with all of its own."""
+    for module, text in MODULES.items():
+        (tmp_path / f"{module}.py").write_text(text)
+    (tmp_path / "script.py").write_text("import os, sys\nprint('ran', os.environ['RANK'], len(sys.argv))\n")
+    module, reason = UNFIT[name]
+    job = make(jobs, tmp_path, ["script.py"], [module])
+    for _ in range(2):
+        assert job.run(2) == [0, 0]
+        assert [job.said(key) for key in range(2)] == [("ran 0 1\n", ""), ("ran 1 1\n", "")]
+    [told] = job.reasons()
+    assert told.startswith(reason), told
+    assert children(job.supervisor._nursery) == [], "the zygote that is of no use is still there"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [("LD_LIBRARY_PATH", "LD_LIBRARY_PATH is not what it was"), ("cwd", "the working directory is")],
+)
+def test_a_worker_unlike_the_zygote_is_started_plainly(
+    change: str, reason: str, jobs: list[Job], tmp_path: Path
+) -> None:
+    """A variable that an import may have read, or another directory."""
+    (tmp_path / "script.py").write_text("import os\nprint(os.environ.get('LD_LIBRARY_PATH'), os.getcwd())\n")
+    job = make(jobs, tmp_path, [str(tmp_path / "script.py")], CHEAP)
+    job.until(Preloaded)
+    if change == "cwd":
+        (tmp_path / "other").mkdir()
+        job.folder = tmp_path / "other"
+        assert job.run() == [0]
+        assert job.said()[0].split()[1] == str(job.folder)
+    else:
+        assert job.run(LD_LIBRARY_PATH="/elsewhere") == [0]
+        assert job.said()[0].split()[0] == "/elsewhere"
+    assert [text.startswith(reason) for text in job.reasons()] == [True]
+
+
+# -- whatever is killed when -------------------------------------------------------------------------------------------
+SLEEPER = "import os, time\nprint('up', os.getppid())\ntime.sleep(1000)\n"
+SLOW = "import select\nselect.select([], [], [])\n"
+"""A module whose import never ends."""
+
+
+def test_a_killed_zygote_is_replaced_and_nobody_notices(jobs: list[Job], tmp_path: Path) -> None:
+    """Running workers stay, the next ones are forked from another zygote."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    job.start(2)
+    pids = [fact.pid for fact in job.until(Started, 2) if isinstance(fact, Started)]
+    first = zygote_of(job)
+    os.kill(first, signal.SIGKILL)
+    job.until(Preloaded)
+    assert zygote_of(job) != first
+    assert set(pids) <= set(children(job.supervisor._nursery))
+    job.supervisor.kill()
+    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+    job.start()
+    job.until(Started)
+    assert job.forked()
+
+
+def test_a_stopped_zygote_holds_nobody_up_who_is_to_be_killed(jobs: list[Job], tmp_path: Path) -> None:
+    """kill() is answered although the workers that it is for were asked of a zygote that does not answer."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    job.until(Preloaded)
+    os.kill(zygote_of(job), signal.SIGSTOP)
+    job.start(2)
+    job.supervisor.kill()
+    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+
+
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_who_waits_for_a_slow_import_is_stopped_like_anybody(how: str, jobs: list[Job], tmp_path: Path) -> None:
+    """An order to stop does not wait for the import; the worker is started plainly, and gets it."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    (tmp_path / "slow.py").write_text(SLOW)
+    job = make(jobs, tmp_path, ["script.py"], ["slow"])
+    job.start(2)
+    if how == "signal":
+        job.supervisor.signal(signal.SIGTERM)
+    else:
+        job.supervisor.kill()
+    exits = [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)]
+    assert exits == [-15, -15] if how == "signal" else [-9, -9]
+
+
+def test_orders_given_while_workers_are_born_reach_them(jobs: list[Job], tmp_path: Path) -> None:
+    """SIGTERM right behind the start ends each worker by it, a hundred times, wherever it was on its way."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    job.until(Preloaded)
+    for at in range(50):
+        job.start(2)
+        if at % 2:
+            job.until(Started, at % 3)
+        job.supervisor.signal(signal.SIGTERM)
+        exits = [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)]
+        assert exits == [-15, -15]
+    assert job.forked()
+
+
+def test_a_worker_that_cannot_begin_says_why(jobs: list[Job], tmp_path: Path) -> None:
+    """The working directory has gone since: SpawnFailed with the reason, as from a plain start."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    here = tmp_path / "here"
+    here.mkdir()
+    job = make(jobs, here, [str(tmp_path / "script.py")], CHEAP)
+    job.until(Preloaded)
+    here.rmdir()
+    job.supervisor.start([job.launch(0, {"RANK": "0"})])
+    facts = job.until(Emptied)
+    assert [type(fact) for fact in facts] == [SpawnFailed, Emptied]
+    assert "No such file or directory" in str(facts[0])
+
+
+@pytest.mark.parametrize("victim", ["nursery", "agent"])
+def test_nobody_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Path) -> None:
+    """With it go the zygote and the workers forked from it; the check after each test would find them."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    job.start(2)
+    pids = [fact.pid for fact in job.until(Started, 2) if isinstance(fact, Started)] + [zygote_of(job)]
+    watched = [os.pidfd_open(pid) for pid in pids]
+    if victim == "nursery":
+        os.kill(job.supervisor._nursery, signal.SIGKILL)
+        job.until(NurseryLost)
+    else:
+        job.supervisor.close()
+    until = time.monotonic() + 1
+    for fd in watched:
+        assert select.select([fd], [], [], max(0.0, until - time.monotonic()))[0], "alive after a second"
+        os.close(fd)
+
+
+def test_restarts_leave_no_descriptor_and_no_process_behind(jobs: list[Job], tmp_path: Path) -> None:
+    """After 100 rounds nursery and zygote have what they had after the first."""
+    (tmp_path / "script.py").write_text("")
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    counts = []
+    for _ in range(100):
+        assert job.run(2) == [0, 0]
+        pids = (job.supervisor._nursery, zygote_of(job))
+        counts.append([len(os.listdir(f"/proc/{pid}/fd")) for pid in pids])
+    assert counts[0] == counts[-1]
+    assert children(job.supervisor._nursery) == [zygote_of(job)]
+    assert children(zygote_of(job)) == []
+    assert job.forked()
+
+
+def test_without_preload_there_is_no_zygote(jobs: list[Job], tmp_path: Path) -> None:
+    """Who does not ask for it has one process less, and the nursery has not even loaded what it takes."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"])
+    job.start()
+    [started] = [fact.pid for fact in job.until(Started) if isinstance(fact, Started)]
+    assert children(job.supervisor._nursery) == [started]
