@@ -25,9 +25,9 @@ def main(argv: Sequence[str]) -> int:
             run.play(asked.seed, _print)
             return 0
         if asked.mutants:
-            from . import mutants
+            from . import mutants, planting
 
-            return mutants.report()
+            return planting.report(mutants.MUTANTS, mutants.ESCAPES)
         return _many(asked)
     except run.SeedFailed as failed:
         sys.stderr.write(f"{failed}\n")

@@ -12,13 +12,13 @@ from elastic_agent.rendezvous.machine import EDGES
 from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, Round, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
-from . import outcomes, sometimes
+from . import exits, outcomes, sometimes
+from .exits import gave_up
 from .invariants import (
     AGREED,
+    BLAMED,
     BOUNDED,
-    BURIED,
     CHARGED,
-    CODED,
     COUNTED,
     COUNTED_IN,
     DENSE,
@@ -28,15 +28,12 @@ from .invariants import (
     FINAL,
     FORWARD,
     FRESH,
-    HOSTED,
-    KEPT,
     LISTED,
     PLACED,
     RETURNED,
     SAID,
     SIZED,
     STUCK,
-    TRUTHFUL,
     UNDISTURBED,
 )
 from .liveness import Liveness
@@ -201,15 +198,19 @@ class Checkers:
     def _settled(self, ending: Ending) -> None:
         self.endings[ending.round] = ending
         self.world.reached.note(f"a {ending.kind.value} was settled")
-        if not ending.charged:
-            return
-        self.need(ending.kind is EndKind.FAILURE, CHARGED, f"round {ending.round} charged a {ending.kind.value}")
-        failed = ending.round in self.world.nodes[ending.charged].nursery.failed
-        self.need(failed, CHARGED, f"{ending.charged} was charged for round {ending.round}")
-        origin, how = self.causes.get(ending.round, ("", "failure"))
-        self.need(
-            how != "departure", CHARGED, f"{ending.charged} was charged for round {ending.round}, which {origin} left"
-        )
+        if ending.charged:
+            self._charged(ending)
+        if ending.kind is EndKind.DEPARTURE:
+            placed = [self.world.nodes[name] for name in self.placed]
+            left = [n for n in placed if n.done or n.state.verdict is not None or n.ident in self.ever_lost]
+            self.need(bool(left), BLAMED, f"round {ending.round} ended because {ending.because}")
+
+    def _charged(self, ending: Ending) -> None:
+        number, whom = ending.round, ending.charged
+        self.need(ending.kind is EndKind.FAILURE, CHARGED, f"round {number} charged a {ending.kind.value}")
+        self.need(number in self.world.nodes[whom].nursery.failed, CHARGED, f"{whom} was charged for round {number}")
+        origin, how = self.causes.get(number, ("", "failure"))
+        self.need(how != "departure", CHARGED, f"{whom} was charged for round {number}, which {origin} left")
 
     def _begun(self, after: Rendezvous) -> None:
         job, members = self.world.job, after.members
@@ -228,7 +229,7 @@ class Checkers:
         self.need(len({m.node for m in members}) == len(members), DENSE, lambda: f"a node is twice in {members}")
         self.need(job.min_nodes <= len(members) <= job.max_nodes, SIZED, f"round {after.number} has {len(members)}")
         for node in self.world.nodes.values():
-            if node.nursery.live and node.nursery.round < after.number and not _gave_up(node.state.verdict):
+            if node.nursery.live and node.nursery.round < after.number and not gave_up(node.state.verdict):
                 holds = node.ident in self.lost or node.done
                 self.need(holds, FENCED, f"{node.ident} works on round {node.nursery.round}, {after.number} begins")
         self._mastered(after)
@@ -272,8 +273,10 @@ class Checkers:
         self.need(after.round >= before.round, FORWARD, lambda: f"{node.ident} went from {before.round} on {event}")
         if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
             self.disturbed(before.round, node.ident, "departure")
-        if before.verdict is None and after.verdict is not None and self._store_was_away(node):
-            self.cut_off.add(node.ident)
+        if before.verdict is None and after.verdict is not None:
+            spoiled = isinstance(event, agent_events.StoreFailed) and self.world.store.spoiled
+            if spoiled or self.store_was_away(node):
+                self.cut_off.add(node.ident)
         if isinstance(event, agent_events.SignalReceived) and before.phase is Phase.ENDING:
             self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
@@ -281,7 +284,7 @@ class Checkers:
             self.need(self.said.get(word.version) == word, SAID, lambda: f"{node.ident} heard {word}")
             held = before.seen.version if before.seen is not None else 0
             self.need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
-        if _gave_up(after.verdict) and not _gave_up(before.verdict):
+        if gave_up(after.verdict) and not gave_up(before.verdict):
             stuck = any(worker.unkillable for worker in node.nursery.live.values())
             self.need(stuck, STUCK, f"{node.ident} gives up: {after.because}")
         sometimes.stepped(self.world.reached, before, event, after)
@@ -319,67 +322,10 @@ class Checkers:
         holds = own or node.ident in self.cut_off or number in self.over or self.closed or node.ident in self.asked
         self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")
 
-    def _store_was_away(self, node: SimNode) -> bool:
+    def store_was_away(self, node: SimNode) -> bool:
         since = node.link.away_since
         return since is not None and self.world.now - since >= self.world.job.store_grace_s - 1e-6
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
-        code = verdict.exit_code
-        self.world.reached.note(f"exit status {code}")
         self.liveness.concluded(node, verdict)
-        clean = node.state.finished and node.nursery.clean.get(node.state.round) == node.nproc
-        kept = not clean or code == 0 or node.ident in self.asked or _gave_up(verdict)
-        self.need(kept, KEPT, f"{node.ident} exits {code}: {verdict.because}")
-        if code == 0:
-            self._truthful(node, verdict)
-        else:
-            self.need(self._deserved(node, verdict), CODED, f"{node.ident} exits {code}: {verdict.because}")
-        gave_up = _gave_up(verdict)
-        if gave_up:
-            self.world.reached.note("workers would not die")
-        self.need(not node.nursery.busy or gave_up, BURIED, f"{node.ident} ends with workers")
-        if node.host:
-            self._hosted(node)
-
-    def _hosted(self, node: SimNode) -> None:
-        if node.ident in self.hurried or node.ident in self.cut_off or self._store_was_away(node):
-            return
-        rendezvous = self.world.rendezvous
-        known = self.known_at_close if self.closed or rendezvous is None else frozenset(rendezvous.nodes)
-        others = [n for n in self.world.nodes.values() if not n.done and n is not node and n.ident in known]
-        left = [n.ident for n in others if n.ident not in self.lost and n.state.phase is not Phase.ENDING]
-        self.need(not left, HOSTED, f"{left} still need it")
-
-    def _truthful(self, node: SimNode, verdict: Verdict) -> None:
-        state = node.state
-        clean = state.round > 0 and node.nursery.clean.get(state.round) == node.nproc
-        rendezvous = self.world.rendezvous
-        succeeded = rendezvous is not None and rendezvous.outcome is Outcome.SUCCEEDED
-        spare = succeeded and rendezvous is not None and node.ident not in rendezvous.last_ranks()
-        if spare and not clean:
-            self.world.reached.note("a spare was not needed")
-        self.need(clean or spare, TRUTHFUL, f"{node.ident} exits 0: {verdict.because}")
-
-    def _deserved(self, node: SimNode, verdict: Verdict) -> bool:
-        rendezvous = self.world.rendezvous
-        outcome = rendezvous.outcome if rendezvous is not None else None
-        code = verdict.exit_code
-        if code == 1:
-            return outcome is Outcome.FAILED or _gave_up(verdict)
-        if code == 76:
-            waited = self.world.now - node.joined_at >= self.world.job.join_timeout_s
-            spare = node.state.spare_until is not None and node.clock() >= node.state.spare_until and waited
-            if spare:
-                self.world.reached.note("a spare gave up")
-            return spare or outcome in (Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED)
-        if code == 80:
-            return not node.link.opened or node.ident in self.cut_off
-        if code == 82:
-            return outcome is Outcome.UNFINISHED
-        if code == 2:
-            return node.place_fails or outcome is Outcome.MISCONFIGURED
-        return code in (75, 143) and node.ident in self.asked
-
-
-def _gave_up(verdict: Verdict | None) -> bool:
-    return verdict is not None and "would not die" in verdict.because
+        exits.judge(self, node, verdict)

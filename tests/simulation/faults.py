@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.state import Phase
+
+from .faces import C10dFace
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -60,7 +63,7 @@ def befall(world: World, scenario: Scenario, fault: Fault) -> None:
     world.reached.note(_moment(node))
     if world.log is not None:
         world.log(world.now, f"fault {fault.ident}: {fault.kind}, {node.ident}")
-    KINDS[fault.kind](world, scenario, fault, node)
+    {**KINDS, **RARE}[fault.kind](world, scenario, fault, node)
 
 
 def _moment(node: SimNode) -> str:
@@ -74,7 +77,7 @@ def worker_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
         live = list(nursery.live.values())
         worker = live[int(fault.how * len(live))]
         if not worker.unkillable:
-            nursery.exit(worker, (1, 7, -9, -11)[fault.ident % 4])
+            nursery.exit(worker, (1, 7, -9, -11, 93)[fault.ident % 5])
 
 
 def kill(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -88,7 +91,10 @@ def kill(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
 def restart(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     """Killed, and started again on the same machine: a new agent, with a new identity."""
     kill(world, scenario, fault, node)
-    world.at(fault.lasts / 4, comes, world, scenario, fault)
+    if node.host and isinstance(world.store, C10dFace):
+        world.at(fault.lasts / 4, world.store.serve_anew, fault.lasts)
+    else:
+        world.at(fault.lasts / 4, comes, world, scenario, fault)
 
 
 def freeze(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -172,6 +178,12 @@ def lose_replies(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
     node.link.lose("reply", fault.lasts / 4)
 
 
+def stranger(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Somebody writes bytes of no meaning over something in the store."""
+    if isinstance(world.store, C10dFace):
+        world.store.spoil(fault.whom, random.Random(fault.how).randbytes(int(fault.lasts)))
+
+
 def store_stalls(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     """The store's own trouble: other leaders, or its host standing still."""
     world.store.stall(fault.lasts / 3)
@@ -197,3 +209,5 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
+RARE = {stranger.__name__: stranger}
+"""Not among those that every seed may draw."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SLACK_S = 12.0
 """Messages that are under way, a call that must break first, a heartbeat or two."""
 
+NEXT_LOOK_S = 2.0
+"""Until the coordinator's next event, at most."""
+
 
 class Liveness:
     """Since when something could happen that has not happened yet."""
@@ -29,6 +32,7 @@ class Liveness:
         self._job = truth.world.job
         self._ripe: float | None = None
         self._room: float | None = None
+        self._finishing: float | None = None
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
         self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
@@ -60,9 +64,9 @@ class Liveness:
         self._room = self._since(self._room, room and bool(self._waiting()))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
-        if after.finishing:
-            bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
-            self._need(self._truth.first_finish, bound, BARRED, lambda: f"round {after.number} still runs")
+        self._finishing = self._since(self._finishing, after.finishing)
+        bound = self._job.exit_barrier_s + NEXT_LOOK_S
+        self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
     def _waiting(self) -> list[SimNode]:
         fit = self._truth.fit

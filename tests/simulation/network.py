@@ -29,6 +29,9 @@ OP_DEADLINE_S = 5.0
 class Store:
     """What the host serves: current records, the newest word, heartbeat counters."""
 
+    spoiled = False
+    """No stranger comes here, and no other is served in its place."""
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.served = False
@@ -68,8 +71,11 @@ class Store:
                 self.world.at(self.world.delays.network(), node.link.look)
 
     def counts(self, nodes: tuple[str, ...]) -> dict[str, int]:
-        links = ((name, self.world.nodes[name].link) for name in nodes)
-        return {name: count for name, link in links if isinstance(link, Link) and (count := link.beats()) > 0}
+        """A reading of the heartbeat counters."""
+        links = [(name, link) for name in nodes if isinstance(link := self.world.nodes[name].link, Link)]
+        for _, link in links:
+            link.looked_at()
+        return {name: count for name, link in links if (count := link.beats()) > 0}
 
     def freeze(self) -> None:
         self._each_link(Link.settle_beats)
@@ -134,8 +140,7 @@ class Link:
         self._beating = False
         self._mute_since: float | None = None
         """Since when this node itself keeps its heartbeats from the store."""
-        self._mute_s = 0.0
-        self._mute_until = 0.0
+        self._silent_s = 0.0
 
     @property
     def up(self) -> bool:
@@ -280,8 +285,7 @@ class Link:
         if mute and self._mute_since is None:
             self._mute_since = self.world.now
         elif not mute and self._mute_since is not None:
-            self._mute_s = self.world.now - self._mute_since
-            self._mute_since, self._mute_until = None, self.world.now
+            self._mute_since = None
 
     def excused(self, stood_s: float) -> None:
         """The store stood still for so long: no silence of this node's, but for the time between two heartbeats."""
@@ -289,8 +293,10 @@ class Link:
             both_s = min(stood_s, self.world.now - self._mute_since)
             self._mute_since += max(0.0, both_s - self.world.job.beat_s)
 
+    def looked_at(self) -> None:
+        """The coordinator's reading is at the store."""
+        self._silent_s = 0.0 if self._mute_since is None else self.world.now - self._mute_since
+
     def silent_s(self) -> float:
-        """For how long it has been silent of its own fault, or was until a moment ago."""
-        if self._mute_since is not None:
-            return self.world.now - self._mute_since
-        return self._mute_s if self.world.now - self._mute_until < 2.0 else 0.0
+        """For how long it had been silent, of its own fault, at the coordinator's last reading."""
+        return self._silent_s

@@ -32,7 +32,14 @@ def failed(truth: Checkers, after: Rendezvous) -> None:
         return
     spent = ending.charged in truth.world.nodes and truth.pacing.spent(ending.charged, ending.round)
     few = after.finishing and after.able() < truth.world.job.min_nodes
-    truth.need(spent or few, SPENT, f"it closed because {after.because}")
+    forbidden = any(
+        code in truth.world.job.restarts.no_restart_codes
+        for node in truth.world.nodes.values()
+        for code in node.nursery.codes.get(ending.round, ())
+    )
+    truth.need(spent or few or forbidden, SPENT, f"it closed because {after.because}")
+    if forbidden:
+        truth.world.reached.note("a worker forbade a restart")
     if few:
         truth.world.reached.note("too few remained for a restart")
 

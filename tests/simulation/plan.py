@@ -97,6 +97,8 @@ def draw(seed: int) -> Scenario:
     job = _draw_job(rng, MANY if many else rng.choice(SIZES))
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
+    if many and job.restarts.window_s:
+        habit = dataclasses.replace(habit, start_fails=0.0)  # some would fail in every round, and be forgiven for ever
     face = "" if many else rng.choice(FACES)
     network_s = rng.choice((0.002, 0.02, 0.3) if face else (0.002, 0.1, 2.0))
     pace = Pace(rng.choice((0.001, 0.01, 0.3)), network_s, rng.choice((0.01, 0.5, 4.0)))
@@ -111,7 +113,7 @@ def draw(seed: int) -> Scenario:
         face=face,
         skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
         founders=tuple(_draw_founders(rng, job, unequal)),
-        faults=tuple(_draw_faults(rng)),
+        faults=(*_draw_faults(rng), *_draw_stranger(seed, face)),
     )
 
 
@@ -178,6 +180,15 @@ def _draw_faults(rng: random.Random) -> Iterator[Fault]:
             after = rng.randint(1, 8) if rng.random() < 0.3 else 0
             at = rng.random() * 0.3 if after else rng.uniform(0.0, until_s)
         yield Fault(ident, at, rng.choice(kinds), rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def _draw_stranger(seed: int, face: str) -> Iterator[Fault]:
+    """In one job of ten on TCPStore, which is open to everybody on the network."""
+    rng = random.Random(seed ^ 0x57A6E)  # of its own, so that the rest of each seed is what it was before
+    if face == "c10d" and rng.random() < 0.1:
+        yield Fault(
+            9, rng.uniform(0.0, FAULTS_END_S / 2), "stranger", rng.random(), rng.random(), rng.uniform(0.3, 40.0)
+        )
 
 
 def build(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:

@@ -36,6 +36,7 @@ SOMETIMES = (
     "a fault while joining",
     "a fault while stopping",
     "a fault while working",
+    "a host came back with an empty store",
     "a lease ran out",
     "a lost node came back",
     "a new node came while the job was being closed",
@@ -64,6 +65,9 @@ SOMETIMES = (
     "a takeover while last call",
     "a takeover while over",
     "a takeover while running",
+    "a worker forbade a restart",
+    "a stranger wrote",
+    "a stranger wrote where a counter was",
     "a word was overtaken by the next",
     "an arrival ended a round",
     "an old charge was forgiven",
@@ -95,6 +99,7 @@ SOMETIMES = (
     "exit status 76",
     "exit status 80",
     "exit status 82",
+    "exit status 93",
     "exit status 143",
 )
 

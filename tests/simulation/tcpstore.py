@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_agent.rendezvous.store import StoreUnreachable
 
+from .invariants import MISTAKEN
 from .threads import TIMEOUT, Ticket, ticket
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ RESET_S = 0.001
 class Server:
     """One TCPStore. Requests of one connection are taken in their order; nothing is, while it is frozen."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, strangers: frozenset[DrivenLink] = frozenset()) -> None:
+        """`strangers`: those who knew another that was served here before."""
         self.world = world
+        self._strangers = strangers
         self.keys: dict[str, bytes] = {}
         self.frozen = False
         self.gone = False
@@ -61,9 +64,20 @@ class Server:
     def close(self) -> None:
         self.gone = True
 
+    def spoil(self, whom: float, value: bytes) -> str:
+        """A stranger writes; returns which key. `whom`: a fraction of all that there are, but for the nodes' records:
+        one that is lost before it was read is lost for good, and its node waits."""
+        keys = sorted(key for key in self.keys if "/node/" not in key)
+        key = keys[int(whom * len(keys))]
+        self.keys[key] = value
+        self._wake(key)
+        return key
+
     # -- what is asked ------------------------------------------------------------------------------------------------
 
     def set(self, wire: Wire, key: str, value: bytes) -> None:
+        if wire.link in self._strangers:
+            self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
             wire.link.heard()
         self.keys[key] = value
@@ -84,8 +98,12 @@ class Server:
             self.set(wire, key, value)
         return self.keys[key]
 
-    def add(self, wire: Wire, key: str, amount: int) -> int:
-        total = int(self.keys.get(key, b"0")) + amount
+    def add(self, wire: Wire, key: str, amount: int) -> object:
+        try:
+            total = int(self.keys.get(key, b"0")) + amount
+        except ValueError:  # as torch's, which closes the connection of who asks
+            wire.reset_later()
+            return NotImplemented
         self.set(wire, key, str(total).encode("ascii"))
         return total
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from elastic_agent.agent import policy
 from elastic_agent.agent.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from elastic_agent.rendezvous.records import Member, Round, Sign, WorkerFailure
 
@@ -65,6 +66,8 @@ class Nursery:
         """Per round: how many workers exited 0. The truth that exit codes are held to."""
         self.failed: set[int] = set()
         """Rounds in which a worker of this node failed before anybody stopped it."""
+        self.codes: dict[int, list[int]] = {}
+        """Per round: how its workers failed."""
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not heard of it yet."""
@@ -122,6 +125,8 @@ class Nursery:
             self.failed.add(self.round)
             self.world.disturbed(self.round, self.node, "failure")
         failure = self._failure(worker, code) if code else None
+        if code:
+            self.codes.setdefault(self.round, []).append(code)
         self.node.tell(WorkerExited(worker.local_rank, failure))
         if code:
             self.world.echo(self.node, self.round)
@@ -185,5 +190,8 @@ class Nursery:
             self.node.tell(WorkersGone())
 
     def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
-        failure = WorkerFailure(self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message)
+        final = policy.forbids_restart(self.world.job.restarts, code)
+        failure = WorkerFailure(
+            self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message, final=final
+        )
         return replace(failure, stopped_by=15, sign=Sign.STOPPED) if self.stopped else failure

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.state import Rendezvous
 
 from . import copies
 from .checkers import Checkers
-from .driven import FACES, Face
+from .faces import FACES, Face
 from .invariants import LIVELY
 from .network import Store
 from .node import SimNode
