@@ -33,6 +33,7 @@ class Liveness:
         self._ripe: float | None = None
         self._room: float | None = None
         self._finishing: float | None = None
+        self._epoch = 0
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
         self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
@@ -64,6 +65,8 @@ class Liveness:
         self._room = self._since(self._room, room and bool(self._waiting()))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
+        if after.epoch != self._epoch:  # who takes over counts anew from when it learns of it
+            self._epoch, self._finishing = after.epoch, None
         self._finishing = self._since(self._finishing, after.finishing)
         bound = self._job.exit_barrier_s + NEXT_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
