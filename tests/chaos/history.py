@@ -95,6 +95,7 @@ class History:
         self.now = 0.0
         self.reached = Reached()
         self.store = None
+        self.elects = False
         self.rendezvous: Rendezvous | None = None
 
 
