@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from elastic_agent.agent.policy import Policy
@@ -94,7 +95,7 @@ class History:
         """By identity."""
         self.now = 0.0
         self.reached = Reached()
-        self.store = None
+        self.store = SimpleNamespace(spoiled=False)
         self.elects = False
         self.rendezvous: Rendezvous | None = None
 
