@@ -31,8 +31,8 @@ from elastic_agent.agent.facts import (
 from elastic_agent.agent.orders import Launch
 from elastic_agent.agent.supervisor import Supervisor
 
-BOUND_S = 60.0
-"""For events that must come; only a failing test waits so long."""
+BOUND_S = 110.0
+"""For events that must come; only a failing test waits so long. Importing torch takes half a minute at load 16."""
 CHEAP = ("json", "random", "multiprocessing", "logging")
 """Modules to preload where it does not matter which."""
 
@@ -294,6 +294,7 @@ def test_only_what_was_asked_for_is_imported(jobs: list[Job], tmp_path: Path) ->
     assert found[1] - found[0] - {"colorsys"} <= ours
 
 
+@pytest.mark.timeout(300)
 def test_torch_works_as_after_a_plain_start(jobs: list[Job], tmp_path: Path) -> None:
     """Autograd, threads of OpenMP, DataLoader workers by fork and spawn, and a process group of one."""
     (tmp_path / "script.py").write_text(
@@ -308,7 +309,7 @@ def test_torch_works_as_after_a_plain_start(jobs: list[Job], tmp_path: Path) -> 
         "    torch.set_num_threads(2)\n"
         "    print((torch.ones(300, 300) @ torch.ones(300, 300)).sum())\n"
         "    for how in ('fork', 'spawn'):\n"
-        "        loader = data.DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=how)\n"
+        "        loader = data.DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context=how)\n"
         "        print(how, [batch.tolist() for batch in loader])\n"
         "    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='0', RANK='0', WORLD_SIZE='1')\n"
         "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
