@@ -7,7 +7,7 @@ meaning where it has one here. It reads any other key as well, and ignores it; h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..agent.errors import UsageError
@@ -87,12 +87,7 @@ def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
 def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> RdzvConf:
     """Check the keys against what is known and against each other; raises UsageError. `also`: keys that are known and
     read elsewhere."""
-    known = {*KEYS, *also}
-    for key in given:
-        if key not in known:
-            raise UsageError(
-                f"--rdzv-conf does not know {key!r}{suggest(key.lower(), known)}; known are {', '.join(sorted(known))}"
-            )
+    refuse_unknown(given, {*KEYS, *also})
     for ours, theirs in _TWINS:
         if ours in given and theirs in given:
             raise UsageError(f"--rdzv-conf gives both {ours} and {theirs}, which set the same; give only one of them")
@@ -115,6 +110,15 @@ def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> Rd
         rank=whole(_NAMES["rank"], given["rank"]) if "rank" in given else None,
         warnings=tuple(_without_effect(given, static)),
     )
+
+
+def refuse_unknown(given: Conf, known: Collection[str]) -> None:
+    """Raises UsageError for a key that is not among the `known`."""
+    for key in given:
+        if key not in known:
+            raise UsageError(
+                f"--rdzv-conf does not know {key!r}{suggest(key.lower(), known)}; known are {', '.join(sorted(known))}"
+            )
 
 
 def _time(given: Conf, key: str, default: float, *, above_zero: bool = False) -> float:

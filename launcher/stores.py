@@ -16,6 +16,7 @@ from ..rendezvous.store import Store, StoreUnreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..rendezvous.etcd_client import EtcdClient
     from ..rendezvous.etcd_cluster import Login, Tls
 
 Tell = Callable[[str, bool], None]
@@ -82,6 +83,14 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> Ope
     if given is not None:
         return partial(_join, given)
     return open_etcd if spec.backend == "etcd" else open_c10d
+
+
+def etcd_client(endpoints: str, etcd: EtcdSpec) -> EtcdClient:
+    """A client of the cluster at `HOST:PORT,...`. Raises EtcdTlsRefused for certificates that cannot be read, and
+    StoreError if grpcio is not installed."""
+    from ..rendezvous.etcd_client import EtcdClient
+
+    return EtcdClient([parse_endpoint(one) for one in endpoints.split(",")], _tls(etcd), _login(etcd))
 
 
 def _join(given: Store, closing: threading.Event, join: Join) -> Store:

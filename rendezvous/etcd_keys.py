@@ -12,6 +12,12 @@ and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on:
 
 All but what hangs on a node's lease hangs on the job's, which every agent renews, so that what is left of a job whose
 agents were all killed goes in the end, and the record of one that has ended.
+
+A job of torchrun's, which comes by the plug-in, has these instead, all on one lease that every agent renews:
+
+    torchrun/state                what torch keeps of the rendezvous, pickled by torch
+    torchrun/store/<key>          what agents tell each other of a round; the key is torch's, percent-encoded
+    torchrun/adders/<agent>       the agent's last addition to a count, so that none is made twice
 """
 
 from __future__ import annotations
@@ -29,9 +35,9 @@ class EtcdKeys:
 
     def __init__(self, prefix: str, run_id: str, incarnation: int = 1) -> None:
         self._prefix, self._run_id = prefix, run_id
-        folder = f"{prefix.rstrip('/')}/{quoted(run_id.encode('utf-8', 'surrogateescape'))}/".encode()
+        folder = _folder(prefix, run_id)
         self.job = folder + b"job"
-        self.job_lease = int.from_bytes(sha256(folder).digest()[:8], "big") >> 1 or 1
+        self.job_lease = _lease_of(folder)
         """Number of the job's lease: the same on every node, as nobody is there first to choose one."""
         self.under = folder + b"%d/" % incarnation
         self.leader = self.under + b"leader"
@@ -69,6 +75,33 @@ class EtcdKeys:
         """The version whose key this is; None: not ours."""
         number = key.removeprefix(self.rounds)
         return int(number) if number.isdigit() and len(number) <= 16 else None
+
+
+class TorchrunKeys:
+    """The keys of one job of torchrun's."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        self.under = _folder(prefix, run_id) + b"torchrun/"
+        self.lease = _lease_of(self.under)
+        self.state = self.under + b"state"
+        self.stored = self.under + b"store/"
+        """Begins the keys of the store."""
+        self._adders = self.under + b"adders/"
+
+    def of(self, key: str) -> bytes:
+        """What the store's `key` is called here."""
+        return self.stored + _word(key)
+
+    def adder(self, agent: str) -> bytes:
+        return self._adders + _word(agent)
+
+
+def _folder(prefix: str, run_id: str) -> bytes:
+    return f"{prefix.rstrip('/')}/{_word(run_id).decode()}/".encode()
+
+
+def _lease_of(folder: bytes) -> int:
+    return int.from_bytes(sha256(folder).digest()[:8], "big") >> 1 or 1
 
 
 def _word(node: str) -> bytes:
