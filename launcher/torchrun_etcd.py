@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -30,64 +29,16 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from ..agent.spec import EtcdSpec
 from ..rendezvous.etcd_client import EtcdClient
-from ..rendezvous.etcd_errors import EtcdClosed, EtcdCompacted, EtcdRefused, EtcdWatchLost
+from ..rendezvous.etcd_errors import EtcdCompacted, EtcdWatchLost
 from ..rendezvous.etcd_keys import TorchrunKeys
-from ..rendezvous.etcd_leases import Leases
 from ..rendezvous.etcd_ops import Item, Outcome, Put, Read, holds, is_absent, is_unchanged
-from ..rendezvous.store import StoreError, StoreUnreachable
+from ..rendezvous.store import StoreError
+from .torchrun_folder import Folder, Patience
 
 STATE_BYTES = 1 << 20
 """Most that a state or a value may have; a node costs some 100 bytes of the state. Servers take 1.5 MiB."""
-PAUSE_S = 0.5
-"""Between attempts while the cluster does not answer."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a cluster that does not answer is asked again, in seconds: at first, and once it has answered."""
-
-    first_s: float
-    later_s: float
-
-
-class Folder:
-    """A job's keys in etcd, and the lease on which they hang. Threads may share it."""
-
-    def __init__(self, client: EtcdClient, keys: TorchrunKeys, record_ttl_s: float, patience: Patience) -> None:
-        self.client = client
-        self.keys = keys
-        self._leases = Leases(record_ttl_s, record_ttl_s, keys.lease)
-        self._patience = patience
-        self._answered = False
-        self._closed = threading.Event()
-
-    def ask(self, do: Callable[[int], T]) -> T:
-        """What `do` returns, which gets the number of the job's lease, and may be called more than once. A refusal,
-        too, is waited out where the cluster has answered before: an operator may be at work. Raises StoreError."""
-        patience_s = self._patience.later_s if self._answered else self._patience.first_s
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                found = self._leases.held("", lambda: do(self._leases.job(self.client)))
-            except EtcdClosed:
-                raise
-            except (StoreUnreachable, EtcdRefused) as why:
-                waits = self._answered or isinstance(why, StoreUnreachable)
-                if not waits:
-                    raise
-                if time.monotonic() >= deadline:
-                    raise StoreUnreachable(f"gave up on etcd after {patience_s:g} s: {why}") from why
-            else:
-                self._answered = True
-                return found
-            self._closed.wait(PAUSE_S)
-
-    def close(self) -> None:
-        """End the client. The keys go with the lease: other agents may still be at work with them."""
-        self._closed.set()
-        self.client.close()
 
 
 class EtcdRendezvousBackend(RendezvousBackend):

@@ -52,6 +52,7 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
     """The handler of this job, whose cluster has answered. Raises UsageError for parameters that cannot be,
     RendezvousConnectionError if the cluster did not answer within `read_timeout`, or refuses."""
     from . import torchrun_etcd
+    from .torchrun_folder import Patience
 
     conf = {key: value for key, value in params.config.items() if value is not None}
     refuse_unknown(conf, {*KEYS, *TORCH_KEYS, "read_timeout", "store_grace"})
@@ -59,7 +60,7 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
         raise UsageError("--rdzv-backend elastic-etcd needs servers; give --rdzv-endpoint HOST:PORT,...")
     endpoints, said = read_endpoints(params.endpoint)
     spec = _spec(conf, said)
-    patience = torchrun_etcd.Patience(
+    patience = Patience(
         first_s=seconds("--rdzv-conf read_timeout", conf.get("read_timeout", READ_TIMEOUT_S), above_zero=True),
         later_s=seconds("--rdzv-conf store_grace", conf.get("store_grace", STORE_GRACE_S)),
     )

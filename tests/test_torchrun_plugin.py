@@ -13,17 +13,19 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.agent.errors import UsageError
+from elastic_agent.launcher.torchrun_plugin import make_handler
 from elastic_agent.rendezvous.etcd_cluster import Login
 from elastic_agent.rendezvous.etcd_keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd_ops import Delete, Put, Read
 from etcd_servers import VERSIONS, serving, standing, start_standing
-from harness import Cluster, ProcessNode, Worker
+from harness import Cluster, ProcessNode, Worker, free_port
 from source_tree import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLLECTIVE = str(Path(__file__).parent / "workers" / "collective.py")
-BOUND_S = 60.0
+BOUND_S = 120.0
 """torchrun imports torch in each agent and each worker."""
 
 
@@ -57,7 +59,7 @@ class Torchrun:
     def start(
         self, name: str, nnodes: str = "2", address: str = "127.0.0.1", conf: str = "", restarts: int = 1, **env: str
     ) -> ProcessNode:
-        conf = "last_call_timeout=1,keep_alive_interval=1" + (f",{conf}" if conf else "")
+        conf = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=4" + (f",{conf}" if conf else "")
         flags = [
             "--nnodes", nnodes, "--nproc-per-node", "1", "--max-restarts", str(restarts), "--local-addr", address,
             "--rdzv-backend", "elastic-etcd", "--rdzv-endpoint", ",".join(map(str, self.cluster.etcd.endpoints)),
@@ -175,12 +177,43 @@ def test_secrets_stay_with_the_agent(tmp_path: Path, installed: Path) -> None:
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A job's folder on a real server, as an agent has it."""
-    from elastic_agent.launcher.torchrun_etcd import Folder, Patience
+    from elastic_agent.launcher.torchrun_folder import Folder, Patience
 
     client = standing(VERSIONS[0]).client()
     made = Folder(client, TorchrunKeys("/plugin", request.node.name), 60.0, Patience(5.0, 1.0))
     yield made
     made.close()
+
+
+def parameters(endpoint: str, **conf: str) -> Any:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    return RendezvousParameters("elastic-etcd", endpoint, "parameters", 1, 1, **conf)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    """After `read_timeout`, as an error that torch knows."""
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    endpoint = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RendezvousConnectionError, match=f"gave up on etcd after 1 s: .*{endpoint}: connection refused"):
+        make_handler(parameters(endpoint, read_timeout="1"))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "conf", "said"),
+    [
+        ("", {}, "needs servers; give --rdzv-endpoint"),
+        ("h:1", {"quiet": "3"}, "does not know 'quiet'"),
+        ("h:1", {"user": "me"}, "there is no password"),
+        ("https://h:1", {"protocol": "http"}, "says otherwise"),
+        ("h:1", {"read_timeout": "0"}, "read_timeout"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(endpoint: str, conf: dict[str, str], said: str) -> None:
+    """By the agent's own rules, before any server is asked; keys that torch would ignore, too."""
+    with pytest.raises(UsageError, match=said):
+        make_handler(parameters(endpoint, **conf))
 
 
 def test_a_state_is_only_written_over_what_was_read(folder: Any) -> None:
@@ -226,7 +259,7 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
     from elastic_agent.launcher.torchrun_etcd import EtcdAgentStore
 
     plain = EtcdAgentStore(folder)  # a PrefixStore does not keep what is written in Python alive
-    store = PrefixStore("round/1", plain)
+    store: Any = PrefixStore("round/1", plain)  # torch's stubs leave much out
     store.set("text", "one")
     store.set("raw/\xe9", b"\0\xff")
     assert (store.get("text"), store.get("raw/\xe9")) == (b"one", b"\0\xff")
