@@ -100,6 +100,16 @@ def reap() -> tuple[int, int]:
 
 
 def main() -> int:
+    """Guardian and nursery, in two processes. Return the exit code."""
+    try:
+        return guard_or_serve()
+    except OSError as error:
+        why = f"elastic-agent: this node refuses the workers' nursery what it needs: {error}; see ulimit -a\n"
+        os.write(2, why.encode())
+        return os.EX_OSERR
+
+
+def guard_or_serve() -> int:
     """Both processes: what either must be, then the one watches while the other serves. Return the exit code."""
     from ctypes import CDLL
 

@@ -117,7 +117,8 @@ class Workers:
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
         except (AgentError, OSError) as error:
-            failure = self._failure(0, 0, CANNOT_START, str(error))
+            limits = "; see this node's limits (ulimit -a)" if isinstance(error, OSError) else ""
+            failure = self._failure(0, 0, CANNOT_START, f"{error}{limits}")
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:

@@ -34,6 +34,9 @@ ATTEMPT_S = 0.7
 """Length of an attempt, doubled each time that every endpoint had one."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 0.5
 """Between rounds of attempts that fail at once, doubled from the first to the most."""
+LOGIN_ATTEMPTS = 3
+"""A login may take as long as so many attempts: servers hash passwords slowly, on purpose, and go on doing so for each
+login that was given up."""
 LOGINS = 3
 """Logins within one call before the cluster is believed that it wants none of us."""
 
@@ -93,7 +96,7 @@ class Calls:
         while (left_s := deadline - time.monotonic()) > 0:
             server = self.cluster.current()
             try:
-                self._log_in(server, min(rounds.attempt_s, left_s))
+                self._log_in(server, min(LOGIN_ATTEMPTS * rounds.attempt_s, left_s))
                 return attempt(server, min(rounds.attempt_s, left_s))
             except EtcdTokenRefused:
                 logins += 1

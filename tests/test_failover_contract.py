@@ -78,7 +78,7 @@ def echo_then_cause(cluster: Cluster) -> list[Worker]:
     world = cluster.desk.wait_world(2)
     echo, cause = sorted(world, key=lambda worker: worker.node)
     echo.order(f"raise {PEER_LOST}")
-    cluster.desk.wait(echo.gone.is_set, "the end of the worker that lost its peer")
+    cluster.nodes["a"].wait_text("worker failed: rank")  # or the other's news could stop it first
     cause.order("exit 3")
     return world
 

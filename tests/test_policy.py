@@ -346,7 +346,8 @@ def tell(state: Rendezvous, now: float, *records: NodeRecord, rules: RendezvousR
 
 def running(rules: RendezvousRules = TWO) -> Rendezvous:
     names = "abc"[: rules.max_nodes]
-    state = tell(Rendezvous(), 0.0, *(record(each, 1, NodeState.WAITING) for each in names), rules=rules)
+    state = coordinator.step(Rendezvous(), told.Elected(1), 0.0, rules).state
+    state = tell(state, 0.0, *(record(each, 1, NodeState.WAITING) for each in names), rules=rules)
     return tell(state, 1.0, *(record(each, 2, NodeState.WORKING) for each in names), rules=rules)
 
 
