@@ -17,7 +17,7 @@ from .endpoint import Endpoint
 from .etcd_client import EtcdClient
 from .etcd_cluster import Login, Tls
 from .etcd_election import Election
-from .etcd_errors import EtcdRefused
+from .etcd_errors import EtcdNoSpace, EtcdRefused
 from .etcd_follow import Announced, Follower, Nodes, newest_of
 from .etcd_keys import PREFIX, EtcdKeys
 from .etcd_leases import Leases
@@ -133,7 +133,9 @@ class EtcdStore:
         def beat() -> Outcome:
             lease = self._agent.leases.renew(self._client, node)
             self._agent.leases.job(self._client)
-            return self._txn([Compare(live, "lease", "=", lease)], [newest], [Put(live, b"", lease), newest])
+            # Servers answer what cannot write without a word in their log, and where space has run out.
+            done = self._txn([Compare(live, "lease", "=", lease)], [newest], [newest])
+            return done if done.succeeded else self._txn([], [newest, Put(live, b"", lease)])
 
         with self._patient():
             return self._newest(self._agent.leases.held(node, beat), 0)
@@ -281,7 +283,7 @@ def open_etcd(
                     join(store)
                 agent.joined = True
                 return store
-            except StoreUnreachable as why:
+            except (StoreUnreachable, EtcdNoSpace) as why:  # room is made by others, as servers are started by others
                 reason = str(why)
             left_s = deadline - time.monotonic()
             if left_s <= 0:

@@ -107,6 +107,8 @@ class Server:
     flags: Sequence[str]
     cluster: str = ""
     """All members, as `--initial-cluster` has them."""
+    host: str = "127.0.0.1"
+    """Where clients reach it."""
     state: str = "new"
     pid: int = 0
     guardian: subprocess.Popen[str] = field(init=False)
@@ -133,7 +135,7 @@ class Server:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint("127.0.0.1", self.client_port)
+        return Endpoint(self.host, self.client_port)
 
     @property
     def peer_url(self) -> str:
@@ -143,8 +145,8 @@ class Server:
         """Start it, again perhaps. Does not wait."""
         scheme = "https" if self.secured else "http"
         command = [self.binaries.etcd, "--name", self.name, "--data-dir", str(self.data)]
-        command += ["--listen-client-urls", f"{scheme}://127.0.0.1:{self.client_port}"]
-        command += ["--advertise-client-urls", f"{scheme}://127.0.0.1:{self.client_port}"]
+        command += ["--listen-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
+        command += ["--advertise-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", self.cluster, "--initial-cluster-state", self.state]
         command += ["--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)]
@@ -317,9 +319,10 @@ def serving(
     secured: Secured | None = None,
     tls: Tls | None = None,
     flags: Sequence[str] = (),
+    host: str = "127.0.0.1",
 ) -> Iterator[Servers]:
     """A cluster of this version and size, its data in `directory`, until the end of the block. `tls`: how its own
-    clients reach it; `flags`: further ones for each server."""
+    clients reach it; `flags`: further ones for each server; `host`: the address at which clients reach it."""
     found = binaries(version)
     ports = free_ports(2 * size)
     with ExitStack() as members:
@@ -327,6 +330,7 @@ def serving(
         for number in range(size):
             home = directory / f"etcd{number}"
             member = Server(f"etcd{number}", found, home, ports[2 * number], ports[2 * number + 1], secured, flags)
+            member.host = host
             members.callback(member.close)
             made.append(member)
         for member in made:

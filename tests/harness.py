@@ -187,14 +187,21 @@ class ProcessNode(Node):
     """An agent as its users start it: a process of its own, on the c10d store or on etcd."""
 
     def __init__(
-        self, name: str, flags: Sequence[str], env: dict[str, str], folder: Path, start: Sequence[str] = ()
+        self,
+        name: str,
+        flags: Sequence[str],
+        env: dict[str, str],
+        folder: Path,
+        start: Sequence[str] = (),
+        within: Sequence[str] = (),
     ) -> None:
-        """`start`: arguments of Python in place of `-m elastic_agent`."""
+        """`start`: arguments of Python in place of `-m elastic_agent`. `within`: a command that becomes the one that
+        follows it, such as `ip netns exec`."""
         self.name = name
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, *(start or ("-m", "elastic_agent")), *flags],
+            [*within, sys.executable, *(start or ("-m", "elastic_agent")), *flags],
             env=env, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True, name=f"test-stderr-{name}")
@@ -362,7 +369,8 @@ class Cluster:
     """Agents of one job on one backend: c10d or etcd (processes), memory or electing memory (threads). The first one
     started hosts the store, where one does."""
 
-    def __init__(self, backend: str, folder: Path, **defaults: Any) -> None:
+    def __init__(self, backend: str, folder: Path, servers: Any = None, **defaults: Any) -> None:
+        """`servers`: of etcd, if not those that stand for all tests. `defaults`: for `start`."""
         self.backend = backend
         self.folder = folder
         self.desk = Desk(folder)
@@ -381,7 +389,7 @@ class Cluster:
         if backend == "etcd":
             from etcd_servers import VERSIONS, standing
 
-            self.meet_at(standing(VERSIONS[0]))
+            self.meet_at(servers or standing(VERSIONS[0]))
         else:
             self.store: Any = None
             """The memory backends'; made when the first agent starts, unless a test has put its own here. etcd's."""
@@ -396,7 +404,8 @@ class Cluster:
     def start(self, name: str, **changes: Any) -> Any:
         """Start an agent called `name`. Keywords: nnodes, max_restarts, nproc, conf (rdzv-conf), flags (command line),
         barrier_s, grace_s, node_rank, charge, redirects, policy (fields of LaunchConfig about restarts),
-        args (the script's own), hosts (serve the store, as the first one does), protocol (c10d: the protocol version it
+        args (the script's own), hosts (serve the store, as the first one does), within (processes: a command that
+        becomes the agent's), protocol (c10d: the protocol version it
         claims to speak)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
         starter = self._start_thread if "memory" in self.backend else self._start_process
@@ -428,7 +437,8 @@ class Cluster:
             flags += [f"--{option}", str(value)]
         env = {**os.environ, "TEST_NODE": name, "TEST_DESK": self.desk.path, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"}
         start = ("-c", OTHER_PROTOCOL.format(wanted["protocol"])) if "protocol" in wanted else ()
-        return ProcessNode(name, [*flags, *wanted["flags"], WORKER, *wanted["args"]], env, self.folder, start)
+        command = [*flags, *wanted["flags"], WORKER, *wanted["args"]]
+        return ProcessNode(name, command, env, self.folder, start, wanted.get("within", ()))
 
     def _start_thread(self, name: str, wanted: dict[str, Any]) -> ThreadNode:
         from elastic_agent import LaunchConfig

@@ -39,7 +39,7 @@ def judge(folder: Path) -> Verdict:
     witness = Witness(plan)
     try:
         _replay(witness, facts, lines)
-        _all_ended(facts)
+        all_ended(facts)
         _statuses(witness, folder, facts, lines)
         _as_agreed(witness, plan, facts)
     except Violation as violation:
@@ -93,7 +93,7 @@ def _tell(witness: Witness, name: str, what: dict[str, Any]) -> None:
         witness.ended(witness.node(name), what)
 
 
-def _all_ended(facts: list[dict[str, Any]]) -> None:
+def all_ended(facts: list[dict[str, Any]]) -> None:
     for fact in facts:
         if fact["what"] == "hang":
             raise Violation(f"{ENDING}; but {fact['nodes']} hung")

@@ -13,9 +13,11 @@ LEASE_S = 2.0
 HOST = "n0"
 """The node that serves the store. It is spared; its workers are not."""
 
-LAUNCH, SERVED, FINISH = "launch", "served", "finish"
-"""Moments that things are timed from, beside `round 1` and so on: the host is started; its store answers; the first
-worker is told to finish."""
+COORDINATOR = "the coordinator"
+
+LAUNCH, SERVED, GATHERING, FINISH = "launch", "served", "gathering", "finish"
+"""Moments that things are timed from, beside `round 1` and so on: the host is started; its store answers (c10d); all
+nodes that were started at the launch have joined (etcd); the first worker is told to finish."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,11 @@ class Fault:
     anchor: str
     after_s: float
     kind: str
-    """kill, freeze or term for the agent, crash for one of its workers."""
+    """kill, freeze or term for the agent, crash for one of its workers; on etcd also those of `etcd_plan.py`."""
     node: str
+    """Empty: the servers of the store. COORDINATOR: whoever coordinates then."""
     for_s: float = 0.0
-    """How long a freeze lasts."""
+    """How long it lasts, if it passes."""
     how: str = ""
     """What a worker that crashes is told."""
 
@@ -67,6 +70,10 @@ class Plan:
     """Probability that a worker fails of the end of a peer."""
     starts: tuple[Start, ...]
     faults: tuple[Fault, ...]
+    store: str = "c10d"
+    """Or `etcd`, of which this run has a cluster of its own."""
+    lease_s: float = LEASE_S
+    beat_s: float = 0.3
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

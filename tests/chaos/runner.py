@@ -15,14 +15,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from harness import WORKER, Desk, ProcessNode, Worker, free_port
 from procfs import read, wait_exit
 
-from .plan import FINISH, HOST, LAUNCH, LEASE_S, SERVED, Fault, Plan, Start
+from .plan import FINISH, HOST, LAUNCH, SERVED, Fault, Plan, Start
 from .remains import MARK, held, marked
 
 HANG_S = 60.0
@@ -122,13 +122,11 @@ class Run:
         plan, name = self.plan, start.name
         conf = {
             "join_timeout": plan.join_timeout_s, "last_call_timeout": plan.last_call_s, "quiet": plan.quiet_s,
-            "beat": 0.3, "lease": LEASE_S, "store_grace": plan.store_grace_s,
-            "read_timeout": 12 if start.anchor == LAUNCH else 3,  # the host of a launch is busy with its own start
-            "is_host": int(name == HOST),
+            "beat": plan.beat_s, "lease": plan.lease_s, "store_grace": plan.store_grace_s, **self._conf(start),
         }  # fmt: skip
         flags = [
             "--nnodes", f"{plan.min_nodes}:{plan.max_nodes}", "--nproc-per-node", str(start.nproc),
-            "--max-restarts", str(plan.max_restarts), "--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint,
+            "--max-restarts", str(plan.max_restarts), "--rdzv-backend", plan.store, "--rdzv-endpoint", self._endpoint,
             "--rdzv-id", "chaos", "--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items()),
             "--exit-barrier-timeout", str(plan.barrier_s), "--shutdown-timeout", str(plan.grace_s),
             "--local-addr", "127.0.0.1", "--log-dir", str(self.folder / f"logs-{name}"),
@@ -138,12 +136,23 @@ class Run:
             "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1", MARK: self._token,
             "ELASTIC_AGENT_EVENTS": str(self.folder / f"events-{name}.jsonl"),
         }  # fmt: skip
-        node = self._nodes[name] = ProcessNode(name, [*flags, WORKER], env, self.folder)
+        node = self._nodes[name] = ProcessNode(name, [*flags, WORKER], env, self.folder, within=self._within(name))
         self._live.add(name)
         self._fact("start", node=name, pid=node.process.pid, nproc=start.nproc)
         threading.Thread(target=self._attend, args=(node,), daemon=True, name=f"chaos-{name}").start()
-        if name == HOST:
+        if name == HOST and self.plan.store == "c10d":
             threading.Thread(target=self._await_store, args=(node,), daemon=True, name="chaos-store").start()
+
+    def _conf(self, start: Start) -> dict[str, object]:
+        """What this node needs to know of the store."""
+        return {
+            "read_timeout": 12 if start.anchor == LAUNCH else 3,  # the host of a launch is busy with its own start
+            "is_host": int(start.name == HOST),
+        }
+
+    def _within(self, name: str) -> Sequence[str]:
+        """What this node's command is a tail of."""
+        return ()
 
     def _await_store(self, node: ProcessNode) -> None:
         node.wait_text("the store answers", HANG_S)
