@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from . import logs, measures
+from . import logs, measures, stores
 from .goals import Every, Goal, Ratio, Typical, Within
 from .run import Run
 
@@ -18,6 +18,9 @@ LEASE_S = 5.0
 """elastic-agent's default: a node not heard of for this long is lost."""
 NOTICE_S = 2.0
 """What noticing a departure and starting the survivors' workers may take on top of the lease."""
+
+STORE_MEMORY_MIB = 45.0
+"""What a node on etcd may take; gRPC is most of it."""
 
 SCALE_UP_LIMIT_S = 20.0
 """torchrun needs 3 to 5 s where it manages at all."""
@@ -275,6 +278,60 @@ EXTRA = (
         )
         for style, (how, least) in STYLES.items()
         for nproc in LOG_WORKERS
+    ),
+    Row(
+        name="store-launch",
+        what="launch to first line of a plain worker, one node on a store",
+        unit="s",
+        measure=stores.launch,
+        goal=Ratio(0.35),
+        samples=(10, 10),
+        quick=(3, 5),
+    ),
+    Row(
+        name="store-join-64",
+        what="64 nodes on one machine, launched at once, to the last one's first line",
+        unit="s",
+        measure=partial(stores.join, nodes=64),
+        goal=None,
+        samples=(2, 2),
+        quick=(1, 1),
+    ),
+    Row(
+        name="store-reform",
+        what="one of 3 nodes is lost: the survivors' workers run again",
+        unit="s",
+        measure=partial(stores.reform, limit_s=DEPARTURE_LIMIT_S),
+        goal=Within(LEASE_S + NOTICE_S),
+        samples=(5, 5),
+        quick=(2, 2),
+    ),
+    Row(
+        name="store-memory-rss",
+        what="memory of a node that does not host the store, with its helpers, RSS",
+        unit="MiB",
+        measure=partial(stores.memory, key="Rss"),
+        goal=None,
+        samples=(3, 3),
+        quick=(1, 1),
+    ),
+    Row(
+        name="store-memory-pss",
+        what="memory of a node that does not host the store, with its helpers, PSS",
+        unit="MiB",
+        measure=partial(stores.memory, key="Pss"),
+        goal=Within(STORE_MEMORY_MIB),
+        samples=(3, 3),
+        quick=(1, 1),
+    ),
+    Row(
+        name="store-requests",
+        what="requests to etcd in a steady round of 4 nodes, per second and node, besides lease renewals",
+        unit="",
+        measure=partial(stores.requests, nodes=4),
+        goal=Within(1.0),
+        samples=(0, 3),
+        quick=(0, 1),
     ),
 )
 """Measured only when named."""

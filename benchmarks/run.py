@@ -96,6 +96,11 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
+    @property
+    def directory(self) -> Path:
+        """For files of this run."""
+        return self._dir
+
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         processes.end_descendants()
         wall_s = now() - self._before[0]

@@ -1,9 +1,8 @@
-"""Jobs on three etcd servers that fail, each kind of fault once and shortly; `make chaos STORE=etcd` has the long ones."""
+"""Jobs on three etcd servers that fail, each kind of fault once. The long ones: `make chaos STORE=etcd`."""
 
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

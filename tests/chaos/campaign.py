@@ -76,7 +76,8 @@ def run_many(
     failed: list[int] = []
     seeds = range(start, start + runs)
     with ThreadPoolExecutor(at_once) as pool:
-        for seed, verdict in zip(seeds, pool.map(lambda seed: run_seed(seed, KEPT, keep_all, store), seeds), strict=True):
+        verdicts = pool.map(lambda seed: run_seed(seed, KEPT, keep_all, store), seeds)
+        for seed, verdict in zip(seeds, verdicts, strict=True):
             seen += verdict.seen
             if verdict.wrong:
                 failed.append(seed)

@@ -188,8 +188,8 @@ def _departures(story: Story) -> None:
         due_s = deed["at_s"] + story.plan.lease_s + NOTICED_S
         over = [word["at_s"] for word in story.words if word["phase"] == "over" and word["at_s"] > deed["at_s"]]
         need(bool(over) and over[0] <= due_s + BUSY_S, f"{name} is lost within lease and 1 s", over[:1])
-        ending = next((end for end in story.endings() if f":{pids[name]} was lost" in end["because"]), None)
-        need(ending is not None, f"the round ends because {name} is lost", story.endings())
+        after = [story.members(word) for word in story.running() if word["at_s"] > deed["at_s"]]
+        need(bool(after) and name not in after[0], f"the others go on without {name}", after)
 
 
 def _must_be_lost(story: Story, name: str, deed: Line) -> bool:
@@ -214,8 +214,18 @@ def _returned(story: Story) -> None:
         last = story.running()[-1]
         need(name in story.members(last), f"{name} is back at the end", story.members(last))
     finished = {story.idents[line["node"]] for line in story.etcd if line.get("state") == "finished"}
-    due = {name for name in _names(story) if name not in story.harmed}
+    due = {name for name in _names(story) if name not in story.harmed} - _late(story)
     need(due <= finished, "every node that nothing befell finishes", finished)
+
+
+def _late(story: Story) -> set[str]:
+    """Nodes that came when others were finishing already: nobody is stopped for them."""
+    first = min((fact["at_s"] for fact in story.all("order")), default=0.0)
+    came: dict[str, float] = {}
+    for line in story.etcd:
+        if "name" in line:
+            came.setdefault(story.idents[line["node"]], line["at_s"])
+    return {name for name, at_s in came.items() if at_s > first - BUSY_S}
 
 
 def _statuses(story: Story, folder: Path) -> None:

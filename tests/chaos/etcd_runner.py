@@ -59,9 +59,7 @@ class EtcdRun(Run):
             self._fact("servers", version=version, endpoints=self._endpoint)
             history = held.enter_context((self.folder / "etcd.jsonl").open("w"))
             self._historian = held.enter_context(
-                closing(
-                    Historian(self._servers.client(), FOLDER, lambda line: self._read(history, line))
-                )
+                closing(Historian(self._servers.client(), FOLDER, lambda line: self._read(history, line)))
             )
             self._servants = Servants(self._servers, self.plan.seed, lambda: self._historian.seen)
             super().play()
@@ -146,4 +144,3 @@ class EtcdRun(Run):
         except Exception as why:  # noqa: BLE001 - a fault that went wrong is a finding of its own
             error = f"{type(why).__name__}: {why}"
         self._happened.put(lambda: self._fact("passed", fault=fault.ident, kind=fault.kind, error=error))
-

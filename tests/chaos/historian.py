@@ -89,8 +89,8 @@ class Historian:
             self.pids[record.node] = int(record.name.rpartition(":")[2])
             return {"node": record.node, "name": record.name, "state": record.state.value, "of": record.round}
         if kind == "job":
-            record = jobs.decode_job(value)
-            return {"outcome": record.outcome.value if record.outcome else None}
+            job = jobs.decode_job(value)
+            return {"outcome": job.outcome.value if job.outcome else None}
         return {}
 
 
