@@ -1,5 +1,5 @@
 # `make` alone lists what there is. Only python3 (3.10 or newer) is needed; the rest goes into .venv here.
-# Variables, all with a default: PYTHON, PIP_FLAGS, JOBS, SEED, FOR, RUNS, REWRITE, ARGS.
+# Variables, all with a default: PYTHON, PIP_FLAGS, JOBS, SEED, FOR, RUNS, REWRITE, STORE, ARGS.
 
 PYTHON    ?= python3
 VENV      ?= .venv
@@ -81,8 +81,8 @@ sim-long: setup ## simulated jobs on all cores for FOR=600 seconds, new ones eve
 mutants: setup ## plant a hundred bugs in the protocol and see each found by the simulator
 	$(PY) -m tests.simulation --mutants $(ARGS)
 
-chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one
-	$(PY) -m tests.chaos $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
+chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one; STORE=etcd: on three etcd servers that fail too
+	$(PY) -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
 
 survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count who survives; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/survivors.py $(ARGS)

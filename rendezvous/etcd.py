@@ -21,6 +21,7 @@ from .etcd_errors import EtcdNoSpace, EtcdRefused
 from .etcd_follow import Announced, Follower, Nodes, newest_of
 from .etcd_keys import PREFIX, EtcdKeys
 from .etcd_leases import Leases
+from .etcd_life import Life
 from .etcd_ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
 from .store import Store, StoreFenced, StoreUnreachable
 
@@ -54,6 +55,7 @@ class _Agent:
         self.written: dict[bytes, int] = {}
         """Record's key to the revision in which we wrote it: a delayed write of ours must not undo a later one."""
         self.joined = False
+        self.life = Life(self.leases, place.lease_s)
 
 
 class EtcdStore:
@@ -128,22 +130,17 @@ class EtcdStore:
             written[key] = done.revision
 
     def beat(self, node: str, count: int) -> int:
-        live, newest = self._keys.live(node), Read(self._keys.newest)
-
-        def beat() -> Outcome:
-            lease = self._agent.leases.renew(self._client, node)
-            self._agent.leases.job(self._client)
-            # Servers answer what cannot write without a word in their log, and where space has run out.
-            done = self._txn([Compare(live, "lease", "=", lease)], [newest], [newest])
-            return done if done.succeeded else self._txn([], [newest, Put(live, b"", lease)])
-
+        agent = self._agent
         with self._patient():
-            return self._newest(self._agent.leases.held(node, beat), 0)
+            return agent.leases.held(node, lambda: agent.life.sign(self._client, self._keys, node))
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         seen = self._announced
+        self._agent.life.heard(seen.version)
         with self._patient():
-            return self._rounds.wait(lambda: (seen.version, seen.value) if seen.version > after else None, timeout_s)
+            found = self._rounds.wait(lambda: (seen.version, seen.value) if seen.version > after else None, timeout_s)
+        self._agent.life.heard(seen.version)
+        return found
 
     # -- who coordinates ----------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Servants:
             try:
                 self._servers.ctl("compact", str(self._seen()))
             except AssertionError as error:
-                # Nothing was written since the last one, or the servers are down beside, which is another fault's doing.
+                # Nothing was written since the last one; or the servers are down, by another fault.
                 if "compacted" not in str(error) and "DeadlineExceeded" not in str(error):
                     raise
 
