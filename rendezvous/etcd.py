@@ -21,7 +21,7 @@ from .etcd_errors import EtcdNoSpace, EtcdRefused
 from .etcd_follow import Announced, Follower, Nodes, newest_of
 from .etcd_keys import PREFIX, EtcdKeys
 from .etcd_leases import Leases
-from .etcd_life import Life
+from .etcd_life import CONFIRMED, Life
 from .etcd_ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
 from .store import Store, StoreFenced, StoreUnreachable
 
@@ -42,7 +42,8 @@ class Place:
     run_id: str
     prefix: str = PREFIX
     lease_s: float = 5.0
-    """Of a node. At least 2, as servers have it."""
+    """After which a silent node is lost. Its lease in etcd is shorter by half, rounded up, and at least 2 s as servers
+    have it; the rest goes into making sure."""
     record_ttl_s: float = RECORD_TTL_S
 
 
@@ -51,7 +52,7 @@ class _Agent:
 
     def __init__(self, place: Place) -> None:
         self.keys = EtcdKeys(place.prefix, place.run_id)
-        self.leases = Leases(place.lease_s, place.record_ttl_s, self.keys.job_lease)
+        self.leases = Leases(place.lease_s * (1 - 2 * CONFIRMED), place.record_ttl_s, self.keys.job_lease)
         self.written: dict[bytes, int] = {}
         """Record's key to the revision in which we wrote it: a delayed write of ours must not undo a later one."""
         self.joined = False
@@ -166,7 +167,7 @@ class EtcdStore:
         with self._patient():
             found = self._client.read(Read(self._keys.lives, prefix=True, keys_only=True)) if nodes else None
         living = {item.key for item in found.items} if found else set()
-        return {node: 0 for node in nodes if self._keys.live(node) in living}
+        return self._agent.life.alive(nodes, {node for node in nodes if self._keys.live(node) in living})
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:
         with self._patient():

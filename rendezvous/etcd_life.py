@@ -4,12 +4,18 @@ the lease is there."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from .etcd_client import EtcdClient
 from .etcd_follow import newest_of
 from .etcd_keys import EtcdKeys
 from .etcd_leases import Leases
 from .etcd_ops import Compare, Put, Read
+
+CONFIRMED = 0.25
+"""Part of the time for which a node may be silent, for which it must have been without a lease to count as gone. A
+server that led, was stopped and goes on revokes leases that were renewed elsewhere meanwhile (seen with etcd 3.5.1); a
+node that lives has another one at its next heartbeat."""
 
 
 class Life:
@@ -21,8 +27,16 @@ class Life:
         self._look_every_s = look_every_s
         self._looked_at: dict[str, tuple[int, float]] = {}
         """Node to the lease on which it was seen to live, and when."""
+        self._gone: dict[str, float] = {}
+        """Nodes that had no lease when we looked last, and since when."""
         self._newest: int | None = None
         """The newest version that any session heard of; None: none listens."""
+
+    def alive(self, nodes: Sequence[str], living: set[str]) -> dict[str, int]:
+        """Of these nodes those that live, given those that have a lease now."""
+        now, late_s = time.monotonic(), CONFIRMED * self._look_every_s
+        self._gone = {node: self._gone.get(node, now) for node in nodes if node not in living}
+        return {node: 0 for node in nodes if node in living or now < self._gone[node] + late_s}
 
     def heard(self, version: int) -> None:
         """A session listens, and this is the newest version that it knows."""

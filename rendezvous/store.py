@@ -135,7 +135,8 @@ class Store(Protocol):
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         """The heartbeat counters of these nodes; one that never beat, or holds bytes that are no number, is absent.
-        On a store that elects, those of them are there (with any count) that have a lease at this moment."""
+        On a store that elects, those of them are there (with any count) that have a lease, or may be about
+        to have another: a store may want to be sure."""
         ...
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.etcd_faults import PREFIX, QUOTA, ROOT, USER, Servants
+from chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
 from chaos.etcd_plan import SERVERS
 from elastic_agent.rendezvous.etcd_ops import Read
 from etcd_servers import Servers, serving
@@ -27,7 +27,7 @@ AWAY_S = 5.0
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Three servers that ask for a login and have little room."""
-    flags = ["--quota-backend-bytes", str(QUOTA)]
+    flags = ["--quota-backend-bytes", str(QUOTA), *QUICK_LOGINS]
     with serving("3.5", tmp_path_factory.mktemp("etcd"), size=3, flags=flags) as servers:
         servers.require_login(ROOT, USER, PREFIX + "/")
         yield servers

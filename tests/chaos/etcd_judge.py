@@ -189,7 +189,7 @@ def _departures(story: Story) -> None:
         over = [word["at_s"] for word in story.words if word["phase"] == "over" and word["at_s"] > deed["at_s"]]
         need(bool(over) and over[0] <= due_s + BUSY_S, f"{name} is lost within lease and 1 s", over[:1])
         after = [story.members(word) for word in story.running() if word["at_s"] > deed["at_s"]]
-        need(bool(after) and name not in after[0], f"the others go on without {name}", after)
+        need(any(name not in members for members in after), f"the others go on without {name}", after)
 
 
 def _must_be_lost(story: Story, name: str, deed: Line) -> bool:

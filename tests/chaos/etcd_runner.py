@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.etcd_ops import Read
 from etcd_servers import Servers, installed, serving
 from network import Switch, missing, switch
 
-from .etcd_faults import PREFIX, QUOTA, ROOT, USER, Servants
+from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
 from .etcd_plan import SERVERS
 from .historian import Historian
 from .plan import COORDINATOR, GATHERING, LAUNCH, Fault, Plan, Start
@@ -51,6 +51,7 @@ class EtcdRun(Run):
             versions = sorted(installed())
             version = versions[self.plan.seed % len(versions)]
             flags = ["--quota-backend-bytes", str(QUOTA)] if "no space" in self._kinds else []
+            flags += QUICK_LOGINS
             place = self.folder / "servers"
             self._servers = held.enter_context(serving(version, place, size=3, flags=flags, host=host))
             if "auth revoked" in self._kinds:
@@ -59,7 +60,9 @@ class EtcdRun(Run):
             self._fact("servers", version=version, endpoints=self._endpoint)
             history = held.enter_context((self.folder / "etcd.jsonl").open("w"))
             self._historian = held.enter_context(
-                closing(Historian(self._servers.client(), FOLDER, lambda line: self._read(history, line)))
+                closing(
+                    Historian(self._servers.client(), PREFIX.encode(), FOLDER, lambda line: self._read(history, line))
+                )
             )
             self._servants = Servants(self._servers, self.plan.seed, lambda: self._historian.seen)
             super().play()

@@ -23,9 +23,13 @@ class Historian:
     """A client apart from all agents'. It starts before the first of them and misses no revision: compactions are made
     only up to `seen`."""
 
-    def __init__(self, client: EtcdClient, folder: bytes, tell: Callable[[dict[str, Any]], None]) -> None:
-        """`folder`: what the job's keys begin with. `tell` is told of each change, on a thread of the historian."""
+    def __init__(
+        self, client: EtcdClient, prefix: bytes, folder: bytes, tell: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """`folder`: what the job's keys begin with, and `prefix`: all that is written at all, so that `seen` follows.
+        `tell` is told of each change of the job's, on a thread of the historian."""
         self._client = client
+        self._prefix = prefix
         self._folder = folder
         self._tell = tell
         self._over = threading.Event()
@@ -49,7 +53,7 @@ class Historian:
         try:
             while not self._over.is_set():
                 try:
-                    with closing(self._client.watch(self._folder, prefix=True, start_revision=self.seen + 1)) as watch:
+                    with closing(self._client.watch(self._prefix, prefix=True, start_revision=self.seen + 1)) as watch:
                         self._read(watch)
                 except (EtcdWatchLost, StoreUnreachable) as error:
                     if isinstance(error, EtcdClosed):
@@ -64,7 +68,8 @@ class Historian:
             changes = watch.wait(PAUSE_S)
             quiet = not changes
             for change in changes:
-                self._tell(self._line(change))
+                if change.item.key.startswith(self._folder):
+                    self._tell(self._line(change))
             self.seen = watch.next_revision - 1
 
     def _line(self, change: Change) -> dict[str, Any]:
