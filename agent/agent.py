@@ -13,7 +13,7 @@ from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.state import Rendezvous
 from ..rendezvous.state import Rules as RendezvousRules
 from . import events, machine, moves, signals
-from .errors import AgentError, InternalError
+from .errors import AgentError, InternalError, refusal
 from .inbox import Inbox
 from .logs import JobLogs
 from .loop import Loop
@@ -198,7 +198,7 @@ class Agent:
         try:
             nproc, port = self._workers.prepare()
         except (AgentError, OSError) as error:
-            self._loop.post(events.PlaceFailed(str(error)))
+            self._loop.post(events.PlaceFailed(refusal(error)))
             return
         self._loop.post(events.PlacePrepared(nproc, port))
 

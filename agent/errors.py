@@ -142,3 +142,8 @@ class InternalError(AgentError):
     """The agent itself could not go on: a broken promise of our own, or a machine that refuses it something."""
 
     exit_code = 70
+
+
+def refusal(error: AgentError | OSError) -> str:
+    """What to say of something that could not be done on this node; where the system refused it, where to look."""
+    return f"{error}; see this node's limits (ulimit -a)" if isinstance(error, OSError) else str(error)

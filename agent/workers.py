@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..rendezvous.records import Member, Round, Sign, WorkerFailure
 from . import policy
 from .environment import ready_file, worker_argv, worker_environment
-from .errors import AgentError, UsageError
+from .errors import AgentError, UsageError, refusal
 from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from .evidence import OomWatch, core_note, is_kill, oom_note, stands_still
 from .facts import Emptied, Exited, Fact, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
@@ -117,8 +117,7 @@ class Workers:
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
         except (AgentError, OSError) as error:
-            limits = "; see this node's limits (ulimit -a)" if isinstance(error, OSError) else ""
-            failure = self._failure(0, 0, CANNOT_START, f"{error}{limits}")
+            failure = self._failure(0, 0, CANNOT_START, refusal(error))
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:
