@@ -79,7 +79,7 @@ class Servants:
                 self._servers.ctl("compact", str(self._seen()))
             except AssertionError as error:
                 # Nothing was written since the last one; or the servers are down, by another fault.
-                known = ("compacted", "DeadlineExceeded", "deadline exceeded", "no available endpoints", "no leader")
+                known = ("compacted", "DeadlineExceeded", "timed out", "no available endpoints", "no leader")
                 if not any(why in str(error) for why in known):
                     raise
 

@@ -74,11 +74,13 @@ def _plan(rng: random.Random, seed: int, faults: Sequence[Fault]) -> Plan:
     late_s = max([0.0, *(fault.after_s + fault.for_s for fault in faults if fault.anchor == FINISH)])
     work_s = max([0.0, *(fault.after_s + fault.for_s for fault in faults if fault.anchor != FINISH)])
     barred_s = max([0.0, *(each.after_s + each.for_s + LATE_S for each in faults if each.kind == "auth revoked")])
+    # Nobody comes while nobody has permission.
+    barred_later = any(each.kind == "auth revoked" and each.anchor != GATHERING for each in faults)
     starts = [
         Start(
             name=f"n{index}",
-            anchor=LAUNCH if index < NODES - 1 else GATHERING,
-            after_s=round(rng.random() * LATE_S + (barred_s if index == NODES - 1 else 0.0), 3),
+            anchor=LAUNCH if index < NODES - 1 or barred_later else GATHERING,
+            after_s=round(rng.random() * LATE_S + (barred_s if index == NODES - 1 and not barred_later else 0.0), 3),
             nproc=rng.choice((1, 1, 2)),
             ignores_term=False,
             finishes_late_s=round(0.0 if index == 0 else late_s + AFTERWARDS_S * bool(late_s) + rng.random(), 3),
