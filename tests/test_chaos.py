@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.campaign import main, run_seed
+from chaos.campaign import KINDS, main, run_seed
 from chaos.judge import judge
 from chaos.plan import Plan, Start, draw
 from simulation import invariants
@@ -37,10 +38,10 @@ def test_a_run_that_cannot_be_judged_is_kept(tmp_path: Path, monkeypatch: pytest
         raise KeyError("the round")
 
     monkeypatch.setattr("chaos.runner.Run.play", lambda run: run._bury())
-    monkeypatch.setattr("chaos.campaign.judge", fail)
+    monkeypatch.setitem(KINDS, "c10d", replace(KINDS["c10d"], judge=fail))
     verdict = run_seed(7, keep=tmp_path)
     assert verdict.wrong[0] == "KeyError: 'the round'"
-    assert "python -m tests.chaos --seed 7" in verdict.wrong[1]
+    assert "python -m tests.chaos --store c10d --seed 7" in verdict.wrong[1]
     assert (tmp_path / "seed-7" / "plan.json").exists()
 
 

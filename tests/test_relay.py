@@ -256,7 +256,7 @@ def test_console_that_goes_on_gets_the_later_lines(troubles: Troubles, console: 
     seen = bytearray()
     os.set_blocking(pipe[0], False)
     until = time.monotonic() + FINISH_S
-    while b"again" not in seen and time.monotonic() < until:
+    while b"> again\n" not in seen and time.monotonic() < until:
         os.write(wire.fd, b"again\n")
         try:
             seen += os.read(pipe[0], 1 << 20)
