@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chaos.campaign import KINDS, main, run_seed
-from chaos.judge import judge
+from chaos.judge import Verdict, judge
 from chaos.plan import Plan, Start, draw
 from simulation import invariants
 
@@ -34,7 +34,7 @@ def test_a_seeds_job_ends_as_the_contract_says(seed: int, tmp_path: Path) -> Non
 def test_a_run_that_cannot_be_judged_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What broke the judge is looked at, not lost with the campaign."""
 
-    def fail(folder: Path) -> None:
+    def fail(folder: Path) -> Verdict:
         raise KeyError("the round")
 
     monkeypatch.setattr("chaos.runner.Run.play", lambda run: run._bury())
