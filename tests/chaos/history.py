@@ -39,6 +39,8 @@ class SeenNursery:
     round: int = 0
     clean: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
+    codes: dict[int, list[int]] = field(default_factory=dict)
+    """Per round: exit codes other than 0 that workers were told to end with."""
 
 
 @dataclass

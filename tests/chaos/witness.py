@@ -76,6 +76,7 @@ class Witness:
         if before.phase is RoundPhase.CLOSED:
             same = (after.phase, after.outcome) == (before.phase, before.outcome)
             self.checkers.need(same, FINAL, f"it became {after.phase.value}, {after.outcome}")
+        self.checkers.decided_at = self.history.now
         self.checkers.coordinated(before, after)
         if after.phase is RoundPhase.CLOSED and after.outcome is Outcome.FAILED and after.ended is not None:
             self.checkers._settled(after.ended)
@@ -187,6 +188,9 @@ class Witness:
             node.nursery.clean[number] = node.nursery.clean.get(number, 0) + 1
             return
         node.nursery.failed.add(number)
+        word, _, code = fact["how"].partition(" ")
+        if word == "exit":
+            node.nursery.codes.setdefault(number, []).append(int(code))
         self.befell()
         self.checkers.disturbed(number, node.ident, "failure")
 
