@@ -12,7 +12,7 @@ from ..rendezvous.driver import Driver, OpenStore
 from ..rendezvous.endpoint import local_address, parse_endpoint
 from ..rendezvous.listener import Listener
 from ..rendezvous.records import JobSpec
-from ..rendezvous.store import Store, StoreUnreachable
+from ..rendezvous.store import Join, Store, StoreUnreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..rendezvous.etcd_cluster import Login, Tls
 
 Tell = Callable[[str, bool], None]
-Join = Callable[[Store], None]
 
 
 def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> MakeLink:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from .endpoint import Address, Endpoint, PortTaken, claim, parse_endpoint, resolve
-from .founding import Join, check, invite, lay_out
+from .founding import check, invite, lay_out
 from .hosted import HostLeads
 from .hosting import TorchServer, serve
 from .keys import (
@@ -28,7 +28,7 @@ from .keys import (
     nodes_in,
     shown,
 )
-from .store import StoreFenced, StoreForeign, StoreUnreachable
+from .store import Join, StoreFenced, StoreForeign, StoreUnreachable
 from .wire import StoreSilent, Wire, connect
 
 CALL_TIMEOUT_S = 10.0

@@ -23,7 +23,7 @@ from .etcd_keys import PREFIX, EtcdKeys
 from .etcd_leases import Leases
 from .etcd_life import CONFIRMED, Life
 from .etcd_ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
-from .store import Store, StoreFenced, StoreUnreachable
+from .store import Join, StoreFenced, StoreUnreachable
 
 KEEP_VERSIONS = 64
 """Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
@@ -31,8 +31,6 @@ RECORD_TTL_S = 24 * 3600.0
 """How long the record of an ended job stays, and all of one whose agents were killed."""
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 """Pause between attempts to reach the cluster at the beginning."""
-
-Join = Callable[[Store], None]
 
 
 @dataclass(frozen=True, slots=True)

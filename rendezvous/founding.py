@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from .keys import MAX_COUNT, MAX_NOTES, SERVED, Keys, count_of, shown
-from .store import Store, StoreForeign
+from .store import StoreForeign
 from .wire import Wire
-
-Join = Callable[[Store], None]
-"""Joins the job in a store that was reached; raises what keeps this node out of it."""
 
 
 def lay_out(wire: Wire, keys: Keys) -> bytes:

@@ -15,7 +15,7 @@ TCPStore cannot against a frozen server, so the driver keeps a deadline of its o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -155,3 +155,7 @@ class Store(Protocol):
         coordinator of a closed job once every node has ended. Nothing if the term is over, or where the store is
         hosted: all goes with its host."""
         ...
+
+
+Join = Callable[[Store], None]
+"""Joins the job in a store that was reached; raises what keeps this node out of it."""
