@@ -106,26 +106,34 @@ class Told:
         self.announced(1, 1, "running")
         self._round(1)
         self.later(5.0)
-        self.fact("order", "n1", round=1, pid=101, how="exit 3")
-        self.event("n1", "stopping", 1, "WorkerExited")
-        self.announced(2, 1, "over")
-        self.event("n0", "stopping", 1, "RoundSeen")
-        ended = {"round": 1, "kind": "failure", "because": "it failed", "charged": "b"}
-        self.announced(3, 2, "running", restarts=1, ended=ended)
+        self._crash(1, version=2)
+        self.announced(3, 2, "running", restarts=1, ended=crash_of(1))
         for name in self.events:
             self.event(name, "joining", 1, "WorkersGone")
         self._round(2)
         self.later(5.0)
+        self._end()
+
+    def _end(self) -> None:
         for name in self.events:
             self.fact("order", name, round=2, pid=200, how="exit 0")
             self.event(name, "finished", 2, "WorkersGone")
-        self.announced(4, 2, "closed", finishing=True, ended=ended, outcome="succeeded", members=[])
+        self.announced(4, 2, "closed", finishing=True, ended=crash_of(1), outcome="succeeded", members=[])
+        self._leave(0, "succeeded")
+
+    def _leave(self, code: int, outcome: str) -> None:
         for name in ("n1", "n0"):
             self.event(name, "ending", 2, "RoundSeen")
             self.event(name, "ended", 2, "RecordWritten")
-            verdict = {"exit_code": 0, "because": "all finished", "outcome": "succeeded"}
+            verdict = {"exit_code": code, "because": "so it is", "outcome": outcome}
             self.events[name].append({"what": "concluded", "at_s": self.later(), "node": name, **verdict})
-            self.fact("ended", name, code=0, alive=[])
+            self.fact("ended", name, code=code, alive=[])
+
+    def _crash(self, number: int, version: int) -> None:
+        self.fact("order", "n1", round=number, pid=100 * number + 1, how="exit 3")
+        self.event("n1", "stopping", number, "WorkerExited", failure="rank 1")
+        self.announced(version, number, "over")
+        self.event("n0", "stopping", number, "RoundSeen")
 
     def _round(self, number: int) -> None:
         for name in self.events:
@@ -153,6 +161,21 @@ class Told:
         return next(line for line in self.events["n0"] if line.get("version") == version)
 
 
+class ToldTwice(Told):
+    """n1's worker crashes again, and its one restart is spent."""
+
+    def _end(self) -> None:
+        self.stderr = dict.fromkeys(self.events, "elastic-agent: exit 1: so it is\n")
+        self._crash(2, version=4)
+        self.announced(5, 2, "closed", restarts=1, ended=crash_of(2), outcome="failed", members=[])
+        self._leave(1, "failed")
+
+
+def crash_of(number: int) -> dict[str, Any]:
+    """How a round ended in which n1's worker crashed."""
+    return {"round": number, "kind": "failure", "because": "it failed", "charged": "b"}
+
+
 def members() -> list[dict[str, Any]]:
     return [
         {"node": ident, "name": f"host:{10 + rank}", "group_rank": rank, "rank_offset": rank, "nproc": 1}
@@ -163,6 +186,21 @@ def members() -> list[dict[str, Any]]:
 def test_a_history_in_order_passes(tmp_path: Path) -> None:
     """Or the tests below would show nothing."""
     assert Told().judge(tmp_path) == ""
+
+
+def test_a_job_fails_when_the_restarts_of_the_node_that_failed_are_spent(tmp_path: Path) -> None:
+    """They are counted from when each agent learned of its failures; and while there is one left, no job may fail."""
+    told = ToldTwice()
+    assert told.judge(tmp_path) == ""
+    told.plan = replace(told.plan, max_restarts=2)
+    assert invariants.SPENT in told.judge(tmp_path)
+
+
+def test_a_node_that_starts_again_with_no_restart_left_is_found(tmp_path: Path) -> None:
+    """Its second life was one too many."""
+    told = Told()
+    told.plan = replace(told.plan, max_restarts=0)
+    assert f"{invariants.COUNTED}; but b was charged" in told.judge(tmp_path)
 
 
 def _another_port(told: Told) -> None:

@@ -33,6 +33,9 @@ NOTICED_S = 4.0
 
 FRESH = "every round has a fresh master port"
 
+FAILED = ("WorkerExited", "StartFailed", "NurseryLost")
+"""What an agent learns of its own workers' failures by."""
+
 NODE_STATES = {
     Phase.FINISHED: NodeState.FINISHED,
     Phase.STOPPING: NodeState.STOPPING,
@@ -127,7 +130,9 @@ class Witness:
         """A node wrote an event down."""
         before, phase = node.state, Phase(line["phase"])
         leaves = line["happened"] == "SignalReceived" and before.phase not in (Phase.ENDING, Phase.ENDED)
-        verdict = before.verdict
+        verdict, failed_at = before.verdict, before.failed_at if line["round"] == before.round else None
+        if failed_at is None and "failure" in line and line["happened"] in FAILED:
+            failed_at = self.history.now
         if verdict is None and (leaves or phase in (Phase.ENDING, Phase.ENDED)):
             verdict = Verdict(143 if leaves else -1, line["because"])
         node.state = replace(
@@ -136,6 +141,7 @@ class Witness:
             because=line["because"],
             round=line["round"],
             finished=before.finished or phase is Phase.FINISHED,
+            failed_at=failed_at,
             verdict=verdict,
         )
         node.link.opened = node.link.opened or line["happened"] == "StoreOpened"
