@@ -12,10 +12,13 @@ import random
 import pytest
 
 from elastic_agent.agent import machine
+from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Phase
 from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.rendezvous.records import Outcome
 from simulation import campaign, invariants, mutants, plan, planting, run, sometimes
 from simulation.planting import Misplaced, Mutant
+from simulation.workers import Habit
 from simulation.world import Delays, Job, Reached, World
 
 SEEDS = int(os.environ.get("SEEDS", str(sometimes.ENOUGH)))
@@ -108,6 +111,20 @@ CLOSED_WHILE_OPENING = 4374
 def test_what_was_found_stays_mended(seed: int) -> None:
     """Each of these seeds once led to a violation, and the machines or the driver were mended for it."""
     run.play(seed)
+
+
+def test_a_job_may_last_as_long_as_its_budgets() -> None:
+    """Once faults stop, every agent ends in time, counted from the last failure of a worker: a job of many nodes may go
+    through many rounds before the first of them has no restart left."""
+    job = Job(max_nodes=8, restarts=Policy(max_restarts=50), grace_s=6.0, join_timeout_s=15.0, exit_barrier_s=4.0)
+    habit = Habit(work_s=1.0, start_fails=0.5, ignores_term=1.0)
+    founders = tuple(plan.Founder(f"n{index}", 0.0, 2, None) for index in range(job.max_nodes))
+    quick = plan.Pace(0.001, 0.002, 0.01)
+    world = run.play_scenario(plan.Scenario(0, job, habit, quick, 0.0, False, "", 0.0, founders, ()))
+    assert world.rendezvous is not None
+    assert world.rendezvous.outcome is Outcome.FAILED
+    assert world.rendezvous.number > 50
+    assert world.checkers.last_failure > 250.0
 
 
 def test_a_failing_seed_is_made_small() -> None:

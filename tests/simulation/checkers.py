@@ -83,6 +83,7 @@ class Checkers:
         self.last_fault = 0.0
         self.faults = 0
         self.failures = 0
+        self.last_failure = 0.0
         self.said: dict[int, Round] = {}
         """What the coordinator announced, by version."""
         self.cleared = False
@@ -98,7 +99,9 @@ class Checkers:
     def disturbed(self, number: int, node: str, how: str) -> None:
         if number not in self.over:
             self.causes.setdefault(number, (node, how))
-        self.failures += how == "failure"
+        if how == "failure":
+            self.failures += 1
+            self.last_failure = self.world.now
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
