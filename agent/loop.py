@@ -65,11 +65,12 @@ class Loop:
     def take(self) -> object:
         """The next event; blocks until there is one."""
         while True:
+            if not self._events:
+                self._wait()  # even for a deadline that has passed: what came before it may lie unread
             if self._events:
                 return self._events.popleft()
             if self._deadlines and self._deadlines[0][0] <= self.now():
                 return heapq.heappop(self._deadlines)[2]
-            self._wait()
 
     def _wait(self) -> None:
         limit_ms = None if not self._deadlines else max(0.0, self._deadlines[0][0] - self.now()) * 1000

@@ -30,7 +30,7 @@ LATE_S = 1.0
 """A wake-up that comes later than this says more about this host than about the store."""
 
 SECOND_LOOK_S = 5.0
-"""What the store gets to answer once we ourselves run again: one call's deadline."""
+"""What the store gets to answer, or killed workers to be gone, once we ourselves run again: one call's deadline."""
 
 Move = tuple[Node, tuple[Effect, ...]]
 
@@ -213,6 +213,11 @@ def climb(node: Node, now: float) -> Move:
     """Go up the stop ladder as far as time has."""
     if node.ladder is None:
         return node, ()
+    if node.ladder.rung is ladder.Rung.KILLED and stood_still(node.ladder.until, now):
+        # The news that they are gone may lie unread.
+        until = now + SECOND_LOOK_S
+        because = f"this agent stood still itself; killed workers have another {SECOND_LOOK_S:g} s to be gone"
+        return replace(node, ladder=replace(node.ladder, until=until), because=because), (WakeAt(until),)
     rungs = node.ladder.climb(now)
     if rungs is node.ladder:
         return node, (WakeAt(rungs.until),)

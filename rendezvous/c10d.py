@@ -1,8 +1,6 @@
 """A store on torch's TCPStore, which one node serves from its agent (`hosting.py`) and all reach by `wire.py`.
 
-`keys.py` lists the keys. A notification takes two steps: take a number (`add` on log/head), create that entry. A writer
-that dies between them leaves a hole; the reader voids it after a moment, and a writer that was merely slow finds its
-number void and takes another. So nothing is lost, and nobody waits for the dead.
+`keys.py` lists the keys, `notifications.py` has who published, and both are open to whoever reaches the port.
 """
 
 from __future__ import annotations
@@ -20,14 +18,13 @@ from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
     MAX_NOTES,
-    VOID,
     Keys,
     count_in,
     count_of,
     foreign_count,
-    nodes_in,
     shown,
 )
+from .notifications import AT_ONCE, notify, records_told_of
 from .store import Join, StoreFenced, StoreForeign, StoreUnreachable
 from .wire import StoreSilent, Wire, connect
 
@@ -37,10 +34,6 @@ ATTEMPT_S = 5.0
 """How long one attempt to connect may take; more than `wire.HANDSHAKE_S`."""
 KEEP_VERSIONS = 64
 """Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
-NOTES_PER_CALL = 4096
-"""Read at once by `wait_nodes`; the next call goes on."""
-HOLE_GRACE_S = 0.2
-"""How long a reader waits for notifications between their two steps, which take microseconds."""
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 0.5
 """Pause between attempts to connect; grows by half each time."""
@@ -124,12 +117,7 @@ class C10dStore(HostLeads):
         if not 0 < len(name) <= MAX_NODE_ID_BYTES:
             raise ValueError(f"node id {node[:40]!r} has {len(name)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
         self._wire.put_later(self._keys.node(node), value)
-        while True:
-            note = self._wire.add(self._keys.log_head, 1)
-            if not 0 < note <= MAX_NOTES:
-                raise foreign_count(str(self._endpoint), self._keys.log_head, str(note).encode("ascii"), MAX_NOTES)
-            if self._wire.create(self._keys.note(note), name) == name:
-                return
+        notify(self._wire, str(self._endpoint), self._keys, name)
 
     def beat(self, node: str, count: int) -> int:
         # Also the counter that this node does not need now: whoever spoils it ends the job here as soon as on the host.
@@ -162,10 +150,8 @@ class C10dStore(HostLeads):
             if head <= cursor:
                 self._wire.wait(self._keys.note(cursor + 1), deadline - time.monotonic())
                 head = self._count(self._keys.log_head, MAX_NOTES)
-            upto = max(cursor, min(head, cursor + NOTES_PER_CALL))
-            nodes = nodes_in(self._notes(cursor + 1, upto))
-            records = self._wire.get([self._keys.node(node) for node in nodes])
-            fresh = {node: records[self._keys.node(node)] for node in nodes if self._keys.node(node) in records}
+            upto = max(cursor, min(head, cursor + AT_ONCE))
+            fresh = records_told_of(self._wire, self._keys, cursor, upto)
             if fresh or time.monotonic() >= deadline:
                 return upto, fresh
             cursor = upto  # only void notifications, or strangers'
@@ -188,15 +174,6 @@ class C10dStore(HostLeads):
             self._wire.put(self._keys.round_head, str(version).encode("ascii"))
             first = max(newest - KEEP_VERSIONS, 0) + 1
             self._wire.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
-
-    def _notes(self, first: int, last: int) -> list[bytes]:
-        """These notifications; those that are not written within a moment become void."""
-        keys = [self._keys.note(number) for number in range(first, last + 1)]
-        patience = time.monotonic() + HOLE_GRACE_S
-        for key, written in zip(keys, self._wire.have(keys), strict=True):
-            if not written and not self._wire.wait(key, patience - time.monotonic()):
-                self._wire.create(key, VOID)  # not put: if its writer was faster, the notification stands
-        return list(self._wire.get(keys).values())
 
     def _count(self, key: str, most: int = MAX_COUNT) -> int:
         return count_of(str(self._endpoint), key, self._wire.get([key]), most)

@@ -450,6 +450,18 @@ def test_a_notification_that_was_merely_slow_is_not_lost(host: C10dStore) -> Non
         assert host.wait_nodes(cursor, BOUND_S)[1] == {"n2": b"two"}
 
 
+@pytest.mark.parametrize("value", [b"hello", b"", b"\xde\xad", b"x" * 4096])
+def test_a_notification_that_a_stranger_wrote_over_loses_no_word(value: bytes, host: C10dStore) -> None:
+    """Whose it was is lost, so the records of all who spoke are read again: it may have been somebody's last."""
+    for node in ("n1", "n2"):
+        host.publish_node(node, b"first")
+    cursor, _ = host.wait_nodes(0, BOUND_S)
+    host.publish_node("n2", b"last")
+    with closing(raw(host)) as stranger:
+        stranger.put(Keys("job").note(cursor + 1), value)
+    assert host.wait_nodes(cursor, BOUND_S) == (cursor + 1, {"n1": b"first", "n2": b"last"})
+
+
 def test_too_many_notifications_are_refused_by_name(host: C10dStore, guest: C10dStore) -> None:
     """What can grow is bounded; a stranger's huge counter is not walked through."""
     with closing(raw(host)) as stranger:

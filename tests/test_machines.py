@@ -10,6 +10,7 @@ import pytest
 
 import diagrams
 from elastic_agent.agent import events, machine, verdicts
+from elastic_agent.agent.ladder import Ladder, Rung
 from elastic_agent.agent.state import Node, Phase, Verdict
 from elastic_agent.agent.state import Rules as AgentRules
 from elastic_agent.rendezvous import events as told
@@ -255,6 +256,20 @@ def test_a_host_that_gave_its_store_up_does_not_serve_it_for_ever() -> None:
     given_up = machine.step(node, events.DeadlineReached(), 30.0, RULES).node
     assert given_up.phase is Phase.ENDING
     assert machine.step(given_up, events.DeadlineReached(), 33.0, RULES).node.phase is Phase.ENDED
+
+
+def test_an_agent_that_stood_still_itself_does_not_give_up_on_workers_that_may_be_gone() -> None:
+    """That they are may lie unread; so it looks once more, and then gives up as ever."""
+    killed = Ladder(Rung.KILLED, 20.0, 0.5)
+    node = Node(phase=Phase.STOPPING, round=1, running=frozenset({0}), ladder=killed)
+    late = machine.step(node, events.DeadlineReached(), 500.0, RULES)
+    assert late.node.phase is Phase.STOPPING
+    assert late.effects == (events.WakeAt(505.0),)
+    assert machine.step(late.node, events.WorkersGone(), 500.1, RULES).node.phase is Phase.JOINING
+    given_up = machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node
+    assert given_up.phase is Phase.ENDING
+    assert given_up.verdict is not None
+    assert "would not die" in given_up.verdict.because
 
 
 def test_a_nursery_that_dies_after_all_workers_finished_takes_nothing_back() -> None:

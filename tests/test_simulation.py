@@ -16,7 +16,7 @@ from elastic_agent.agent.policy import Policy
 from elastic_agent.agent.state import Phase
 from elastic_agent.rendezvous import machine as coordinator
 from elastic_agent.rendezvous.records import Outcome
-from simulation import campaign, invariants, mutants, plan, planting, run, sometimes
+from simulation import campaign, found, invariants, mutants, plan, planting, run, sometimes
 from simulation.planting import Misplaced, Mutant
 from simulation.workers import Habit
 from simulation.world import Delays, Job, Reached, World
@@ -101,16 +101,10 @@ def test_many_nodes_at_once_cost_few_writes() -> None:
     assert world.rendezvous.version == 2
 
 
-MISSED = 223
-"""A seed in which the node whose place was a round's master never hears of that round."""
-CLOSED_WHILE_OPENING = 4374
-"""A seed in which the host is told to stop while its driver still opens the store."""
-
-
-@pytest.mark.parametrize("seed", [MISSED, CLOSED_WHILE_OPENING])
-def test_what_was_found_stays_mended(seed: int) -> None:
-    """Each of these seeds once led to a violation, and the machines or the driver were mended for it."""
-    run.play(seed)
+@pytest.mark.parametrize("name", found.FOUND)
+def test_what_was_found_stays_mended(name: str) -> None:
+    """Each of these once led to a violation, and the machines, the driver or what is asked of them were mended."""
+    run.play_scenario(found.FOUND[name])
 
 
 def test_a_job_may_last_as_long_as_its_budgets() -> None:
@@ -157,8 +151,8 @@ def test_every_bug_can_be_planted() -> None:
 
 def test_most_planted_bugs_are_found_at_once() -> None:
     """40 need no more than a few seeds; `make mutants` finds the rest."""
-    found = [bug.name for bug in mutants.MUTANTS if planting.find(bug, seeds=20) is not None]
-    assert len(found) >= 40, found
+    caught = [bug.name for bug in mutants.MUTANTS if planting.find(bug, seeds=20) is not None]
+    assert len(caught) >= 40, caught
 
 
 QUICK = (

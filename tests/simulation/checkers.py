@@ -37,7 +37,7 @@ from .invariants import (
     UNDISTURBED,
 )
 from .liveness import Liveness
-from .pacing import Pacing
+from .pacing import HAIR_S, Pacing
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -288,8 +288,7 @@ class Checkers:
             held = before.seen.version if before.seen is not None else 0
             self.need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
         if gave_up(after.verdict) and not gave_up(before.verdict):
-            stuck = any(worker.unkillable for worker in node.nursery.live.values())
-            self.need(stuck, STUCK, f"{node.ident} gives up: {after.because}")
+            self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         sometimes.stepped(self.world.reached, before, event, after)
         self.pacing.stepped(node, before, after)
         if after.phase is before.phase:
@@ -332,3 +331,9 @@ class Checkers:
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         self.liveness.concluded(node, verdict)
         exits.judge(self, node, verdict)
+
+
+def _stuck(node: SimNode, before: Node) -> bool:
+    """Whether workers that SIGKILL does not end lived when the ladder came to its end, which may be a while ago."""
+    until = before.ladder.until - node.skew_s if before.ladder is not None else 0.0
+    return node.nursery.stuck or node.nursery.stuck_until >= until - HAIR_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Heard(Inbox):
         super().store_failed(error)
 
     def store_went_away(self, reason: str) -> None:
-        self._link.away_since = self._link.world.now
+        self._link.absences.append(self._link.world.now)
         super().store_went_away(reason)
 
 
@@ -62,7 +63,8 @@ class DrivenLink:
         self.opened = False
         self.up_cut = False
         self.down_cut = False
-        self.away_since: float | None = None
+        self.absences: deque[float] = deque()
+        """When the store went away, each time that the agent has not heard the end of."""
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
         self.wires: list[tcpstore.Wire] = []
@@ -85,6 +87,11 @@ class DrivenLink:
 
     def _open(self, cancelled: Any, join: Join) -> Store:
         return self.face.open(self, cancelled, join)
+
+    @property
+    def away_since(self) -> float | None:
+        """When the store went away, as the agent knows it."""
+        return self.absences[0] if self.absences else None
 
     @property
     def up(self) -> bool:
@@ -136,7 +143,7 @@ class DrivenLink:
             self.world.reached.note("a word was overtaken by the next")
             return
         if isinstance(event, StoreCameBack):
-            self.away_since = None
+            self.absences.popleft()
         self.node.post(event)
 
     def strange(self, what: str) -> None:

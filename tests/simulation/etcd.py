@@ -51,7 +51,7 @@ class Server:
             if name == "watch":
                 self._watching.append((*arguments, link, asks))
                 return
-            if name == "held":
+            if name == "held" and link.node.ident == self.leader:  # not who was, and does not know it yet
                 link.face.looked_at()
             self._reply(link, asks, getattr(self, name)(*arguments))
 

@@ -57,7 +57,7 @@ FRESH = "every round has a master of its own: the place that group rank 0 prepar
 RETURNED = "nobody new takes the place of a member of the last round that is ready to come back"
 OBEYED = "a node that is asked to stop ends within its workers' grace and a little more"
 KEPT = "a node whose workers all exited 0 exits 0, however the others end"
-STUCK = "a node gives up only on workers that SIGKILL does not end"
+STUCK = "a node gives up only on workers that SIGKILL had not ended when the time for it was over"
 UNHURRIED = "gathering times out no earlier than the join timeout"
 GIVEN_UP = "a node that lost the store ends within store_grace, its workers' grace and a little more"
 

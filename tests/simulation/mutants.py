@@ -8,7 +8,18 @@ from elastic_agent.agent import machine as agent
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.ladder import Ladder
 from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import c10d, endings, founding, leases, notes, patience, ranks, reading, takeover
+from elastic_agent.rendezvous import (
+    c10d,
+    endings,
+    founding,
+    leases,
+    notes,
+    notifications,
+    patience,
+    ranks,
+    reading,
+    takeover,
+)
 from elastic_agent.rendezvous import machine as coordinator
 from elastic_agent.rendezvous.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver import Driver
@@ -232,9 +243,9 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("heartbeats that were read are kept back", Term._look, "if counts is not None:", "if False:"),
     Mutant(
         "a notification that is void stays so",
-        c10d.C10dStore.publish_node,
-        "if self._wire.create(self._keys.note(note), name) == name:",
-        "if self._wire.add(self._keys.log_head, 0):",
+        notifications.notify,
+        "if wire.create(keys.note(note), name) == name:",
+        "if wire.add(keys.log_head, 0):",
     ),
     Mutant("a notification is skipped", c10d.C10dStore.wait_nodes, "return upto, fresh", "return upto + 1, fresh"),
     Mutant("an announcement is not headed", c10d.C10dStore.announce, "if version > newest:", "if False:"),

@@ -151,6 +151,9 @@ class Link:
     def open(self, deadline: float) -> None:
         if self.node.done or self.opened:
             return
+        if self.node.frozen:
+            self.node.deliver(self.open, deadline)
+            return
         if self.node.host:
             self.store.served = True
         if self.up:

@@ -19,12 +19,24 @@ from types import FunctionType
 from typing import Any
 
 from elastic_agent.agent import inbox
-from elastic_agent.rendezvous import c10d, connection, crew, driver, founding, pulse, reading, takeover, term
+from elastic_agent.rendezvous import (
+    c10d,
+    connection,
+    crew,
+    driver,
+    founding,
+    notifications,
+    pulse,
+    reading,
+    takeover,
+    term,
+)
 
 from . import plan, run
 
 DRIVERS = {
-    module.__name__ for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, reading, takeover)
+    module.__name__
+    for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, notifications, reading, takeover)
 }
 """Modules whose bugs show only where production drivers run."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 
-from elastic_agent.rendezvous import c10d, connection, crew, driver, pulse, term
+from elastic_agent.rendezvous import c10d, connection, crew, driver, notifications, pulse, term
 
 from .pretend import Instead
 
@@ -240,4 +240,5 @@ INSTEAD: list[Instead] = [
     (connection, "time", _TIME),
     (c10d, "threading", _THREADING),
     (c10d, "time", _TIME),
+    (notifications, "time", _TIME),
 ]

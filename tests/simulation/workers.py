@@ -68,6 +68,8 @@ class Nursery:
         """Rounds in which a worker of this node failed before anybody stopped it."""
         self.codes: dict[int, list[int]] = {}
         """Per round: how its workers failed."""
+        self.stuck_until = 0.0
+        """When the last worker that SIGKILL did not end came to its end by itself."""
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not heard of it yet."""
@@ -75,6 +77,11 @@ class Nursery:
     @property
     def busy(self) -> bool:
         return bool(self.live) or self.leftovers
+
+    @property
+    def stuck(self) -> bool:
+        """A worker lives that SIGKILL does not end."""
+        return any(worker.unkillable for worker in self.live.values())
 
     def start(self, running: Round, member: Member) -> None:
         self.round = running.number
@@ -119,6 +126,8 @@ class Nursery:
             return
         worker.alive = False
         self.live.pop(worker.local_rank, None)
+        if worker.unkillable:
+            self.stuck_until = self.world.now
         if code == 0:
             self.clean[self.round] += 1
         elif not self.stopped:

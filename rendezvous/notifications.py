@@ -1,0 +1,54 @@
+"""Who has published, in a TCPStore: a numbered list of node ids, so that a reader finds out in one wait.
+
+A notification takes two steps: take a number (`add` on log/head), create that entry. A writer that dies between them
+leaves a hole; the reader voids it after a moment, and a writer that was merely slow finds its number void and takes
+another. So nothing is lost, and nobody waits for the dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from .keys import MAX_NOTES, VOID, Keys, foreign_count, nodes_in
+from .wire import Wire
+
+AT_ONCE = 4096
+"""Notifications that one call reads; the next goes on."""
+HOLE_GRACE_S = 0.2
+"""How long a reader waits for notifications between their two steps, which take microseconds."""
+
+
+def notify(wire: Wire, where: str, keys: Keys, name: bytes) -> None:
+    """Add one. Raises StoreForeign if there are too many, or no count."""
+    while True:
+        note = wire.add(keys.log_head, 1)
+        if not 0 < note <= MAX_NOTES:
+            raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES)
+        if wire.create(keys.note(note), name) == name:
+            return
+
+
+def records_told_of(wire: Wire, keys: Keys, cursor: int, upto: int) -> dict[str, bytes]:
+    """By node: the records of those that the notifications after `cursor` name."""
+    notes = _read(wire, keys, cursor, upto)
+    found = _records(wire, keys, nodes_in(notes))
+    if {VOID, *(node.encode("utf-8") for node in found)}.issuperset(notes):
+        return found
+    # A stranger wrote over one, and whose it was is lost: it may be that of any who spoke before.
+    return _records(wire, keys, nodes_in(_read(wire, keys, max(upto - AT_ONCE, 0), upto)))
+
+
+def _read(wire: Wire, keys: Keys, cursor: int, upto: int) -> list[bytes]:
+    """These notifications; those that are not written within a moment become void."""
+    names = [keys.note(number) for number in range(cursor + 1, upto + 1)]
+    patience = time.monotonic() + HOLE_GRACE_S
+    for name, written in zip(names, wire.have(names), strict=True):
+        if not written and not wire.wait(name, patience - time.monotonic()):
+            wire.create(name, VOID)  # not put: if its writer was faster, the notification stands
+    return list(wire.get(names).values())
+
+
+def _records(wire: Wire, keys: Keys, nodes: Sequence[str]) -> dict[str, bytes]:
+    names = {keys.node(node): node for node in nodes}
+    return {names[name]: value for name, value in wire.get(list(names)).items()}
