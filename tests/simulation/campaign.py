@@ -19,7 +19,7 @@ class Played:
 
     count: int = 0
     cpu_s: float = 0.0
-    """What it took of processors' time, whoever else was at work on them."""
+    """What it took of processors' time, whoever else was at work on them; without what makes a violation small."""
     reached: Reached = field(default_factory=Reached)
     failed: str = ""
     """A violation, as small as it gets; empty if there was none."""
@@ -51,16 +51,19 @@ def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> 
 
 def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
     played = Played()
+    violation: run.SeedFailed | None = None
     gc.freeze()  # what is here by now stays: no collection needs to look at it again
     began = time.process_time()
     for seed in _seeds(start, stride, runs, ends):
         try:
             played.reached.merge(run.play(seed).reached)
         except run.SeedFailed as failed:
-            played.failed = str(run.smallest(failed))
+            violation = failed
             break
         played.count += 1
     played.cpu_s = time.process_time() - began
+    if violation is not None:
+        played.failed = str(run.smallest(violation))
     return played
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from . import invariants, plan
 from .checkers import Violation
 from .plan import Scenario
-from .world import Reached, World
+from .world import World
 
 MOST_EVENTS = 400_000
 """No job of any seed comes near; one that does goes in circles without time passing."""
@@ -59,17 +59,6 @@ def _to_the_end(world: World) -> None:
     world.checkers.need(world.over, invariants.ENDING, "; ".join(left))
     world.run(world.now + DRAIN_S)
     world.checkers.need(not world.waiting, invariants.DRAINED, f"{world.waiting} events are still to come")
-
-
-def play_many(seeds: Iterable[int]) -> Reached:
-    """All of these; returns what they came across. Raises SeedFailed at the first that fails, made small."""
-    reached = Reached()
-    for seed in seeds:
-        try:
-            reached.merge(play(seed).reached)
-        except SeedFailed as failed:
-            raise smallest(failed) from failed
-    return reached
 
 
 def smallest(failed: SeedFailed) -> SeedFailed:
