@@ -33,7 +33,9 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.revision = 0
-        self.keys: dict[str, tuple[bytes, int]] = {}
+        self.job = b""
+        self.rounds: dict[int, bytes] = {}
+        self.nodes: dict[str, tuple[bytes, int]] = {}
         """Value, and the revision that wrote it."""
         self.leases: dict[str, float] = {}
         """Node to the end of its lease."""
@@ -42,14 +44,14 @@ class Server:
         """Of the newest term: the revision that began it."""
         self.frozen = False
         self._held: list[tuple[DrivenLink, Ticket, float, str, tuple[Any, ...]]] = []
-        self._watching: list[tuple[str, DrivenLink, Ticket]] = []
+        self._watching: dict[str, list[tuple[DrivenLink, Ticket]]] = {"nodes": [], "rounds": [], "leader": []}
 
     def receive(self, link: DrivenLink, asks: Ticket, ends: float, name: str, arguments: tuple[Any, ...]) -> None:
         if self.frozen:
             self._held.append((link, asks, ends, name, arguments))
         elif self.world.now <= ends:
             if name == "watch":
-                self._watching.append((*arguments, link, asks))
+                self._watching[arguments[0]].append((link, asks))
                 return
             if name == "held" and link.node.ident == self.leader:  # not who was, and does not know it yet
                 link.face.looked_at()
@@ -79,11 +81,11 @@ class Server:
             del self.leases[node]
             if node == self.leader:
                 self._ends_term()
-            self._hint("node/")
+            self._hint("nodes")
 
     def _renew(self, node: str) -> None:
         if node not in self.leases:
-            self._hint("node/")
+            self._hint("nodes")
         self.leases[node] = self.world.now + self.world.job.lease_s
         self.world.when(self.leases[node], self._expire)
         self.world.nodes[node].link.heard()
@@ -92,45 +94,42 @@ class Server:
         self.leader = ""
         self._hint("leader")
 
-    def _hint(self, key: str) -> None:
-        watching, self._watching = self._watching, []
-        for prefix, link, asks in watching:
-            if not key.startswith(prefix):
-                self._watching.append((prefix, link, asks))
-            elif self.world.rng.random() >= HINTS_LOST:
+    def _hint(self, what: str) -> None:
+        watching, self._watching[what] = self._watching[what], []
+        for link, asks in watching:
+            if self.world.rng.random() >= HINTS_LOST:
                 self._reply(link, asks, True)
-
-    def _put(self, key: str, value: bytes) -> None:
-        self.revision += 1
-        self.keys[key] = (value, self.revision)
-        self._hint(key)
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
-    def swap(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """What the key holds then: a transaction that compares its value, or its revision with 0."""
-        if self.keys.get(key, (b"", 0))[0] == expected:
-            self._put(key, value)
-        return self.keys.get(key, (b"", 0))[0]
+    def write_job(self, over: bytes, value: bytes) -> bytes:
+        """What the job's record is then: a transaction that compares its value, or its revision with 0."""
+        if self.job == over:
+            self.revision += 1
+            self.job = value
+        return self.job
 
-    def range(self, prefix: str, after: int = 0) -> tuple[int, dict[str, tuple[bytes, int]]]:
-        found = {key: held for key, held in self.keys.items() if key.startswith(prefix) and held[1] > after}
-        return self.revision, found
+    def written(self, after: int) -> tuple[int, dict[str, bytes]]:
+        """The nodes' records that came after this revision, and the revision now."""
+        return self.revision, {node: value for node, (value, at) in self.nodes.items() if at > after}
 
     def publish(self, node: str, value: bytes) -> None:
         self._renew(node)
-        self._put("node/" + node, value)
+        self.revision += 1
+        self.nodes[node] = (value, self.revision)
+        self._hint("nodes")
 
     def beat(self, node: str) -> int:
         self._renew(node)
-        return self.newest()
+        return max(self.rounds, default=0)
 
     def held(self, nodes: Sequence[str]) -> dict[str, int]:
         """Which of these have a lease."""
         return {node: 0 for node in nodes if node in self.leases}
 
-    def newest(self) -> int:
-        return max((int(key[len("round/") :]) for key in self.keys if key.startswith("round/")), default=0)
+    def newest(self) -> tuple[int, bytes] | None:
+        newest = max(self.rounds, default=0)
+        return (newest, self.rounds[newest]) if newest else None
 
     def stand(self, node: str) -> int:
         """The epoch of its term; 0 if another leads."""
@@ -152,19 +151,21 @@ class Server:
 
     def announce(self, link: DrivenLink, version: int, value: bytes, epoch: int, job: tuple[bytes, bytes]) -> object:
         """One transaction on the term's revision. `job`: what its record becomes, and what it is; nothing if empty."""
-        key = f"round/{version}"
-        if key in self.keys or not self.leads(epoch):
-            same = self.keys.get(key, (b"", 0))[0] == value
+        if version in self.rounds or not self.leads(epoch):
+            same = self.rounds.get(version) == value
             if not same:
                 self.world.reached.note("a deposed coordinator was refused")
-            return self.keys.get("job", (b"", 0))[0] == job[0] if same else FENCED
-        self._put(key, value)
+            return self.job == job[0] if same else FENCED
+        self.revision += 1
+        self.rounds[version] = value
+        self._hint("rounds")
         link.accepted(version, epoch)
-        return not job[0] or self.swap("job", job[1], job[0]) == job[0]
+        return not job[0] or self.write_job(job[1], job[0]) == job[0]
 
     def clear(self, epoch: int) -> None:
         if self.leads(epoch):
-            self.keys = {key: held for key, held in self.keys.items() if key == "job"}
+            self.rounds.clear()
+            self.nodes.clear()
             self.world.checkers.cleared = True
 
 
@@ -214,7 +215,7 @@ class EtcdStore:
         """Nobody serves it here."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        holds: bytes = self._ask("swap", "job", over, value)
+        holds: bytes = self._ask("write_job", over, value)
         return holds
 
     def use_incarnation(self, number: int) -> None:
@@ -228,17 +229,11 @@ class EtcdStore:
         return newest
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
-        found = self._newest()
+        found: tuple[int, bytes] | None = self._ask("newest")
         if timeout_s and (found is None or found[0] <= after):
-            self._ask("watch", "round/", timeout_s=min(timeout_s, 1.0))
-            found = self._newest()
+            self._ask("watch", "rounds", timeout_s=min(timeout_s, 1.0))
+            found = self._ask("newest")
         return found if found is not None and found[0] > after else None
-
-    def _newest(self) -> tuple[int, bytes] | None:
-        _, found = self._ask("range", "round/")
-        versions = {int(key[len("round/") :]): value for key, (value, _) in found.items()}
-        newest = max(versions, default=0)
-        return (newest, versions[newest]) if newest else None
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         ends = self._now() + timeout_s
@@ -262,11 +257,11 @@ class EtcdStore:
         self._ask("resign", epoch)
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
-        revision, found = self._ask("range", "node/", cursor)
-        if timeout_s and not found:
-            self._ask("watch", "node/", timeout_s=min(timeout_s, 1.0))
-            revision, found = self._ask("range", "node/", cursor)
-        return revision, {key[len("node/") :]: value for key, (value, _) in found.items()}
+        found: tuple[int, dict[str, bytes]] = self._ask("written", cursor)
+        if timeout_s and not found[1]:
+            self._ask("watch", "nodes", timeout_s=min(timeout_s, 1.0))
+            found = self._ask("written", cursor)
+        return found
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         held: dict[str, int] = self._ask("held", nodes)
