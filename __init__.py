@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .agent.errors import AgentError as AgentError
     from .agent.errors import FinalisationTimedOut as FinalisationTimedOut
     from .agent.errors import InternalError as InternalError
+    from .agent.errors import MachineFailed as MachineFailed
     from .agent.errors import OtherJob as OtherJob
     from .agent.errors import OtherVersion as OtherVersion
     from .agent.errors import Preempted as Preempted
@@ -40,6 +41,7 @@ _HOMES = {
     "AgentEvent": "agent.report",
     "FinalisationTimedOut": "agent.errors",
     "InternalError": "agent.errors",
+    "MachineFailed": "agent.errors",
     "LaunchConfig": "launcher.config",
     "Member": "rendezvous.records",
     "NodeAgent": "launcher.api",
@@ -64,6 +66,7 @@ __all__ = [
     "FinalisationTimedOut",
     "InternalError",
     "LaunchConfig",
+    "MachineFailed",
     "Member",
     "NodeAgent",
     "OtherJob",

@@ -13,7 +13,7 @@ from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.state import Rendezvous
 from ..rendezvous.state import Rules as RendezvousRules
 from . import events, machine, moves, signals
-from .errors import AgentError, InternalError, refusal
+from .errors import AgentError, InternalError, MachineFailed, is_of_machine, refusal
 from .inbox import Inbox
 from .logs import JobLogs
 from .loop import Loop
@@ -103,7 +103,7 @@ class Agent:
         except (machine.IllegalEvent, coordinator.IllegalEvent) as error:
             raise InternalError(f"{error}; this is a mistake of elastic-agent, please report it") from error
         except OSError as error:
-            raise InternalError(f"this machine refuses what the agent needs: {error}; see to its limits") from error
+            raise MachineFailed(f"this machine refuses what the agent needs: {error}; see to its limits") from error
         finally:
             self._workers.close()
             self._link.close()
@@ -198,7 +198,7 @@ class Agent:
         try:
             nproc, port = self._workers.prepare()
         except (AgentError, OSError) as error:
-            self._loop.post(events.PlaceFailed(refusal(error)))
+            self._loop.post(events.PlaceFailed(refusal(error), is_of_machine(error)))
             return
         self._loop.post(events.PlacePrepared(nproc, port))
 
@@ -219,7 +219,10 @@ class Agent:
         self._workers.kill()
 
     def _restart_nursery(self, effect: events.RestartNursery) -> None:
-        self._open_nursery()
+        try:
+            self._open_nursery()
+        except OSError as error:
+            self._loop.post(events.NurseryLost(f"another cannot be started: {refusal(error)}"))
 
     def _wake_at(self, effect: events.WakeAt) -> None:
         self._loop.wake_at(effect.when, events.DeadlineReached())

@@ -138,8 +138,14 @@ class StoppedBySignal(AgentError):
         self.exit_code = 128 + signum
 
 
+class MachineFailed(AgentError):
+    """This machine took the workers again and again, or refuses the agent what it needs: processes, descriptors."""
+
+    exit_code = 71
+
+
 class InternalError(AgentError):
-    """The agent itself could not go on: a broken promise of our own, or a machine that refuses it something."""
+    """The agent itself could not go on: a broken promise of our own."""
 
     exit_code = 70
 
@@ -147,3 +153,8 @@ class InternalError(AgentError):
 def refusal(error: AgentError | OSError) -> str:
     """What to say of something that could not be done on this node; where the system refused it, where to look."""
     return f"{error}; see this node's limits (ulimit -a)" if isinstance(error, OSError) else str(error)
+
+
+def is_of_machine(error: AgentError | OSError) -> bool:
+    """Whether the system refused it, whatever was asked for."""
+    return isinstance(error, OSError | MachineFailed)

@@ -79,6 +79,8 @@ class PlaceFailed:
     """This node cannot offer a place (no device, no port)."""
 
     reason: str
+    machine: bool = False
+    """The system refused something, whatever was asked of us."""
 
 
 @dataclass(frozen=True, slots=True)

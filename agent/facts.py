@@ -21,6 +21,8 @@ class SpawnFailed:
 
     key: int
     reason: str
+    machine: bool = False
+    """There was no process for it, whatever its command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ def fact_in(line: str) -> Fact:
         return Started(int(words[0]), int(words[1]))
     if verb == "failed":
         return SpawnFailed(int(words[0]), words[1])
+    if verb == "unborn":
+        return SpawnFailed(int(words[0]), words[1], machine=True)
     if verb == "exited":
         pid, exit_code, dumped = map(int, words[1].split())
         return Exited(int(words[0]), pid, exit_code, bool(dumped))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..rendezvous import causes
-from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, Sign, WorkerFailure
+from ..rendezvous import causes, endings
+from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, WorkerFailure
 from ..rendezvous.words import count
 from . import ladder, leaving, moves, verdicts
 from .events import (
@@ -13,11 +13,9 @@ from .events import (
     Effect,
     ForwardAsked,
     ForwardSignal,
-    NurseryLost,
     PlaceFailed,
     PlacePrepared,
     PreparePlace,
-    RestartNursery,
     RoundSeen,
     SignalUnheard,
     StartFailed,
@@ -88,10 +86,12 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
 
 
 def _costs_nothing(node: Node, rules: Rules, seen: Round) -> bool:
-    """Whether it is settled that the end of our round was not our workers' fault. While it is open, the last one is
-    announced."""
+    """Whether it is settled that the end of our round was not our workers' fault, nor our machine's. While it is open,
+    the last one is announced."""
     ended = seen.ended
-    return ended is not None and ended.round == node.round and not moves.costs_us(node, rules, ended)
+    if ended is None or ended.round != node.round or not all(map(endings.charges, node.failures)):
+        return False
+    return not moves.costs_us(node, rules, ended)
 
 
 def _missed(node: Node, rules: Rules, now: float, seen: Round, passed: int) -> Move:
@@ -155,7 +155,8 @@ def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> M
 
 
 def on_place_failed(node: Node, event: PlaceFailed, now: float, rules: Rules) -> Move:
-    return moves.end(node, rules, now, Verdict(verdicts.USAGE, event.reason))
+    status = verdicts.MACHINE_FAILED if event.machine else verdicts.USAGE
+    return moves.end(node, rules, now, Verdict(status, event.reason))
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------
@@ -178,6 +179,8 @@ def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) ->
 
 def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
     node = moves.fail(node, rules, now, failure)
+    if node.verdict is not None:
+        return moves.stop(node, rules, now, NodeState.LEAVING, node.verdict.because, verdict=node.verdict)
     hold = causes.looks_like_an_echo(failure)
     return moves.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}", hold=hold)
 
@@ -214,28 +217,6 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
         after, more = on_round_while_finished(finished, RoundSeen(node.seen), now, rules)
         return after, (*effects, *more)
     return moves.rejoin(node, rules, now, f"workers of round {node.round} are gone")
-
-
-def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
-    """A failure of our workers like any other, charged to us: else one that recurs would restart the job for ever."""
-    what = "a failure of this machine, not of the script"
-    because = f"{what}: the process that owns the workers died ({event.reason}), and they with it"
-    local_rank = min(node.running, default=0)
-    member = node.seen.member(rules.node) if node.seen is not None else None
-    rank = (member.rank_offset if member is not None else 0) + local_rank
-    failure = WorkerFailure(
-        rules.name, node.addr, rank, local_rank, 0, -9, because, sign=Sign.OWN, sign_because="died with its nursery"
-    )
-    node = moves.fail(node, rules, now, failure)
-    broken, said = moves.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
-    joining, effects = moves.rejoin(broken, rules, now, because)
-    return joining, (RestartNursery(), *said, *effects)
-
-
-def on_nursery_lost_while_stopping(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
-    """What we meant to stop is gone, one way or the other."""
-    after, effects = on_gone(node, WorkersGone(), now, rules)
-    return after, (RestartNursery(), *effects)
 
 
 # -- signals for the workers -------------------------------------------------------------------------------------------

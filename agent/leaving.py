@@ -11,10 +11,8 @@ from .events import (
     Event,
     LeadershipChanged,
     LeaveAsked,
-    NurseryLost,
     OthersEnded,
     RecordWritten,
-    RestartNursery,
     SignalReceived,
     StoreCameBack,
     StoreWentAway,
@@ -117,10 +115,6 @@ def on_at_once(node: Node, event: Event, now: float, rules: Rules) -> Move:
 
 def on_leave_asked_when_finished(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
     return moves.end(node, rules, now, Verdict(verdicts.OK, f"this node's workers all finished; {event.reason}"))
-
-
-def on_nursery_lost_at_rest(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
-    return node, (RestartNursery(),)
 
 
 def on_nothing(node: Node, event: Event, now: float, rules: Rules) -> Move:

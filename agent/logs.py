@@ -14,7 +14,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 
-from .errors import UsageError
+from .errors import AgentError, MachineFailed, UsageError
 from .spec import LogSpec
 
 TYPE_CHECKING = False
@@ -122,7 +122,7 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
             return _make_fresh_dir(base, name)
         except OSError as error:
             raise _unusable(base, error) from error
-    trouble = UsageError("there is no temporary directory; name one with --log-dir")
+    trouble: AgentError = UsageError("there is no temporary directory; name one with --log-dir")
     for place in _temporary_places():
         try:
             return _make_fresh_dir(_make_fresh_dir(os.path.abspath(place), "elastic_agent_"), name)
@@ -158,9 +158,10 @@ def _file_name(run_id: str) -> str:
     return f"_{name[1:]}" if name.startswith(".") else name
 
 
-def _unusable(path: object, error: OSError) -> UsageError:
+def _unusable(path: object, error: OSError) -> AgentError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return UsageError(f"cannot open the workers' logs in {path}: {error.strerror}; raise the limit with ulimit -n")
+        why = f"{error.strerror}; raise the limit with ulimit -n"
+        return MachineFailed(f"cannot open the workers' logs in {path}: {why}")
     # From makedirs: what is there is a file.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
     return UsageError(f"cannot use log directory {path}: {reason}; name another one with --log-dir")

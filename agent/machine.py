@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from . import handlers, leaving
+from . import handlers, leaving, losses
 from .events import (
     DeadlineReached,
     Effect,
@@ -46,11 +46,12 @@ CONNECTING, JOINING, WORKING, STOPPING, FINISHED, ENDING, ENDED = Phase
 
 EDGES: Mapping[tuple[Phase, Phase], str] = {
     (CONNECTING, JOINING): "the store answers",
-    (CONNECTING, ENDED): "nobody serves the store, or told to stop",
+    (CONNECTING, ENDED): "nobody serves the store, a sick machine, or told to stop",
     (JOINING, WORKING): "a round begins with this node",
-    (JOINING, ENDING): "the rendezvous closed, no place came free, the store is lost, or told to stop",
+    (JOINING, ENDING): "the rendezvous closed, no place came free, the store is lost, a sick machine, or told to stop",
     (WORKING, STOPPING): "a worker failed, all exited 0, the round ended, the store is lost, or told to stop",
     (WORKING, JOINING): "the nursery died, and the workers with it",
+    (WORKING, ENDING): "the same, once too often",
     (STOPPING, JOINING): "workers are gone; the job goes on",
     (STOPPING, FINISHED): "workers exited 0 and left nothing behind",
     (STOPPING, ENDING): "workers are gone, or would not die; this node will not come back",
@@ -94,7 +95,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
     CONNECTING: {
         StoreOpened: handlers.on_opened,
         StoreFailed: handlers.on_store_failed,
-        NurseryLost: leaving.on_nursery_lost_at_rest,
+        NurseryLost: losses.on_nursery_lost_at_rest,
         SignalReceived: leaving.on_signalled,
         ForwardAsked: handlers.on_forward_at_rest,
         LeaveAsked: leaving.on_leave_asked,
@@ -110,7 +111,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         PlacePrepared: handlers.on_prepared,
         PlaceFailed: handlers.on_place_failed,
         WorkersGone: leaving.on_nothing,
-        NurseryLost: leaving.on_nursery_lost_at_rest,
+        NurseryLost: losses.on_nursery_lost_at_rest,
         SignalReceived: leaving.on_signalled,
         ForwardAsked: handlers.on_forward_at_rest,
         SignalUnheard: leaving.on_nothing,
@@ -127,7 +128,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkerStarted: leaving.on_nothing,
         WorkerExited: handlers.on_exited,
         StartFailed: handlers.on_start_failed,
-        NurseryLost: handlers.on_nursery_lost,
+        NurseryLost: losses.on_nursery_lost,
         SignalReceived: leaving.on_signalled,
         ForwardAsked: handlers.on_forward,
         SignalUnheard: handlers.on_unheard,
@@ -145,7 +146,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkerExited: handlers.on_exited_while_stopping,
         StartFailed: handlers.on_start_failed_while_stopping,
         WorkersGone: handlers.on_gone,
-        NurseryLost: handlers.on_nursery_lost_while_stopping,
+        NurseryLost: losses.on_nursery_lost_while_stopping,
         SignalReceived: leaving.on_signalled,
         ForwardAsked: handlers.on_forward_while_stopping,
         SignalUnheard: leaving.on_nothing,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..rendezvous import causes
+from ..rendezvous import causes, endings
 from ..rendezvous.records import Ending, Member, NodeRecord, NodeState, Round, WorkerFailure
 from ..rendezvous.words import count
-from . import ladder, policy
+from . import ladder, policy, verdicts
 from .events import (
     Conclude,
     Effect,
@@ -153,11 +153,24 @@ def _excuse(node: Node, rules: Rules, running: Round) -> str:
 
 
 def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
-    """A worker of ours failed, the first of this round; how soon workers may start again is decided here."""
-    pause_s = policy.pause_s(rules.restarts, node.charges, now, rules.jitter)
+    """A worker of ours failed, the first of this round; how soon workers may start again is decided here, and whether
+    any start here again where the machine was at fault."""
+    if endings.charges(failure):
+        pause_s = policy.pause_s(rules.restarts, node.charges, now, rules.jitter)
+    else:
+        pause_s = policy.loss_pause_s(rules.restarts, node.losses, now, rules.jitter)
+        node = lose(node, rules, now, failure.message, pause_s)
     until = now + pause_s if pause_s else None
     failures, deaths = (*node.failures, failure), (*node.deaths, failure)
     return replace(node, failures=failures, deaths=deaths, failed_at=now, paused_until=until)
+
+
+def lose(node: Node, rules: Rules, now: float, reason: str, pause_s: float = 0.0) -> Node:
+    """This machine failed, not what runs on it. That costs no restart; but where it happens again and again, the node
+    leaves, as one machine must not restart a job for ever."""
+    if node.verdict is None and policy.is_sick(node.losses, now):
+        node = replace(node, verdict=verdicts.of_sick(reason))
+    return replace(node, losses=node.losses.add(policy.Charge(now, pause_s), rules.restarts))
 
 
 def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
@@ -178,7 +191,7 @@ def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
 
 def costs_us(node: Node, rules: Rules, ended: Ending) -> bool:
     """Whether that end of our last round is charged to this node."""
-    return ended.charged == rules.node or (rules.charge_local and bool(node.failures))
+    return ended.charged == rules.node or (rules.charge_local and endings.charges(next(iter(node.failures), None)))
 
 
 def stop(

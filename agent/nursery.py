@@ -207,7 +207,7 @@ class Nursery:
             ends += os.pipe()
             pid = os.fork()
         except OSError as error:
-            self.say("failed", birth.key, f"{error.strerror}: cannot fork")
+            self.say("unborn", birth.key, f"{error.strerror}: cannot fork")
             shut(*ends)
             birth.close()
             return

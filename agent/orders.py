@@ -3,8 +3,9 @@
 * to the nursery, frames (`frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...`,
   `fork` with the same fields, `preload MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE...`, `signal N`, `forward N`,
   `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `failed KEY REASON`, `exited KEY PID CODE DUMPED`, `emptied`,
-  `unheard KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`, `unpreloaded REASON`, `note TEXT`.
+* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `failed KEY REASON`, `unborn KEY REASON`,
+  `exited KEY PID CODE DUMPED`, `emptied`, `unheard KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
+  `unpreloaded REASON`, `note TEXT`.
 """
 
 from __future__ import annotations

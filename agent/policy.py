@@ -2,7 +2,8 @@
 
 Decides from what a node was charged so far, the time, and the rules. A charge is a failure of the node's own workers
 that the coordinator has settled on. What preemption, a change of membership or another node's death led to is never
-charged (`rendezvous.endings`), so it neither spends the budget nor makes a crash loop.
+charged (`rendezvous.endings`), so it neither spends the budget nor makes a crash loop. Nor is a failure of the machine:
+those are counted apart, and a machine that fails again and again is left.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from dataclasses import dataclass, replace
 
 NO_RESTART_CODE = 93
 """Exit code by which a worker says that starting it again is of no use."""
+
+SICK_AFTER = 3
+"""Failures of the machine in a row after which its node leaves the job. One may be chance, the second gets a pause."""
+
+HEALTHY_S = 600.0
+"""A machine that has kept its workers for so long is well, and what it failed before is forgotten; as kubelet does."""
 
 STEEPEST = 32
 """Doublings of a pause that are counted; no pause that can be asked for takes as many to reach its longest."""
@@ -34,7 +41,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A failure that cost this node a restart."""
+    """A failure that cost this node a restart; or, among those of its machine, none."""
 
     at: float
     """When its first worker failed, on this host's monotonic clock."""
@@ -44,7 +51,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a node was charged so far."""
+    """What a node was charged so far, or how often its machine failed."""
 
     total: int = 0
     recent: tuple[Charge, ...] = ()
@@ -65,9 +72,19 @@ def restarts_left(policy: Policy, history: History, at: float) -> int:
 def failures_in_a_row(policy: Policy, history: History, at: float) -> int:
     """How long a crash loop is with a failure at `at`; 1: it is none. Each failure of a loop came no later than
     `pause_max_s` after the pause of the one before."""
+    return _in_a_row(history, at, policy.pause_max_s)
+
+
+def is_sick(losses: History, at: float) -> bool:
+    """Whether a failure of the machine at `at`, after these, is one too many. Those count that came no later than
+    `HEALTHY_S` after the pause of the one before."""
+    return _in_a_row(losses, at, HEALTHY_S) >= SICK_AFTER
+
+
+def _in_a_row(history: History, at: float, well_after_s: float) -> int:
     length = 1
     for charge in reversed(history.recent):
-        if at > charge.at + charge.pause_s + policy.pause_max_s:
+        if at > charge.at + charge.pause_s + well_after_s:
             break
         length += 1
         at = charge.at
@@ -81,12 +98,23 @@ def pause_s(policy: Policy, history: History, at: float, jitter: tuple[float, ..
     is drawn from the upper half of its range by `jitter`, numbers from 0 to 1 that are used in turn; the first from
     `pause_min_s` to twice that. So nodes that fail together come back apart. Nothing, too, where no restart follows.
     """
-    again = failures_in_a_row(policy, history, at) - 1
-    if again == 0 or policy.pause_min_s == 0 or restarts_left(policy, history, at) == 0:
+    if restarts_left(policy, history, at) == 0:
+        return 0.0
+    return _pause_s(policy, failures_in_a_row(policy, history, at) - 1, jitter[history.total % len(jitter)])
+
+
+def loss_pause_s(policy: Policy, losses: History, at: float, jitter: tuple[float, ...]) -> float:
+    """The same for a failure of the machine, whatever the budget."""
+    return _pause_s(policy, _in_a_row(losses, at, HEALTHY_S) - 1, jitter[losses.total % len(jitter)])
+
+
+def _pause_s(policy: Policy, again: int, share: float) -> float:
+    """`again`: failures before this one; `share`: where in its range the pause lies, from 0 to 1."""
+    if again == 0 or policy.pause_min_s == 0:
         return 0.0
     high = min(policy.pause_max_s, policy.pause_min_s * float(1 << min(again, STEEPEST)))
     low = max(policy.pause_min_s, high / 2)
-    return low + (high - low) * jitter[history.total % len(jitter)]
+    return low + (high - low) * share
 
 
 def in_startup(policy: Policy, lived_s: float | None, ready: bool) -> bool:

@@ -86,6 +86,8 @@ class Node:
     seen: Round | None = None
     """The coordinator's newest word."""
     charges: History = field(default_factory=History)
+    losses: History = field(default_factory=History)
+    """How often this machine took its workers, or could not start them; never charged."""
     settled: int = 0
     """The last round whose charge has been looked at."""
     running: frozenset[int] = frozenset()

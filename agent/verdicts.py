@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..rendezvous.records import Outcome, Round
-from .policy import NO_RESTART_CODE
+from . import policy
 from .state import Node, Rules, Verdict
 
 OK = 0
 WORKER_FAILED = 1
 USAGE = 2
+MACHINE_FAILED = 71
 ASKED_TO_LEAVE = 75
 JOIN_TIMED_OUT = 76
 OTHER_JOB = 78
 OTHER_VERSION = 79
 STORE_LOST = 80
 UNFINISHED = 82
-NO_RESTART = NO_RESTART_CODE
+NO_RESTART = policy.NO_RESTART_CODE
 SIGNALLED = 128
 
 STATUS: Mapping[Outcome, int] = {
@@ -55,6 +56,13 @@ def of_closed(node: Node, closed: Round) -> Verdict:
         return Verdict(OK, f"a spare that was not needed; the job succeeded: {closed.because}", outcome)
     status = NO_RESTART if cause is not None and cause.final else STATUS[outcome]
     return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause, ending)
+
+
+def of_sick(reason: str) -> Verdict:
+    """This machine failed once too often."""
+    times = f"{policy.SICK_AFTER} times in a row, each within {policy.HEALTHY_S:g} s of the one before"
+    what = "look at this machine's memory, limits and kernel log before it is used again"
+    return Verdict(MACHINE_FAILED, f"{reason}; {times}: {what}")
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:

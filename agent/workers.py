@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..rendezvous.records import Member, Round, Sign, WorkerFailure
 from . import policy
 from .environment import ready_file, worker_argv, worker_environment
-from .errors import AgentError, UsageError, refusal
+from .errors import AgentError, UsageError, is_of_machine, refusal
 from .events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from .evidence import OomWatch, core_note, is_kill, oom_note, stands_still
 from .facts import Emptied, Exited, Fact, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
@@ -117,7 +117,7 @@ class Workers:
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
         except (AgentError, OSError) as error:
-            failure = self._failure(0, 0, CANNOT_START, refusal(error))
+            failure = self._unborn(0, refusal(error), machine=is_of_machine(error))
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:
@@ -154,7 +154,7 @@ class Workers:
             self._born[fact.key] = time.monotonic()
             yield WorkerStarted(fact.key, fact.pid)
         elif isinstance(fact, SpawnFailed):
-            yield StartFailed(self._failure(fact.key, 0, CANNOT_START, fact.reason))
+            yield StartFailed(self._unborn(fact.key, fact.reason, machine=fact.machine))
         elif isinstance(fact, Exited):
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
@@ -216,12 +216,16 @@ class Workers:
             startup=self._in_startup(local_rank, path) if exit_code else False,
             final=policy.forbids_restart(self._spec.restarts, exit_code),
         )
-        if message:
-            failure = replace(failure, sign=Sign.OWN, sign_because="could not be started")
-        elif note and is_kill(exit_code):
+        if note and is_kill(exit_code):
             failure = replace(failure, sign_because=f"was killed; {note}")
         self.reports[failure] = report
         return failure
+
+    def _unborn(self, local_rank: int, reason: str, *, machine: bool) -> WorkerFailure:
+        """One that never ran: its command is wrong, or the machine had no process or descriptor for it."""
+        sign = Sign.MACHINE if machine else Sign.OWN
+        failure = self._failure(local_rank, 0, CANNOT_START, reason)
+        return replace(failure, sign=sign, sign_because="could not be started")
 
     def _note(self, pid: int, exit_code: int, stopped_by: int, dumped: bool) -> str:
         if dumped:

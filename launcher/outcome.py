@@ -6,6 +6,7 @@ from ..agent import verdicts
 from ..agent.errors import (
     AgentError,
     FinalisationTimedOut,
+    MachineFailed,
     OtherJob,
     OtherVersion,
     Preempted,
@@ -20,6 +21,7 @@ from ..agent.report import Report
 
 _BY_STATUS: dict[int, type[AgentError]] = {
     verdicts.USAGE: UsageError,
+    verdicts.MACHINE_FAILED: MachineFailed,
     verdicts.ASKED_TO_LEAVE: Preempted,
     verdicts.JOIN_TIMED_OUT: RendezvousTimedOut,
     verdicts.OTHER_JOB: OtherJob,

@@ -54,6 +54,7 @@ class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STANDING: _ClassVar[Sign]
     LEFT: _ClassVar[Sign]
     QUIET: _ClassVar[Sign]
+    MACHINE: _ClassVar[Sign]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -95,6 +96,7 @@ STOPPED: Sign
 STANDING: Sign
 LEFT: Sign
 QUIET: Sign
+MACHINE: Sign
 ROLE_UNSPECIFIED: Role
 CAUSE: Role
 COLLATERAL: Role

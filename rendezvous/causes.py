@@ -16,6 +16,8 @@ from .records import Judged, Role, Sign, WorkerFailure
 
 ECHOES = frozenset({Sign.PEER, Sign.TIMEOUT})
 """Signs of an end that followed another."""
+FAULTS = frozenset({Sign.OWN, Sign.MACHINE})
+"""Signs of an end that followed no other."""
 PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING})
 """Signs of an end that is no failure by itself."""
 
@@ -72,7 +74,7 @@ def echoes_of_departure(deaths: Deaths) -> tuple[Judged, ...]:
     """What each of these ends was in a round that a member's departure ended."""
     return tuple(
         Judged(death, Role.UNDECIDED, f"{death.sign_because}; but a node departed at the time")
-        if death.sign in (Sign.OWN, Sign.UNCLEAR)
+        if death.sign in FAULTS or death.sign is Sign.UNCLEAR
         else Judged(death, Role.COLLATERAL, death.sign_because)
         for death in deaths
     )
@@ -92,9 +94,9 @@ def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
 
 
 def _own(deaths: Deaths) -> Judgement | None:
-    """The first that failed on its own, as it says itself or by the signal that killed it; one before it that says
-    nothing makes that no more than likely."""
-    own = next((death for death in deaths if death.sign is Sign.OWN), None)
+    """The first that failed on its own, as it says itself or by the signal that killed it, or that its machine took;
+    one before it that says nothing makes that no more than likely."""
+    own = next((death for death in deaths if death.sign in FAULTS), None)
     if own is None:
         return None
     before = next((d for d in deaths[: _at(deaths, own)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import causes, explain
-from .records import Ending, EndKind, Judged, Member, NodeRecord, NodeState, Role, WorkerFailure
+from .records import Ending, EndKind, Judged, Member, NodeRecord, NodeState, Role, Sign, WorkerFailure
 from .state import Rendezvous, Rules, Seen
 
 EVIDENCE_S = 1.0
@@ -98,10 +98,15 @@ def spent(state: Rendezvous) -> str:
     for member, seen in state.seen_members():
         record = seen.record
         charged = ending is not None and ending.charged == member.node
-        counts_itself = record.charge_local and record.failure is not None and record.round == state.number
+        counts_itself = record.charge_local and charges(record.failure) and record.round == state.number
         if (charged or counts_itself) and record.restarts_left <= 0 and not seen.gone:
             return member.name
     return ""
+
+
+def charges(failure: WorkerFailure | None) -> bool:
+    """Whether this failure can cost anybody a restart: not where the machine took the worker."""
+    return failure is not None and failure.sign is not Sign.MACHINE
 
 
 def _needs_no_more(state: Rendezvous, departed: str) -> bool:
@@ -146,6 +151,7 @@ def _judged(state: Rendezvous, ending: Ending) -> Ending:
     word = "the cause" if judgement.role is Role.CAUSE else "probably"
     because = f"worker failed: {cause}" + (f"; {word}: {judgement.because}" if judgement.because else "")
     home = next((member.node for member in state.members if _lived(cause, member)), ending.charged)
+    home = home if charges(cause) else ""
     judged = _kept(causes.roles(state.deaths, judgement), cause)
     return replace(ending, failure=cause, role=judgement.role, charged=home, because=because, judged=judged)
 

@@ -89,6 +89,8 @@ class Sign(Enum):
     """It exited 0."""
     QUIET = "quiet"
     """It chose an exit code and said nothing."""
+    MACHINE = "machine"
+    """Its machine took it, or could not start it: nobody's script is to blame, and nobody is charged."""
 
 
 class Role(Enum):

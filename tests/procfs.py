@@ -16,6 +16,11 @@ def read(path: str) -> bytes:
         return b""
 
 
+def parent_of(pid: int) -> int:
+    """Its parent's process id."""
+    return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
 def wait_exit(pid: int, deadline: float) -> None:
     """Wait for the end of a process, until `deadline` on the monotonic clock at most."""
     try:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from procfs import read, wait_exit
+from procfs import parent_of, read, wait_exit
 
 FAMILY = str(Path(__file__).parent / "workers" / "sup_family.py")
 LIMIT_S = 1.0
@@ -67,8 +67,8 @@ def run(trial: Trial, limit_s: float) -> Trial:
         token = f"{os.getpid()}.{time.monotonic_ns()}"
         flags = ["--bomb", str(BOMB)] if trial.bomb else []
         agent, families = stack.enter_context(started(token, [*flags, "--unless", str(stop)]))
-        pids = {"agent": agent.pid, "nursery": parent(families[0][0])}
-        pids["guardian"] = parent(pids["nursery"])
+        pids = {"agent": agent.pid, "nursery": parent_of(families[0][0])}
+        pids["guardian"] = parent_of(pids["nursery"])
         watchers = {who: stack.enter_context(pidfd(pid)) for who, pid in pids.items()}
         fds = [stack.enter_context(pidfd(pid)) for family in families for pid in family]
         fds += [watchers["guardian"], watchers["nursery"]]
@@ -146,10 +146,6 @@ def still_alive(fds: Sequence[int], deadline: float) -> int:
             poll.unregister(fd)
             left.discard(fd)
     return len(left)
-
-
-def parent(pid: int) -> int:
-    return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
 
 
 def marked(token: str) -> list[int]:

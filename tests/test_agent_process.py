@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.agent.policy import SICK_AFTER
 from harness import WORKER, Desk, ProcessNode
-from procfs import wait_exit
+from procfs import parent_of, wait_exit
 
 SLOW_GRACE_S = 60
 
@@ -273,19 +275,45 @@ def test_forwarded_signals_reach_the_workers_and_stop_nothing(machine: Machine) 
     assert agent.wait() == 0
 
 
-def test_the_nursery_dying_costs_a_restart_and_the_job_goes_on(machine: Machine) -> None:
-    """If the process that owns the workers is killed, the agent says so, starts another and goes on."""
-    agent = machine.start("--max-restarts", "1")
+def test_the_nursery_dying_costs_no_restart_and_the_job_goes_on(machine: Machine) -> None:
+    """If the process that owns the workers is killed, the agent says so, starts another and goes on, though no script
+    may be restarted here."""
+    agent = machine.start("--max-restarts", "0")
     worker = machine.desk.wait_world(1)[0]
-    with open(f"/proc/{worker.pid}/stat") as stat:
-        nursery = int(stat.read().rpartition(")")[2].split()[1])
-    assert nursery != agent.process.pid
-    os.kill(nursery, signal.SIGKILL)
+    assert parent_of(worker.pid) != agent.process.pid
+    os.kill(parent_of(worker.pid), signal.SIGKILL)
     again = machine.desk.wait_world(1, after=1)
-    assert again[0].restarts == 1
+    assert again[0].restarts == 0
     assert "a failure of this machine, not of the script: the process that owns the workers died" in agent.text()
+    assert "costs this node no restart" in agent.text()
     again[0].order("exit 0")
     assert agent.wait() == 0
+
+
+def test_a_machine_that_kills_its_nursery_again_and_again_is_left(machine: Machine) -> None:
+    """The third time in a row the agent gives up, whatever the budget, with a status that says whose fault it was."""
+    agent = machine.start("--max-restarts", "9")
+    seen = []
+    for after in range(SICK_AFTER):
+        seen += machine.desk.wait_world(1, after=after)
+        os.kill(parent_of(seen[-1].pid), signal.SIGKILL)
+    assert agent.wait() == 71
+    last = agent.text().splitlines()[-1]
+    assert last.startswith("elastic-agent: exit 71: ")
+    assert "3 times in a row" in last
+    assert not any(alive(worker.pid) for worker in seen)
+
+
+def test_a_machine_without_descriptors_ends_the_agent(machine: Machine) -> None:
+    """Another nursery cannot be had: that is said in the last line, with a status that says whose fault it was."""
+    agent = machine.start()
+    worker = machine.desk.wait_world(1)[0]
+    least = len(os.listdir(f"/proc/{agent.process.pid}/fd"))
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (least, least))
+    os.kill(parent_of(worker.pid), signal.SIGKILL)
+    assert agent.wait() == 71, agent.text()
+    assert "Too many open files" in agent.text().splitlines()[-1]
+    assert not alive(worker.pid)
 
 
 def test_logs_of_every_round_are_kept_under_their_own_name(machine: Machine) -> None:

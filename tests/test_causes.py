@@ -165,7 +165,7 @@ def end(rank: int, sign: Sign, **more: object) -> WorkerFailure:
     return failure
 
 
-OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET = (
+OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, MACHINE = (
     Sign.OWN,
     Sign.PEER,
     Sign.TIMEOUT,
@@ -174,6 +174,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET = (
     Sign.STANDING,
     Sign.LEFT,
     Sign.QUIET,
+    Sign.MACHINE,
 )
 
 
@@ -183,6 +184,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET = (
         # A failure of its own is the cause, wherever in the order it was heard of.
         ([(1, OWN), (0, PEER), (2, PEER)], 1, Role.CAUSE),
         ([(0, PEER), (2, PEER), (1, OWN), (3, STOPPED)], 1, Role.CAUSE),
+        ([(0, PEER), (1, MACHINE), (2, STOPPED)], 1, Role.CAUSE),
         # Two: the first.
         ([(2, OWN), (1, OWN)], 2, Role.CAUSE),
         # One of unknown fault came before it: likely, no more.
@@ -311,6 +313,19 @@ def test_who_counts_as_torchrun_does_pays_for_every_failure_of_its_own() -> None
     state = say(state, 2.2, "b", 3, NodeState.WAITING, end(2, OWN), left=1)
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
     assert "no restarts are left on a" in state.because
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_what_a_machine_did_to_its_workers_charges_nobody(local: bool) -> None:
+    """Node b lost its nursery and node a failed of that; neither has a restart left, and the job goes on."""
+    state = say(job(b=local), 2.0, "a", 3, NodeState.BROKEN, end(0, PEER))
+    state = say(state, 2.1, "b", 3, NodeState.WAITING, end(2, MACHINE), local=local)
+    state = say(state, 2.2, "a", 4, NodeState.WAITING, end(0, PEER), end(1, PEER))
+    assert (state.phase, state.number) == (RoundPhase.RUNNING, 2)
+    assert state.ended is not None
+    assert (state.ended.kind, state.ended.charged, state.ended.role) == (EndKind.FAILURE, "", Role.CAUSE)
+    assert state.ended.failure is not None
+    assert state.ended.failure.rank == 2
 
 
 def test_a_departure_takes_the_charge_from_all() -> None:

@@ -31,6 +31,9 @@ counts as torchrun does.
 
 Membership changes (a node arrives, leaves, is replaced) never charge anybody.
 
+A failure of the machine charges nobody, and the job goes on; a machine that fails three times in a row is left with
+status 71.
+
 The budget is spent: the agent finishes, the rendezvous closes, workers of all other agents are stopped, everybody
 exits non-zero and says which node, rank and error was the cause.
 

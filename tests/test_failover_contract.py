@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.agent.policy import SICK_AFTER
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous import codec, jobs
 from elastic_agent.rendezvous.jobs import JobRecord
@@ -21,6 +22,7 @@ from elastic_agent.rendezvous.memory import MemoryStore
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
 from etcd_servers import start_standing
 from harness import BOUND_S, Cluster, Node, Worker
+from procfs import parent_of
 
 LEASE_S = 2.0
 LEASE = {"beat": 0.4, "lease": LEASE_S}
@@ -128,6 +130,38 @@ def test_a_failure_that_only_echoes_the_loss_of_a_node_is_not_charged(cluster: C
     next(worker for worker in world if worker.node == "a").order("exit 1")
     again = cluster.desk.wait_world(1, after=world[0].round)
     assert again[0].restarts == 0
+    finish(cluster)
+    assert a.wait() == 0
+
+
+def lose_nursery(cluster: Cluster, name: str, size: int, after: int = 0) -> list[Worker]:
+    """Kill what owns the workers of this node in the next round after `after`. Returns that round's world."""
+    world = cluster.desk.wait_world(size, after=after)
+    os.kill(parent_of(next(worker for worker in world if worker.node == name).pid), signal.SIGKILL)
+    return world
+
+
+def test_a_failure_of_the_machine_charges_nobody_and_the_job_goes_on(cluster: Cluster) -> None:
+    """The nursery of b is killed, and its workers die with it; no node has a restart left."""
+    a = cluster.start("a", nnodes="2", max_restarts=0)
+    b = cluster.start("b", nnodes="2", max_restarts=0)
+    world = lose_nursery(cluster, "b", 2)
+    again = cluster.desk.wait_world(2, after=world[0].round)
+    assert {worker.node: worker.restarts for worker in again} == {"a": 0, "b": 0}
+    assert all(worker.gone.is_set() for worker in world)
+    finish(cluster)
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+def test_a_machine_that_fails_again_and_again_is_left_and_the_others_go_on(cluster: Cluster) -> None:
+    """The third time in a row b leaves, with a status of its own; that is a departure to a."""
+    a = cluster.start("a", nnodes="1:2", max_restarts=0)
+    b = cluster.start("b", nnodes="1:2", max_restarts=0)
+    last = 0
+    for _ in range(SICK_AFTER):
+        last = lose_nursery(cluster, "b", 2, after=last)[0].round
+    assert b.wait() == 71
+    assert [worker.node for worker in cluster.desk.wait_world(1, after=last)] == ["a"]
     finish(cluster)
     assert a.wait() == 0
 

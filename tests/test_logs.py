@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from consoles import FINISH_S, Console
-from elastic_agent.agent.errors import UsageError
+from elastic_agent.agent.errors import MachineFailed, UsageError
 from elastic_agent.agent.logs import JobLogs
 from elastic_agent.agent.rotation import RotatingFile
 from elastic_agent.agent.roundlogs import RoundLogs
@@ -163,14 +163,14 @@ def test_a_swept_job_directory_is_made_anew(begin: Begin) -> None:
     assert attempt.finish(FINISH_S)
 
 
-def test_out_of_descriptors_is_a_usage_error_and_leaks_none(begin: Begin) -> None:
+def test_out_of_descriptors_is_the_machines_failure_and_leaks_none(begin: Begin) -> None:
     """A node with many workers and a low limit hears of the limit."""
     logs = begin(tee=dict.fromkeys(range(50), 3), stdout_filters=("x",))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 40, hard))
     try:
-        with pytest.raises(UsageError, match="ulimit -n"):
+        with pytest.raises(MachineFailed, match="ulimit -n"):
             open_round(logs, 50)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

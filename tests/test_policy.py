@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent import events, machine, policy, verdicts
-from elastic_agent.agent.policy import Charge, History, Policy
+from elastic_agent.agent.policy import HEALTHY_S, SICK_AFTER, Charge, History, Policy
 from elastic_agent.agent.state import Node, Phase, Rules
 from elastic_agent.rendezvous import events as told
 from elastic_agent.rendezvous import machine as coordinator
@@ -23,6 +23,7 @@ from elastic_agent.rendezvous.records import (
     Outcome,
     Round,
     RoundPhase,
+    Sign,
     WorkerFailure,
 )
 from elastic_agent.rendezvous.state import Rendezvous
@@ -260,12 +261,102 @@ def test_the_store_may_come_and_go_during_a_pause() -> None:
     assert play(back, (104.0, events.DeadlineReached()))[1] == [events.PreparePlace()]
 
 
-def test_a_nursery_that_dies_again_and_again_is_paused_for_too() -> None:
-    """It costs a restart like a worker's failure, and is a crash loop like one."""
-    _, effects = play(replace(WORKING, seen=word(RoundPhase.RUNNING)), (100.0, events.NurseryLost("signal 9")))
-    assert events.WakeAt(104.0) in effects
+LOST = events.NurseryLost("signal 9")
+RULES_0 = replace(RULES, restarts=replace(RULES.restarts, max_restarts=0))
+LOSING = replace(WORKING, charges=History(), seen=word(RoundPhase.RUNNING))
+
+
+def spend(node: Node, *happened: tuple[float, events.Event]) -> tuple[Node, list[events.Effect]]:
+    """As `play`, on a node that has no restarts at all."""
+    effects: list[events.Effect] = []
+    for now, event in happened:
+        made = machine.step(node, event, now, RULES_0)
+        node, effects = made.node, list(made.effects)
+    return node, effects
+
+
+def lose(node: Node, now: float) -> tuple[Node, list[events.Effect]]:
+    """The nursery dies under its workers; then the next round begins, if there is one."""
+    lost, effects = spend(node, (now, LOST))
+    if lost.verdict is None:
+        lost = replace(lost, phase=Phase.WORKING, paused_until=None, failures=(), failed_at=None)
+    return lost, effects
+
+
+def test_a_nursery_that_dies_is_started_again_at_once_then_paused_for() -> None:
+    """The machine's failures have a crash loop of their own, which takes no budget: none is left here."""
+    once, effects = lose(LOSING, 100.0)
+    assert effects[0] == events.RestartNursery()
+    assert events.PreparePlace() in effects
+    _, effects = lose(once, 101.0)
+    assert effects[0] == events.RestartNursery()
     assert events.PreparePlace() not in effects
-    assert events.RestartNursery() in effects
+    assert events.WakeAt(105.0) in effects
+
+
+def test_the_pause_of_a_sick_machine_is_not_called_off_by_costing_nothing() -> None:
+    """That nobody is charged says that no script is to blame, not that the machine is well."""
+    twice, _ = spend(lose(LOSING, 100.0)[0], (101.0, LOST))
+    assert twice.paused_until is not None
+    free = Ending(2, EndKind.FAILURE, "worker failed", "")
+    after, effects = spend(twice, (101.5, events.RoundSeen(word(RoundPhase.GATHERING, 3, free))))
+    assert after.paused_until == twice.paused_until
+    assert effects == []
+    assert after.restarts_used == 0
+
+
+def test_a_machine_that_takes_its_workers_again_and_again_is_left() -> None:
+    """Its node says goodbye, with a status of its own; the others go on without it."""
+    node = LOSING
+    for number in range(SICK_AFTER - 1):
+        node, _ = lose(node, 100.0 + number)
+    sick, effects = spend(node, (110.0, LOST))
+    assert sick.phase is Phase.ENDING
+    assert sick.verdict is not None
+    assert (sick.verdict.exit_code, sick.restarts_used) == (71, 0)
+    assert "3 times in a row" in sick.verdict.because
+    assert [effect.record.state for effect in effects if isinstance(effect, events.Publish)] == [NodeState.ENDED]
+    assert events.RestartNursery() not in effects
+
+
+def test_a_machine_that_kept_its_workers_for_long_enough_is_well_again() -> None:
+    """So a job whose nursery dies now and then runs for ever."""
+    node = LOSING
+    for number in range(10):
+        node, _ = lose(node, number * (HEALTHY_S + 1.0))
+    assert node.verdict is None
+
+
+@pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.JOINING])
+def test_a_nursery_that_cannot_live_ends_somewhere_at_rest_too(phase: Phase) -> None:
+    """No worker need run for it to die: without processes there is not even a nursery."""
+    node, counted = Node(phase=phase, round=1), 0
+    while node.verdict is None:
+        node, _ = spend(node, (0.1 * counted, LOST))
+        counted += 1
+    assert (counted, node.verdict.exit_code) == (SICK_AFTER, 71)
+
+
+def test_workers_that_the_machine_cannot_start_are_its_failure() -> None:
+    """fork(2) refused: no command is at fault, no budget pays, and the third time the node leaves."""
+    refused = replace(FAILURE, sign=Sign.MACHINE, message="Resource temporarily unavailable: cannot fork")
+    node = LOSING
+    for number in range(SICK_AFTER):
+        assert node.verdict is None
+        node, _ = spend(replace(node, phase=Phase.WORKING), (100.0 + number, events.StartFailed(refused)))
+    assert node.phase is Phase.STOPPING
+    assert node.verdict is not None
+    assert node.verdict.exit_code == 71
+    assert "cannot fork" in node.verdict.because
+
+
+def test_whoever_counts_as_torchrun_does_is_not_charged_for_the_machine() -> None:
+    """--charge local counts what a script did, and no script did this."""
+    rules = replace(RULES, charge_local=True)
+    lost = machine.step(LOSING, LOST, 100.0, rules).node
+    free = Ending(2, EndKind.FAILURE, "worker failed", "")
+    told_so = machine.step(lost, events.RoundSeen(word(RoundPhase.GATHERING, 3, free)), 101.0, rules).node
+    assert (told_so.settled, told_so.restarts_used) == (2, 0)
 
 
 def test_a_charge_counts_from_its_failure_and_once() -> None:

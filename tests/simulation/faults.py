@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elastic_agent.agent.policy import SICK_AFTER
 from elastic_agent.agent.state import Phase
 
 from .faces import C10dFace
@@ -159,7 +160,17 @@ def comes(world: World, scenario: Scenario, fault: Fault) -> None:
 
 
 def lose_nursery(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
-    if node.link.opened and not node.nursery.dead:
+    """Once; or again and again, where the machine is sick."""
+    _lose(world, node)
+    if fault.how > 0.7:
+        for again in range(1, SICK_AFTER):
+            world.checkers.faults += 1
+            world.at(again * fault.lasts / 3, _lose, world, node)
+
+
+def _lose(world: World, node: SimNode) -> None:
+    if node.link.opened and not node.nursery.dead and not node.done:
+        world.checkers.last_fault = world.now
         node.nursery.lose()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_agent.agent import events as agent_events
-from elastic_agent.agent import handlers, leaving, moves, policy, verdicts
+from elastic_agent.agent import handlers, leaving, losses, moves, policy, verdicts
 from elastic_agent.agent import machine as agent
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.ladder import Ladder
@@ -116,8 +116,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the budget is not told", policy.restarts_left, "policy.max_restarts - counted", "policy.max_restarts"),
     Mutant("nothing is ever forgiven", policy.restarts_left, "if policy.window_s else", "if False else"),
     Mutant("a window is too short", policy.restarts_left, "< policy.window_s", "< policy.window_s / 2"),
-    Mutant("a crash loop is none", policy.failures_in_a_row, "length += 1", "pass"),
-    Mutant("a pause is too short", policy.pause_s, "return low + (high - low)", "return low / 2 + (high - low)"),
+    Mutant("a crash loop is none", policy.failures_in_a_row, "_in_a_row(history, at, policy.pause_max_s)", "1"),
+    Mutant("a pause is too short", policy._pause_s, "return low + (high - low)", "return low / 2 + (high - low)"),
     Mutant("nobody pauses", moves.rejoin, "if node.paused_until is None or now >= node.paused_until:", "if True:"),
     Mutant("a pause has no end", handlers.on_time_while_joining, "if now < node.paused_until:", "if True:"),
     # -- who is alive
@@ -212,10 +212,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("all that is gone has finished", handlers.on_gone, "if node.finished:", "if True:"),
     Mutant(
         "a lost nursery is nobody's failure",
-        handlers.on_nursery_lost,
-        "node = moves.fail(node, rules, now, failure)",
+        losses.on_nursery_lost,
+        "node = moves.fail(replace(node, running=frozenset()), rules, now, failure)",
         "pass",
     ),
+    Mutant("a lost nursery is charged", endings.charges, "failure.sign is not Sign.MACHINE", "True"),
+    Mutant("one lost nursery is enough", policy.is_sick, ">= SICK_AFTER", ">= 1"),
     Mutant("a node that leaves comes back", moves.stop, "verdict=verdict", "verdict=None"),
     Mutant("nobody is killed", moves.climb, "KillWorkers(),", ""),
     Mutant("the ladder has no end", Ladder.climb, "replace(self, rung=Rung.GIVEN_UP)", "replace(self, until=now + 10)"),

@@ -95,6 +95,7 @@ SOMETIMES = (
     "exit status 0",
     "exit status 1",
     "exit status 2",
+    "exit status 71",
     "exit status 75",
     "exit status 76",
     "exit status 80",

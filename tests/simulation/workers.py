@@ -70,6 +70,8 @@ class Nursery:
         """Per round: how its workers failed."""
         self.stuck_until = 0.0
         """When the last worker that SIGKILL did not end came to its end by itself."""
+        self.losses: list[float] = []
+        """When its process died."""
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not heard of it yet."""
@@ -88,7 +90,6 @@ class Nursery:
         self.open, self.stopped, self.leftovers = not self.dead, False, False
         self.clean[self.round] = 0
         if self.dead:
-            self.failed.add(self.round)
             return
         rng = self.world.rng
         for local_rank in range(member.nproc):
@@ -177,10 +178,10 @@ class Nursery:
     def lose(self) -> None:
         """The process that owns the workers dies, and they with it."""
         if self.open and self.live and not self.stopped:
-            self.failed.add(self.round)
-            self.world.disturbed(self.round, self.node, "failure")
+            self.world.disturbed(self.round, self.node, "departure")
         self.bury()
         self.dead = True
+        self.losses.append(self.world.now)
         self.node.tell(NurseryLost("signal 9"))
 
     def bury(self) -> None:

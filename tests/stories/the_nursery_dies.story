@@ -1,5 +1,5 @@
-# The process that owns a node's workers dies, and they with it: a failure of that node, charged like any other.
-job 2:2 restarts=1
+# The process that owns a node's workers dies, and they with it: a failure of that machine, which costs nobody a restart.
+job 2:2
 join a b
 ----
     0.0  a joining: the store answers
@@ -23,10 +23,10 @@ nursery b dies
     0.1  a signal 15 to its workers
     0.1  a joining: workers of round 1 are gone
     0.1  a joining: waiting for a place in a round
-    0.1  coordinator: round 2 running [a:0 b:1], b charged: every place is taken
+    0.1  coordinator: round 2 running [a:0 b:1]: every place is taken
     0.1  a working: round 2 begins with 2 nodes, group rank 0: every place is taken
     0.1  a starts ranks 0 to 0
-    0.1  b working: round 2 begins with 2 nodes, group rank 1: every place is taken
+    0.1  b working: round 2 begins with 2 nodes, group rank 1: every place is taken; round 1 costs this node no restart: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: a failure of this machine, not of the script: the process that owns the workers died (signal 9), and they with it; the cause: died with its nursery
     0.1  b starts ranks 1 to 1
 
 workers a finish
@@ -35,10 +35,10 @@ wait 1
 ----
     0.2  a stopping: all workers of this node exited 0
     0.2  a finished: all workers of this node exited 0
-    0.2  coordinator: round 2 running finishing [a:0 b:1], b charged: every place is taken
+    0.2  coordinator: round 2 running finishing [a:0 b:1]: every place is taken
     0.3  b stopping: all workers of this node exited 0
     0.3  b finished: all workers of this node exited 0
-    0.3  coordinator: round 2 closed succeeded [], b charged: all nodes of round 2 finished
+    0.3  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
     0.3  a ending: this node's workers all finished: all nodes of round 2 finished
     0.3  b ending: this node's workers all finished: all nodes of round 2 finished
     0.3  b ended: this node's workers all finished: all nodes of round 2 finished
