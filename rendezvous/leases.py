@@ -19,20 +19,21 @@ READS_PER_BEAT = 2
 """Readings per heartbeat interval; each ages a lease by at most half an interval more than it should."""
 
 
-def watched(state: Rendezvous, rules: Rules) -> tuple[str, ...]:
+def watched(state: Rendezvous, rules: Rules) -> dict[str, Seen]:
     """Nodes whose heartbeat is read: everybody but our own node and the ended. The lost, too: one that was only frozen
     may have nothing new to say, and would wait for ever if nobody listened for it."""
-    return tuple(
-        node for node, seen in state.nodes.items() if node != rules.own and seen.record.state is not NodeState.ENDED
-    )
+    return {
+        node: seen
+        for node, seen in state.nodes.items()
+        if node != rules.own and seen.record.state is not NodeState.ENDED
+    }
 
 
 def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
     """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
     unwatched_s = _unwatched_s(state.beats_seen_at, now, rules)
     aged: dict[str, Seen] = {}
-    for node in watched(state, rules):
-        known = state.nodes[node]
+    for node, known in watched(state, rules).items():
         if seen.steady_s is None:
             now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
         elif node in seen.counts:  # else it has come since the reading was ordered
@@ -76,6 +77,6 @@ def next_reading(state: Rendezvous, rules: Rules) -> float | None:
     nodes = watched(state, rules)
     if not nodes:
         return None
-    held = (state.nodes[node].heard_at for node in nodes if not state.nodes[node].lost)
+    held = (seen.heard_at for seen in nodes.values() if not seen.lost)
     first_out = min(held, default=state.beats_due_at) + rules.lease_s
     return max(min(state.beats_due_at, first_out), (state.beats_seen_at or 0.0))

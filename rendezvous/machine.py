@@ -89,7 +89,7 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     effects: list[Effect] = []
     reading_at = None if state.reading else leases.next_reading(state, rules)
     if reading_at is not None and reading_at <= now:
-        effects.append(ReadBeats(leases.watched(state, rules)))
+        effects.append(ReadBeats(tuple(leases.watched(state, rules))))
         state = replace(state, reading=True)
         reading_at = None
     waits = (reading_at, patience.deadline(state, rules), endings.evidence_until(state))

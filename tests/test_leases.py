@@ -83,7 +83,7 @@ def test_a_lost_node_is_heard_again_by_its_heartbeat() -> None:
     """One that was only frozen may have nothing new to say; it must not wait for ever uncounted."""
     state = read(beginning(), 1, 0.0, 6.0)
     assert state.nodes["b"].lost
-    assert leases.watched(state, RULES) == ("b",)
+    assert list(leases.watched(state, RULES)) == ["b"]
     assert not read(state, 2, 6.5, 6.5).nodes["b"].lost
 
 
@@ -95,7 +95,7 @@ def test_a_lost_node_stays_lost_when_the_observer_is_late() -> None:
 
 def test_an_ended_node_is_not_watched() -> None:
     """Its last word is said, and its silence means nothing."""
-    assert leases.watched(beginning(NodeState.ENDED), RULES) == ()
+    assert not leases.watched(beginning(NodeState.ENDED), RULES)
     assert leases.next_reading(beginning(NodeState.ENDED), RULES) is None
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import run
@@ -52,19 +53,32 @@ def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> 
 def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
     played = Played()
     violation: run.SeedFailed | None = None
-    gc.freeze()  # what is here by now stays: no collection needs to look at it again
     began = time.process_time()
-    for seed in _seeds(start, stride, runs, ends):
-        try:
-            played.reached.merge(run.play(seed).reached)
-        except run.SeedFailed as failed:
-            violation = failed
-            break
-        played.count += 1
+    with _collecting_seldom():
+        for seed in _seeds(start, stride, runs, ends):
+            try:
+                played.reached.merge(run.play(seed).reached)
+            except run.SeedFailed as failed:
+                violation = failed
+                break
+            played.count += 1
     played.cpu_s = time.process_time() - began
     if violation is not None:
         played.failed = str(run.smallest(violation))
     return played
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """Of what is here by now nothing goes, and a world goes all at once: a collection meanwhile finds little."""
+    held = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(20_000, 5, 5)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*held)
+        gc.unfreeze()
 
 
 def _seeds(start: int, stride: int, runs: int, ends: float | None) -> Iterator[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_agent.agent import handlers, ladder, leaving, moves
-from elastic_agent.rendezvous import endings, leases, machine, notes
+from elastic_agent.rendezvous import endings, leases, machine, notes, takeover
 
 from .pretend import Instead
 
@@ -49,6 +49,5 @@ def _make(kind: type) -> Copy:
     return copy
 
 
-INSTEAD: list[Instead] = [
-    (module, "replace", replace) for module in (handlers, ladder, leaving, moves, endings, leases, machine, notes)
-]
+_COPYING = (handlers, ladder, leaving, moves, endings, leases, machine, notes, takeover)
+INSTEAD: list[Instead] = [(module, "replace", replace) for module in _COPYING]

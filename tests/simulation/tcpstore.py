@@ -221,7 +221,7 @@ class Wire:
             self.world.at(RESET_S, self._break, "the request was lost")
         else:
             self._sent_at = max(self._sent_at, self.world.now + self.world.delays.network())
-            self.world.at(self._sent_at - self.world.now, self._arrive, self.number, requests)
+            self.world.when(self._sent_at, self._arrive, self.number, requests)
         answer = mine.process.block(mine, timeout_s)
         self._ticket = None
         if self._broken:
@@ -243,7 +243,7 @@ class Wire:
             self.world.at(RESET_S, self._break, "the reply was lost")
             return
         self._answered_at = max(self._answered_at, self.world.now + self.world.delays.network())
-        self.world.at(self._answered_at - self.world.now, self._answered, number, answer)
+        self.world.when(self._answered_at, self._answered, number, answer)
 
     def _answered(self, number: int, answer: object) -> None:
         if self._dead:
