@@ -18,16 +18,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--for", type=float, dest="lasts_s", help="instead of --runs: for so many seconds")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time; 0: one for each core (default: 1)")
     parser.add_argument("--start", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
-    parser.add_argument("--mutants", action="store_true", help="plant each known bug, and say whether it is found")
+    parser.add_argument(
+        "--mutants", nargs="?", const="", metavar="TEXT", help="plant each known bug (TEXT: in whose name it is)"
+    )
     asked = parser.parse_args(argv)
     try:
         if asked.seed is not None:
             run.play(asked.seed, _print)
             return 0
-        if asked.mutants:
+        if asked.mutants is not None:
             from . import mutants, planting
 
-            return planting.report(mutants.MUTANTS, mutants.ESCAPES)
+            return planting.report([bug for bug in mutants.MUTANTS if asked.mutants in bug.name], mutants.ESCAPES)
         return _many(asked)
     except run.SeedFailed as failed:
         sys.stderr.write(f"{failed}\n")

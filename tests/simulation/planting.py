@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from types import FunctionType
 from typing import Any
 
 from elastic_agent.agent import inbox
+from elastic_agent.agent import machine as agent
 from elastic_agent.rendezvous import (
     c10d,
     connection,
@@ -31,8 +33,11 @@ from elastic_agent.rendezvous import (
     takeover,
     term,
 )
+from elastic_agent.rendezvous import machine as coordinator
 
 from . import plan, run
+from .checkers import Violation
+from .driven import Mistake
 
 DRIVERS = {
     module.__name__
@@ -102,17 +107,51 @@ def _function(where: object) -> FunctionType:
     return function
 
 
-def find(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> run.SeedFailed | None:
-    """A violation that this bug leads to; None if it goes unnoticed. First where it is most likely, and cheap."""
+class By(Enum):
+    """What caught a bug."""
+
+    INVARIANT = "an invariant broke"
+    REFUSAL = "a machine or the store refused"
+
+
+@dataclass
+class Search:
+    """What came of looking for a bug."""
+
+    failed: run.SeedFailed | None = None
+    """The first violation that the bug led to; None if it went unnoticed."""
+    by: By | None = None
+    played: int = 0
+    crashed: run.SeedFailed | None = None
+    """The first seed in which its text did not even run: that finds nothing, so the seeds go on."""
+
+
+def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
+    """Play until the bug is caught. First where it is most likely, and cheap."""
     drawn = _drawn(seeds)
     below = isinstance(mutant, Mutant) and _function(mutant.where).__module__ in DRIVERS
+    found = Search()
     with mutant.planted():
         for scenario in sorted(drawn, key=lambda scenario: bool(scenario.face) != below):
+            found.played += 1
             try:
                 run.play_scenario(scenario)
             except run.SeedFailed as failed:
-                return failed
-    return None
+                found.by = _caught(failed)
+                if found.by is not None:
+                    found.failed = failed
+                    break
+                found.crashed = found.crashed or failed
+    return found
+
+
+def _caught(failed: run.SeedFailed) -> By | None:
+    """What the failure was; None if the bug's text cannot run, which says nothing about the simulator."""
+    error = failed.__cause__
+    if isinstance(error, Violation):
+        return By.INVARIANT
+    fenced = isinstance(error, Mistake) and error.__cause__ is None
+    return By.REFUSAL if fenced or isinstance(error, (agent.IllegalEvent, coordinator.IllegalEvent)) else None
 
 
 @functools.lru_cache(maxsize=2)
@@ -123,15 +162,26 @@ def _drawn(seeds: int) -> list[plan.Scenario]:
 
 
 def report(mutants: Sequence[Mutant | Misplaced], escapes: Mapping[str, str]) -> int:
-    """Plant each, and say which is found by what; 0 if all are but for the escapes."""
-    found, missed = 0, 0
+    """Plant each, and say what caught it; 0 if all were caught but for the escapes, and none of those."""
+    caught: dict[By, int] = dict.fromkeys(By, 0)
+    escaped: list[str] = []
+    wrong = 0
     for mutant in mutants:
-        began = time.monotonic()
-        failed = find(mutant)
-        found += failed is not None
-        missed += failed is None and mutant.name not in escapes
-        by = f"seed {failed.scenario.seed}: {failed.what}" if failed else f"NOT FOUND; {escapes.get(mutant.name, '')}"
-        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {mutant.name}: {by}\n")
+        began = time.process_time()
+        found = search(mutant)
+        if found.failed is not None and found.by is not None:
+            caught[found.by] += 1
+            wrong += mutant.name in escapes
+            by = f"{found.by.value} in seed {found.failed.scenario.seed} ({found.played} played): {found.failed.what}"
+        else:
+            why = escapes.get(mutant.name, "")
+            wrong += not why
+            crashed = f"; crashed: {found.crashed.what}" if found.crashed is not None else ""
+            escaped.append(f"{mutant.name}: {why or 'WHY?'}{crashed}")
+            by = f"escaped {found.played} seeds{crashed}"
+        sys.stdout.write(f"{time.process_time() - began:6.1f} s  {mutant.name}: {by}\n")
         sys.stdout.flush()
-    sys.stdout.write(f"{found} of {len(mutants)} found\n")
-    return 1 if missed else 0
+    kinds = ", ".join(f"{by.value} {number} times" for by, number in caught.items())
+    sys.stdout.write(f"planted {len(mutants)}, caught {sum(caught.values())} ({kinds}), escaped {len(escaped)}\n")
+    sys.stdout.writelines(f"escaped: {each}\n" for each in escaped)
+    return 1 if wrong else 0
