@@ -31,6 +31,8 @@ STATUS: Mapping[Outcome, int] = {
 }
 """Exit status of a node that had not finished when the rendezvous closed."""
 
+NEVER_BEGUN = frozenset({Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED})
+"""Outcomes of a job whose last round never began: what ended the one before it has led there."""
 
 HOW: Mapping[Outcome, str] = {
     Outcome.SUCCEEDED: "succeeded",
@@ -48,7 +50,8 @@ def of_closed(node: Node, closed: Round) -> Verdict:
     outcome = closed.outcome or Outcome.FAILED
     ended = closed.ended
     cause = ended.failure if ended and outcome is Outcome.FAILED else None
-    ending = ended if ended and (cause is not None or ended.round == closed.number) else None
+    led_here = ended is not None and (ended.round == closed.number or outcome in NEVER_BEGUN)
+    ending = ended if cause is not None or led_here else None
     if node.finished:
         but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
         return Verdict(OK, f"this node's workers all finished{but}: {closed.because}", outcome, cause, ending)

@@ -20,6 +20,9 @@ from .state import Rendezvous, Rules, Seen
 EVIDENCE_S = 1.0
 """How long members get to say how their other workers ended, once the cause is certain and all have heard of the end.
 Workers that mind SIGTERM are gone sooner."""
+LAST_WORDS_S = 2.0
+"""How long they get where the job cannot go on whoever it was. Covers the moment in which workers may end by
+themselves where an echo was seen (`Round.hold`)."""
 MAX_KEPT = 16
 """Ends of workers kept for the announcement; beyond, a round has nothing new to tell."""
 
@@ -50,7 +53,7 @@ def settle(state: Rendezvous, now: float) -> Rendezvous:
     return replace(state, settled=True, ended=_final(state, ending, departed))
 
 
-def beyond_restart(state: Rendezvous, rules: Rules) -> tuple[Rendezvous, str] | None:
+def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, str] | None:
     """Why the failure that ended the round cannot be answered with a restart, and the state to close with; None if it
     can, or is none. A worker that forbids it is heard whichever failure was seen first, and costs nobody anything."""
     ending = state.ended
@@ -62,7 +65,10 @@ def beyond_restart(state: Rendezvous, rules: Rules) -> tuple[Rendezvous, str] | 
     if ending is None:
         return None
     if ending.kind is EndKind.FAILURE and state.finishing and state.able() < rules.min_nodes:
-        return _uncharged(state), f"{ending.because}; {explain.too_few_remain(state, rules)}"
+        if state.settled or now >= state.since + LAST_WORDS_S:
+            told = _uncharged(state, ending)
+            return replace(state, ended=told), f"{told.because}; {explain.too_few_remain(state, rules)}"
+        return None
     if state.settled and (name := spent(state)):
         there = "there" if ending.failure is not None and ending.failure.node == name else f"on {name}"
         return state, f"{ending.because}; no restarts are left {there}"
@@ -78,18 +84,15 @@ def _forbidden(state: Rendezvous, failure: WorkerFailure) -> Rendezvous:
     return replace(state, ended=ending, settled=True)
 
 
-def _uncharged(state: Rendezvous) -> Rendezvous:
-    """The same, charging nobody as long as the ending is not settled: a job that cannot go on ends without waiting to
-    learn whose fault it was, and must not say that it knows."""
-    if state.settled or state.ended is None:
-        return state
-    ending = _judged(state, state.ended)
-    return replace(state, ended=replace(ending, charged=""))
+def _uncharged(state: Rendezvous, ending: Ending) -> Ending:
+    """The ending, charging nobody as long as it is not settled: a job that cannot go on does not wait for long to learn
+    whose fault it was, and must not say that it knows."""
+    return ending if state.settled else replace(_judged(state, ending), charged="")
 
 
-def evidence_until(state: Rendezvous) -> float | None:
-    """When the ending may be settled without those who have not told all; None if there is nothing to wait for."""
-    return None if state.settled else state.since + EVIDENCE_S
+def evidence_until(state: Rendezvous) -> tuple[float, ...]:
+    """When the ending may be settled, or the job closed, without those who have not told all."""
+    return () if state.settled else (state.since + EVIDENCE_S, state.since + LAST_WORDS_S)
 
 
 def spent(state: Rendezvous) -> str:

@@ -92,7 +92,7 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         effects.append(ReadBeats(tuple(leases.watched(state, rules))))
         state = replace(state, reading=True)
         reading_at = None
-    waits = (reading_at, patience.deadline(state, rules), endings.evidence_until(state))
+    waits = (reading_at, patience.deadline(state, rules), *endings.evidence_until(state))
     deadlines = [when for when in waits if when is not None and when > now]
     if deadlines:
         effects.append(WakeAt(min(deadlines)))
@@ -163,7 +163,7 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         raise IllegalEvent(f"round {state.number} is over without an ending")
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
-    if (beyond := endings.beyond_restart(state, rules)) is not None:
+    if (beyond := endings.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
     if state.barrier_until is not None and now >= state.barrier_until:
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))

@@ -13,6 +13,7 @@ from elastic_agent.agent import events, machine, verdicts
 from elastic_agent.agent.ladder import Ladder, Rung
 from elastic_agent.agent.state import Node, Phase, Verdict
 from elastic_agent.agent.state import Rules as AgentRules
+from elastic_agent.rendezvous import endings
 from elastic_agent.rendezvous import events as told
 from elastic_agent.rendezvous import machine as coordinator
 from elastic_agent.rendezvous.records import (
@@ -185,12 +186,16 @@ def test_a_node_that_never_heard_of_its_place_holds_the_next_round_up() -> None:
 
 
 def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> None:
-    """Too few remain, so the job ends at once; that the failure only echoed another's death could not be learnt."""
+    """Too few remain, so the job ends soon; that the failure only echoed another's death could not be learnt."""
     rules = Rules(own="a", max_nodes=3, min_nodes=3)
     state = tell(BEGUN, 0.0, rules, *(record(node) for node in "abc"))
     state = tell(state, 1.0, rules, *(record(node, 2, NodeState.WORKING, round=1) for node in "abc"))
     state = tell(state, 2.0, rules, replace(record("c", 3, NodeState.FINISHED, round=1), finished=True))
-    state = tell(state, 3.0, rules, record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1))
+    broken = record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1)
+    state = tell(state, 3.0, rules, broken)
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + endings.LAST_WORDS_S / 2, rules).state
+    assert state.phase is RoundPhase.OVER
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + endings.LAST_WORDS_S, rules).state
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
     assert state.ended is not None
     assert (state.ended.failure, state.ended.charged) == (FAILURE, "")
@@ -303,6 +308,15 @@ def test_an_old_failure_is_not_blamed_for_another_ending() -> None:
     closed = Round(9, 1, 2, RoundPhase.CLOSED, "over", ended=ending, outcome=Outcome.UNFINISHED)
     assert verdicts.of_closed(Node(), closed).cause is None
     assert verdicts.of_closed(Node(), replace(closed, outcome=Outcome.FAILED)).cause == FAILURE
+
+
+def test_what_led_to_a_round_that_never_began_is_told() -> None:
+    """A node died and none took its place: every survivor tells of the departure, and blames no worker for it."""
+    ending = Ending(1, EndKind.DEPARTURE, "c was lost; then worker failed", "", FAILURE)
+    closed = Round(9, 1, 2, RoundPhase.CLOSED, "missing: c (lost)", ended=ending, outcome=Outcome.JOIN_TIMED_OUT)
+    verdict = verdicts.of_closed(Node(), closed)
+    assert (verdict.cause, verdict.ending) == (None, ending)
+    assert verdicts.of_closed(Node(), replace(closed, outcome=Outcome.UNFINISHED)).ending is None
 
 
 def test_seen_is_never_waiting_and_owing_at_once() -> None:

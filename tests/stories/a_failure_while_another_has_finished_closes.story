@@ -1,4 +1,4 @@
-# b alone is fewer than min_nodes: the job closes at once and names the cause. a keeps its 0.
+# b alone is fewer than min_nodes: the job closes as soon as b has told how its workers ended, and names the cause. a keeps its 0.
 job 2:2 restarts=3
 join a b
 workers a finish
@@ -24,7 +24,8 @@ wait 1
     0.2  b signal 15 to its workers
     0.2  b joining: workers of round 1 are gone
     0.2  b joining: waiting for a place in a round
-    0.2  coordinator: round 1 closed failed []: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and the 1 that remain are fewer than min_nodes 2
+    0.2  coordinator: round 1 over finishing [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
+    0.2  coordinator: round 1 closed failed [], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and the 1 that remain are fewer than min_nodes 2
     0.2  a ending: this node's workers all finished, but the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and the 1 that remain are fewer than min_nodes 2
     0.2  b ending: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and the 1 that remain are fewer than min_nodes 2
     0.2  b ended: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and the 1 that remain are fewer than min_nodes 2
