@@ -91,7 +91,7 @@ storms: setup ## ten signals at random times to an agent in any phase, 200 times
 	PYTHONPATH=.typing:tests $(PY) tests/storms.py $(ARGS)
 
 causes: setup ## who is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
-	PYTHONPATH=.typing:tests $(PY) -m causes $(ARGS)
+	$(PY) -m tests.causes $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

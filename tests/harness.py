@@ -381,7 +381,9 @@ class Cluster:
             "nproc": 1,
             "conf": {},
             "flags": (),
+            "worker": WORKER,
             "args": (),
+            "env": {},
             **defaults,
         }
         self.run_id = "contract"
@@ -404,14 +406,17 @@ class Cluster:
     def start(self, name: str, **changes: Any) -> Any:
         """Start an agent called `name`. Keywords: nnodes, max_restarts, nproc, conf (rdzv-conf), flags (command line),
         barrier_s, grace_s, node_rank, charge, redirects, policy (fields of LaunchConfig about restarts),
-        args (the script's own), hosts (serve the store, as the first one does), within (processes: a command that
-        becomes the agent's), protocol (c10d: the protocol version it
-        claims to speak)."""
+        worker (the script), args (the script's own), env (added to the agent's, which its workers inherit), hosts
+        (serve the store, as the first one does), within (processes: a command that becomes the agent's), protocol
+        (c10d: the protocol version it claims to speak)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
         starter = self._start_thread if "memory" in self.backend else self._start_process
         node = starter(name, wanted)
         self.nodes[name] = node
         return node
+
+    def _env(self, name: str, wanted: dict[str, Any]) -> dict[str, str]:
+        return {"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1", **wanted["env"]}
 
     def _start_process(self, name: str, wanted: dict[str, Any]) -> ProcessNode:
         conf = {"last_call_quiet": 0.5, "read_timeout": 30, **wanted["conf"]}
@@ -435,9 +440,9 @@ class Cluster:
                 flags += [flag, str(wanted[key])]
         for option, value in wanted.get("policy", {}).items():
             flags += [f"--{option}", str(value)]
-        env = {**os.environ, "TEST_NODE": name, "TEST_DESK": self.desk.path, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "LOGLEVEL": "INFO", **self._env(name, wanted)}
         start = ("-c", OTHER_PROTOCOL.format(wanted["protocol"])) if "protocol" in wanted else ()
-        command = [*flags, *wanted["flags"], WORKER, *wanted["args"]]
+        command = [*flags, *wanted["flags"], wanted["worker"], *wanted["args"]]
         return ProcessNode(name, command, env, self.folder, start, wanted.get("within", ()))
 
     def _start_thread(self, name: str, wanted: dict[str, Any]) -> ThreadNode:
@@ -455,11 +460,11 @@ class Cluster:
             log_dir=str(self.folder / f"logs-{name}"), shutdown_timeout=wanted.get("grace_s"),
             exit_barrier_timeout=wanted.get("barrier_s"), node_rank=wanted.get("node_rank"),
             charge=wanted.get("charge", "cause"), redirects=wanted.get("redirects", 0),
-            env={"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1"}, **wanted.get("policy", {}),
+            env=self._env(name, wanted), **wanted.get("policy", {}),
         )  # fmt: skip
         node = ThreadNode(name, None)
         session = self.store.host() if hosting else self.store.guest()
-        node.agent = NodeAgent(config, WORKER, *wanted["args"], store=session, tell=node.tell, name=name)
+        node.agent = NodeAgent(config, wanted["worker"], *wanted["args"], store=session, tell=node.tell, name=name)
         node.start()
         return node
 

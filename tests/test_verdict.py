@@ -9,13 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from causes import campaign
+from causes import ours
+from causes.plan import Case
 from harness import Cluster
 
 RUN_S = 60.0
@@ -148,8 +150,27 @@ def test_success_leaves_no_summary(tmp_path: Path) -> None:
     assert not list((tmp_path / "logs").glob("*/summary.json"))
 
 
-@pytest.mark.parametrize("kind", ["exception", "slow death", "stopped", "exit 0"])
-def test_the_right_rank_is_named(kind: str) -> None:
-    """A few of `make causes`: peers die of it too, some sooner than the one at fault, and one node's clock is ahead."""
-    answer = campaign.ours(campaign.Case.draw(kind, 0))
-    assert (answer.right, answer.certain) == (True, True), answer.text
+@pytest.mark.parametrize("kind", ["slow death", "exit 0", "node lost", "gloo barrier"])
+def test_the_right_one_is_named(kind: str) -> None:
+    """A few of `make causes`: peers die of it too, some sooner than the one at fault, and every clock is off."""
+    answer = ours.answer(Case.draw(kind, 0))
+    assert (answer.right, answer.certain, answer.charged) == (True, True, True), answer.text
+
+
+def test_a_skewed_clock_is_off_whoever_asks_for_the_time() -> None:
+    """The campaign's clocks: every way of Python's to ask for the time of day is 5 s ahead, the monotonic clock not."""
+    script = (
+        "import time, datetime as d; steady = time.monotonic(); now = d.datetime.now\n"
+        "print(time.time(), time.time_ns() / 1e9, time.clock_gettime(time.CLOCK_REALTIME), now().timestamp())\n"
+        "print(now(d.timezone.utc).timestamp(), time.mktime(time.localtime()))\n"
+        "print(time.mktime(time.strptime(time.strftime('%c'))), steady)"
+    )
+    env = Case.draw("exception", 0).environment(Path(), 0) | {"TEST_SKEW_S": "5"}
+    before_s, steady_s = time.time(), time.monotonic()
+    command = [sys.executable, "-c", script]
+    said = subprocess.check_output(command, env={**os.environ, **env}, text=True, timeout=RUN_S)
+    *asked, monotonic = map(float, said.split())
+    assert len(asked) == 7
+    # Those that count whole seconds may lag by one.
+    assert all(4.0 <= moment - before_s <= 5.0 + time.time() - before_s for moment in asked)
+    assert steady_s <= monotonic <= time.monotonic()

@@ -5,7 +5,6 @@ Plain Python, so that hundreds of jobs take minutes. What it says when a peer is
 """
 
 import os
-import signal
 import socket
 import sys
 import time
@@ -16,10 +15,17 @@ CLOSED = (
     "typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."
 )
 WAITED = (
-    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1500ms for "
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for "
     "recv operation to complete"
 )
-PATIENCE_S = 1.5
+ABORTED = (
+    "[rank{rank}]:[E1121 18:33:11.1 ProcessGroupNCCL.cpp:2028] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process "
+    "group watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error, "
+    "NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.\nterminate called after throwing an instance of 'c10::DistBackendError'\n"
+)
+"""What torch's watchdog of NCCL leaves behind, before it aborts the process."""
+PATIENCE_S = 2.0
 CONNECT_S = 30.0
 STEP_S = 0.01
 
@@ -71,8 +77,8 @@ class Mesh:
             peer.close()
 
 
-def fail(kind: str, mesh: Mesh, slow_s: float) -> None:
-    """What the one at fault does; returns where it does not fail but goes on."""
+def fail(kind: str, mesh: Mesh | None = None) -> None:
+    """What the one at fault does. Does not return, but where a signal stopped it."""
     signals = {"killed": 9, "segfault": 11, "abort": 6, "terminated": 15, "stopped": 19}
     if kind in signals:
         os.kill(os.getpid(), signals[kind])
@@ -83,42 +89,55 @@ def fail(kind: str, mesh: Mesh, slow_s: float) -> None:
     elif kind == "hang":
         time.sleep(1000)
     elif kind == "slow death":
+        assert mesh is not None
         mesh.close()
-        time.sleep(slow_s)
+        time.sleep(float(os.environ["TEST_SLOW_S"]))
         raise ValueError("boom")
     elif kind == "failing clean-up":
+        assert mesh is not None
         try:
             raise ValueError("boom")
         finally:
             mesh.close()
             mesh.meet()
+    elif kind == "lost its storage":
+        raise ConnectionResetError(104, "Connection reset by peer")
     else:
         raise ValueError("boom")
+
+
+def give_up(kind: str, rank: int, error: RuntimeError) -> None:
+    """What the others do, who lost a peer; returns where they let the error pass."""
+    if kind == "wrapped by the peers":
+        raise LookupError("step failed") from error
+    if kind == "swallowed by the peers":
+        sys.exit(7)
+    if kind == "peers abort":
+        sys.stderr.write(ABORTED.format(rank=rank))
+        sys.stderr.flush()
+        os.abort()
 
 
 def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder, kind = Path(os.environ["TEST_MESH"]), os.environ["TEST_KIND"]
     culprit = rank == int(os.environ["TEST_BAD"])
-    (folder / f"pid.{rank}").write_text(f"{os.getpid()} {os.environ['GROUP_RANK']}")
     if kind == "import" and culprit:
         raise ImportError("no module named 'boom'")
     mesh = Mesh(folder, rank, size)
     for step in range(100000):
         if culprit and step == int(os.environ["TEST_STEP"]):
-            fail(kind, mesh, float(os.environ["TEST_SLOW_S"]))
+            fail(kind, mesh)
         try:
             mesh.meet()
         except RuntimeError as error:
-            if kind == "wrapped by the peers" and not culprit:
-                raise LookupError(f"step {step} failed") from error
-            if kind == "swallowed by the peers" and not culprit:
-                sys.exit(7)
+            if not culprit:
+                give_up(kind, rank, error)
             raise
         if step == 3:
             (folder / f"runs.{rank}").touch()
         time.sleep(STEP_S)
 
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-main()
+if __name__ == "__main__":
+    main()
