@@ -32,7 +32,7 @@ def reached() -> Reached:
     if ONE:
         return run.play(int(ONE), lambda now, what: print(f"{now:9.3f}  {what}")).reached
     played = campaign.play(0, SEEDS)
-    assert not played.failed, played.failed
+    assert not played.failed, "\n".join(played.failed)
     return played.reached
 
 

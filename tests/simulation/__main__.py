@@ -46,7 +46,9 @@ def _many(asked: argparse.Namespace) -> int:
     sys.stdout.write(f"{played.count} schedules from seed {asked.start} in {took_s:.0f} s: {rates}\n")
     never = sometimes.missing(played.reached) if played.count >= sometimes.ENOUGH else []
     sys.stdout.writelines(f"never: {what}\n" for what in never)
-    sys.stderr.write(played.failed)
+    if played.failed:
+        sys.stdout.write(f"processes that ended at a violation, before their time: {len(played.failed)}\n")
+    sys.stderr.writelines(f"{violation}\n" for violation in played.failed)
     return 1 if never or played.failed else 0
 
 

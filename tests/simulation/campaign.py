@@ -22,14 +22,14 @@ class Played:
     cpu_s: float = 0.0
     """What it took of processors' time, whoever else was at work on them; without what makes a violation small."""
     reached: Reached = field(default_factory=Reached)
-    failed: str = ""
-    """A violation, as small as it gets; empty if there was none."""
+    failed: list[str] = field(default_factory=list)
+    """A violation for each process that ended at one, as small as it gets."""
 
     def merge(self, other: Played) -> None:
         self.count += other.count
         self.cpu_s += other.cpu_s
         self.reached.merge(other.reached)
-        self.failed = self.failed or other.failed
+        self.failed += other.failed
 
 
 def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> Played:
@@ -64,7 +64,7 @@ def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
             played.count += 1
     played.cpu_s = time.process_time() - began
     if violation is not None:
-        played.failed = str(run.smallest(violation))
+        played.failed.append(str(run.smallest(violation)))
     return played
 
 
