@@ -77,6 +77,8 @@ class Checkers:
         self.lost: set[str] = set()
         self.ever_lost: set[str] = set()
         self.over: set[int] = set()
+        self.lost_at_retirement: frozenset[str] = frozenset()
+        """Who was lost when the coordinator began to clear up, from where there is no way back."""
         self.closed = False
         self.known_at_close: frozenset[str] = frozenset()
         self.first_finish: float | None = None
@@ -217,7 +219,8 @@ class Checkers:
 
     def _begun(self, after: Rendezvous) -> None:
         job, members = self.world.job, after.members
-        for name in self.placed - self.lost:
+        lost = {name for name, seen in after.nodes.items() if seen.lost}  # by what it knew when it said so: nobody can
+        for name in self.placed - lost:  # take back what is on its way to a store that elects
             node = self.world.nodes[name]
             unaware = not node.done and node.state.phase is Phase.JOINING and node.state.round < self.newest
             self.need(not unaware, FENCED, f"{name} may yet start round {self.newest}, {after.number} begins")
@@ -233,7 +236,7 @@ class Checkers:
         self.need(job.min_nodes <= len(members) <= job.max_nodes, SIZED, f"round {after.number} has {len(members)}")
         for node in self.world.nodes.values():
             if node.nursery.live and node.nursery.round < after.number and not gave_up(node.state.verdict):
-                holds = node.ident in self.lost or node.done
+                holds = node.ident in lost or node.done
                 self.need(holds, FENCED, f"{node.ident} works on round {node.nursery.round}, {after.number} begins")
         self._mastered(after)
         sometimes.begun(self.world, after)

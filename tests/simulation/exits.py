@@ -47,7 +47,8 @@ def _hosted(truth: Checkers, node: SimNode) -> None:
     rendezvous = truth.world.rendezvous
     known = truth.known_at_close if truth.closed or rendezvous is None else frozenset(rendezvous.nodes)
     others = [n for n in truth.world.nodes.values() if not n.done and n is not node and n.ident in known]
-    left = [n.ident for n in others if n.ident not in truth.lost and n.state.phase is not Phase.ENDING]
+    lost = truth.lost | truth.lost_at_retirement
+    left = [n.ident for n in others if n.ident not in lost and n.state.phase is not Phase.ENDING]
     truth.need(not left, HOSTED, f"{left} still need it")
 
 

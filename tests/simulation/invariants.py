@@ -10,7 +10,10 @@ AGREED = "all nodes that start a round hold the same members, ranks and master"
 DENSE = "ranks are 0 to W-1, each given once, in the order of the nodes"
 SIZED = "a round has at least min_nodes and at most max_nodes"
 EMPTY = "no worker of an earlier round lives on a node that starts the next"
-FENCED = "no round begins while a live node that is not lost has workers of an earlier one, or may yet start them"
+FENCED = (
+    "no round begins while a live node has workers of an earlier one, or may yet start them, unless the node was lost "
+    "when the coordinator decided so"
+)
 FORWARD = "round numbers and versions never go back"
 FINAL = "a closed rendezvous stays closed, with the same outcome"
 TRUTHFUL = "exit status 0 means that this node's workers all exited 0, or that it was a spare of a job that succeeded"
@@ -32,8 +35,8 @@ CLASHING = "a job cannot begin only when two nodes claim one static rank, or one
 DESERTED = "a job is abandoned only when nobody who could go on is left"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
 HOSTED = (
-    "the host serves the store until every other node has ended or is lost, unless a signal tells it not to, or it has "
-    "been without the store itself for store_grace"
+    "the host serves the store until every other node has ended or is lost, and then clears up, unless a signal tells "
+    "it not to, or it has been without the store itself for store_grace"
 )
 BURIED = "an agent ends with no worker left, except those that it says would not die"
 COUNTED_IN = "a node that is there and reaches the store is not lost for long"

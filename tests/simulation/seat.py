@@ -68,6 +68,8 @@ class Seat:
             elif isinstance(effect, events.WakeAt):
                 self._wake_at(effect.when)
             else:
+                truth = self._world.checkers
+                truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
                 self._node.link.retire()
 
     def accepted(self, word: Round) -> None:
