@@ -94,15 +94,40 @@ def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
 
 
 def _own(deaths: Deaths) -> Judgement | None:
-    """The first that failed on its own, as it says itself or by the signal that killed it, or that its machine took;
-    one before it that says nothing makes that no more than likely."""
-    own = next((death for death in deaths if death.sign in FAULTS), None)
-    if own is None:
+    """The one that failed on its own, as it says itself or by the signal that killed it, or that its machine took. Of
+    several the first, and no more than likely: one that lost its peer may tell another error of its own, and be seen
+    to end sooner."""
+    faults = [death for death in deaths if death.sign in FAULTS]
+    if not faults:
         return None
-    before = next((d for d in deaths[: _at(deaths, own)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)
+    if (odd := _odd_one(faults, len(deaths))) is not None:
+        return Judgement(
+            odd, Role.UNDECIDED, f"{odd.sign_because}, while most of the others failed alike, in another way"
+        )
+    first = faults[0]
+    before = next((d for d in deaths[: _at(deaths, first)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)
     if before is not None:
-        return Judgement(own, Role.UNDECIDED, f"{own.sign_because}; but rank {before.rank} was seen to fail before it")
-    return Judgement(own, Role.CAUSE, own.sign_because)
+        because = f"{first.sign_because}; but rank {before.rank} was seen to fail before it"
+        return Judgement(first, Role.UNDECIDED, because)
+    if len(faults) > 1 and first.sign is Sign.OWN:
+        because = f"{first.sign_because}; the first seen of {len(faults)} that failed on their own"
+        return Judgement(first, Role.UNDECIDED, because)
+    return Judgement(first, Role.CAUSE, first.sign_because)
+
+
+def _odd_one(faults: Deaths, ended: int) -> WorkerFailure | None:
+    """The first that failed in another way than most of all that ended, who failed alike: what one failure does to its
+    peers, it does to all of them. None where one was taken by its machine, which no peer's failure does."""
+    ways = [_way(death) for death in faults]
+    common = max(ways, key=ways.count)
+    if ways.count(common) < 2 or ways.count(common) * 2 <= ended or any(d.sign is not Sign.OWN for d in faults):
+        return None
+    return next((death for death, way in zip(faults, ways, strict=True) if way != common), None)
+
+
+def _way(death: WorkerFailure) -> str:
+    """How it failed, whatever numbers of ranks and steps its error tells."""
+    return "".join(letter for letter in death.sign_because if not letter.isdigit())
 
 
 def _quiet(deaths: Deaths) -> Judgement | None:

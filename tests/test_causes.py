@@ -185,8 +185,9 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, MACHINE = (
         ([(1, OWN), (0, PEER), (2, PEER)], 1, Role.CAUSE),
         ([(0, PEER), (2, PEER), (1, OWN), (3, STOPPED)], 1, Role.CAUSE),
         ([(0, PEER), (1, MACHINE), (2, STOPPED)], 1, Role.CAUSE),
-        # Two: the first.
-        ([(2, OWN), (1, OWN)], 2, Role.CAUSE),
+        # Two: the first, and no more than likely; but what a machine took is no echo.
+        ([(2, OWN), (1, OWN)], 2, Role.UNDECIDED),
+        ([(2, MACHINE), (3, MACHINE), (1, OWN)], 2, Role.CAUSE),
         # One of unknown fault came before it: likely, no more.
         ([(0, UNCLEAR), (1, OWN)], 1, Role.UNDECIDED),
         # One that says nothing, among echoes.
@@ -226,6 +227,28 @@ def test_a_rank_that_errors_name_is_the_cause() -> None:
     assert judgement.cause is deaths[3]
     assert judgement.role is Role.CAUSE
     assert causes.judge([end(0, TIMEOUT, suspects=(1, 3)), end(3, STOPPED), end(1, STOPPED)]).role is Role.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("ways", "cause"),
+    [
+        # Three lost their peer, and say so in words of their own; they may be seen to end before it.
+        (["step 7 failed on 0", "step 7 failed on 1", "boom", "step 8 failed on 3"], 2),
+        # Two of four are not most: the first.
+        (["step failed", "step failed", "boom", "bang"], 0),
+        # All failed alike: the first.
+        (["boom", "boom", "boom"], 0),
+        (["boom", "bang"], 0),
+    ],
+)
+def test_the_odd_one_among_many_that_failed_alike_is_likely_the_cause(ways: list[str], cause: int) -> None:
+    """What one failure does to its peers it does to all of them; that is no proof."""
+    deaths = [end(rank, OWN, sign_because=f"raised {way}") for rank, way in enumerate(ways)]
+    judgement = causes.judge(deaths)
+    assert judgement.cause is deaths[cause]
+    assert judgement.role is Role.UNDECIDED
+    machine_took_one = [*deaths[1:], end(0, MACHINE)]
+    assert causes.judge(machine_took_one).cause is deaths[1]
 
 
 def test_what_others_did_not_do_is_no_evidence_before_all_have_told() -> None:

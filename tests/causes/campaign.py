@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from . import ours, theirs
 from .plan import KINDS, Answer, Case
 
-AT_ONCE = 2
+AT_ONCE = 3
 FIRST = 1000
 RIGHT_LEAST, DECEIVED_MOST = 0.98, 0.005
 """What is to be reached: named rightly, and named wrongly though called certain."""

@@ -15,7 +15,8 @@ SKEW_S = 5.0
 
 PLAIN = (
     "exception", "exit 3", "exit 0", "killed", "terminated", "segfault", "abort", "stopped", "hang", "slow death",
-    "failing clean-up", "import", "lost its storage", "wrapped by the peers", "swallowed by the peers", "peers abort",
+    "failing clean-up", "import", "lost its storage", "wrapped by the peers", "swallowed by the peers",
+    "masked by the peers", "peers abort",
 )  # fmt: skip
 """A worker's fault, or what its peers make of it. Workers are plain Python."""
 DEPARTED = {"node lost": "(lost)", "node told to stop": "(ended)"}

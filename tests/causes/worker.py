@@ -110,6 +110,8 @@ def give_up(kind: str, rank: int, error: RuntimeError) -> None:
     """What the others do, who lost a peer; returns where they let the error pass."""
     if kind == "wrapped by the peers":
         raise LookupError("step failed") from error
+    if kind == "masked by the peers":
+        raise LookupError("step failed") from None
     if kind == "swallowed by the peers":
         sys.exit(7)
     if kind == "peers abort":
