@@ -72,6 +72,8 @@ class Told:
     """What a run leaves in its folder. `judge` writes it there first."""
 
     def __init__(self) -> None:
+        self.ended = crash_of(1)
+        self.said = 0
         starts = tuple(Start(f"n{index}", "launch", 0.0, 1, False, 0.0) for index in range(2))
         self.plan = Plan(1, 2, 2, 1, 7.0, 0.6, 0.3, 3.0, 10.0, 1.0, 2.0, 0.0, starts, ())
         self.facts: Lines = []
@@ -96,7 +98,7 @@ class Told:
     def announced(self, version: int, number: int, phase: str, **more: Any) -> None:
         told = {"because": "so it is", "restarts": 0, "finishing": False, "ended": None, "outcome": None}
         line = {"version": version, "number": number, "phase": phase, "members": members(), **told, **more}
-        line["master"] = f"here:{number}"
+        line["master"], self.said = f"here:{number}", version
         self.events["n0"].append({"what": "announced", "at_s": self.later(), "node": "n0", **line})
 
     def _tell(self) -> None:
@@ -106,19 +108,22 @@ class Told:
         self.announced(1, 1, "running")
         self._round(1)
         self.later(5.0)
-        self._crash(1, version=2)
-        self.announced(3, 2, "running", restarts=1, ended=crash_of(1))
+        self._interrupt()
         for name in self.events:
             self.event(name, "joining", 1, "WorkersGone")
         self._round(2)
         self.later(5.0)
         self._end()
 
+    def _interrupt(self) -> None:
+        self._crash(1, version=2)
+        self.announced(3, 2, "running", restarts=1, ended=self.ended)
+
     def _end(self) -> None:
         for name in self.events:
             self.fact("order", name, round=2, pid=200, how="exit 0")
             self.event(name, "finished", 2, "WorkersGone")
-        self.announced(4, 2, "closed", finishing=True, ended=crash_of(1), outcome="succeeded", members=[])
+        self.announced(self.said + 1, 2, "closed", finishing=True, ended=self.ended, outcome="succeeded", members=[])
         self._leave(0, "succeeded")
 
     def _leave(self, code: int, outcome: str) -> None:
@@ -141,8 +146,8 @@ class Told:
         for rank, name in enumerate(self.events):
             self.fact(
                 "worker", name, round=number, rank=rank, local_rank=0, world_size=2, pid=100 * number + rank,
-                restarts=int(number == 2 and rank == 1), master=f"here:{number}", ident="ab"[rank], alive=[],
-                started_s=self.later(),
+                restarts=int(number == 2 and "ab"[rank] == self.ended["charged"]), master=f"here:{number}",
+                ident="ab"[rank], alive=[], started_s=self.later(),
             )  # fmt: skip
 
     def judge(self, folder: Path) -> str:
@@ -169,6 +174,19 @@ class ToldTwice(Told):
         self._crash(2, version=4)
         self.announced(5, 2, "closed", restarts=1, ended=crash_of(2), outcome="failed", members=[])
         self._leave(1, "failed")
+
+
+class ToldArrival(Told):
+    """Nobody crashes: round 1 ends for a node that comes, and only then it is known that n0 has finished."""
+
+    def _interrupt(self) -> None:
+        self.plan = replace(self.plan, max_nodes=3)
+        self.ended = {"round": 1, "kind": "arrival", "because": "n2 came", "charged": ""}
+        self.announced(2, 1, "over")
+        self.announced(3, 1, "over", finishing=True)
+        for name in self.events:
+            self.event(name, "stopping", 1, "RoundSeen")
+        self.announced(4, 2, "running", finishing=True, ended=self.ended)
 
 
 def crash_of(number: int) -> dict[str, Any]:
@@ -201,6 +219,14 @@ def test_a_node_that_starts_again_with_no_restart_left_is_found(tmp_path: Path) 
     told = Told()
     told.plan = replace(told.plan, max_restarts=0)
     assert f"{invariants.COUNTED}; but b was charged" in told.judge(tmp_path)
+
+
+def test_an_arrival_is_judged_by_what_was_known_when_it_ended_the_round(tmp_path: Path) -> None:
+    """Why a round ended is told with the next one, by when others may have finished; before, no arrival may end it."""
+    told = ToldArrival()
+    assert told.judge(tmp_path) == ""
+    told.the_word(1)["finishing"] = True
+    assert invariants.UNDISTURBED in told.judge(tmp_path)
 
 
 def _another_port(told: Told) -> None:

@@ -53,6 +53,8 @@ class Witness:
         self.checkers = Checkers(cast("World", self.history))
         self._masters: dict[str, int] = {}
         """The round that each master was of."""
+        self._barrier: float | None = None
+        """What the coordinator knew of a barrier when it ended the round."""
 
     def node(self, name: str) -> SeenNode:
         return next(each for each in self.history.nodes.values() if each.name == name)
@@ -73,6 +75,10 @@ class Witness:
         before = self.history.rendezvous or Rendezvous()
         after = self._rendezvous(line, before)
         before = replace(before, nodes={})  # the coordinator's own view of who waits is not in the history
+        if before.phase is RoundPhase.OVER:  # why it is over was decided then; it is told when settled, with the next
+            before = replace(before, barrier_until=self._barrier)
+        elif after.phase is RoundPhase.OVER:
+            self._barrier = before.barrier_until
         if after.phase in (RoundPhase.OVER, RoundPhase.CLOSED):
             self.checkers.over.add(before.number)
         self.history.rendezvous = after
