@@ -82,22 +82,23 @@ class Lines:
         if not prefix:
             return data
         if data[:1] == b"\n" and not lead:
-            return b"\n" + (mark(prefix, data[1:]) if len(data) > 1 else b"")
-        return lead + mark(prefix, data)[len(prefix) :]
+            return b"\n" + mark(prefix, data[1:])
+        return lead + _between(prefix, data)
 
 
 def mark(prefix: bytes, block: bytes) -> bytes:
     r"""Put `prefix` before each line of `block`; what follows the last end of line is a line, if it is anything."""
-    if not prefix or not block:
-        return block
+    return prefix + _between(prefix, block) if prefix and block else block
+
+
+def _between(prefix: bytes, block: bytes) -> bytes:
+    """Put `prefix` after each end of line but one that comes last. What ends amid a line is copied only once."""
     if b"\r" in block:
         marked = block.replace(b"\r", b"\r" + prefix).replace(b"\n", b"\n" + prefix)
         marked = marked.replace(b"\r" + prefix + b"\n", b"\r\n")
     else:
         marked = block.replace(b"\n", b"\n" + prefix)
-    if block.endswith((b"\n", b"\r")):
-        marked = marked[: -len(prefix)]
-    return prefix + marked
+    return marked[: -len(prefix)] if block.endswith((b"\n", b"\r")) else marked
 
 
 def _first_end(text: bytes, within: int) -> int:

@@ -16,7 +16,7 @@ from time import monotonic
 
 from .outlets import HOLD_S, Outlet
 from .sinks import Console, same_console
-from .streams import CHUNK, PIPES, Route, Stream, await_done, make_pipe, make_terminal
+from .streams import CHUNK, PIPE, PIPES, Route, Stream, await_done, make_pipe, make_terminal
 
 FILES_BUFFER = 12 << 20
 """Bytes kept for files whose disk is slow."""
@@ -29,10 +29,10 @@ LEAVE_S = 1.0
 STALL_S = 5.0
 """How long, when workers are gone, the agent waits for a file or a console that takes nothing at all."""
 REST_MS = 4
-"""Longest pause between looks at pipes that are not half full. A worker that prints line by line would otherwise have a
-reader to wake with each."""
+"""Longest pause between looks at pipes. A worker that prints line by line would otherwise have a reader to wake with
+each."""
 FILL_MS = 1 << 18
-"""Bytes that a worker writes in a millisecond at most; a pause must not let half a pipe fill."""
+"""Bytes that a worker may write in a millisecond before it is known how fast it is."""
 SMALL = 1 << 16
 """A pipe of the system's default size, in bytes."""
 
@@ -74,6 +74,8 @@ class Relay:
         self._rest.register(self._wake, select.POLLIN)
         self._arriving: list[Stream] = []
         self._leaving: list[Stream] = []
+        self._looked_at = 0.0
+        """When it last had looked; what a look finds has come since."""
         self._stopping = False
         """The thread ends, or has ended."""
         self._closing = False
@@ -108,7 +110,7 @@ class Relay:
         if terminal and shown is not None and shown[0].terminal:
             reader, writer, holds = make_terminal(shown[0].fd)
         else:
-            reader, writer, holds = make_pipe(max(SMALL, min(CHUNK, PIPES // pipes)))
+            reader, writer, holds = make_pipe(max(SMALL, min(PIPE, PIPES // pipes)))
         stream = Stream(reader, holds, route, self._files, shown)
         if not self._post(self._arriving, [stream]):
             os.close(writer)
@@ -193,11 +195,12 @@ class Relay:
             self._release()
 
     def _rest_from(self, most: int) -> None:
-        """Let more come together than the `most` that was in a pipe, unless one could fill meanwhile."""
-        half = min((stream.holds for stream in self._streams.values()), default=0) // 2
-        pause_ms = min(REST_MS, half // FILL_MS * (2 if most < half // 2 else 1))
-        if most < half and pause_ms:
+        """Let more come together than the `most` that came from one pipe."""
+        now = monotonic()
+        least = min((stream.holds for stream in self._streams.values()), default=0)
+        if pause_ms := rest_ms(most, now - self._looked_at, least):
             self._rest.poll(pause_ms)
+        self._looked_at = now
 
     def _answer(self, fd: int) -> int:
         """How many bytes this gave."""
@@ -267,3 +270,12 @@ class Relay:
         self._epoll.close()
         for stream in left:
             stream.close(False)
+
+
+def rest_ms(most: int, within_s: float, holds: int) -> int:
+    """How long more may come together, in ms, when `most` bytes came from one pipe in the last `within_s`, and the
+    smallest `holds` so many: no pipe is to be half full then. 0 where there was more than one read takes."""
+    if most >= CHUNK:
+        return 0
+    half = holds // 2
+    return min(REST_MS, half // FILL_MS * 2, int(half / most * within_s * 1000))

@@ -13,8 +13,10 @@ from .lines import Lines, Prefix, no_prefix
 from .outlets import Outlet
 from .sinks import Console, FileSink
 
-CHUNK = 1 << 20
-"""Bytes per read, and of a pipe if the system grants as much (/proc/sys/fs/pipe-max-size)."""
+PIPE = 1 << 20
+"""Bytes of a pipe, if the system grants as much (/proc/sys/fs/pipe-max-size)."""
+CHUNK = 1 << 18
+"""Bytes per read. No worker can write while its pipe is read, so a large read holds up one that writes fast."""
 TAIL = 1 << 16
 """Bytes of the end of each stream that are remembered."""
 PIPES = 16 << 20

@@ -19,7 +19,7 @@ import pytest
 from consoles import FINISH_S, Console, write_all
 from elastic_agent.agent.lines import mark
 from elastic_agent.agent.outlets import Patience
-from elastic_agent.agent.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay
+from elastic_agent.agent.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, rest_ms
 from elastic_agent.agent.sinks import FileSink
 from elastic_agent.agent.streams import Picker, Route, Stream
 
@@ -418,3 +418,24 @@ def test_patience_is_spent_once_and_comes_back_slowly() -> None:
     patience.spend(0.5, 102.0)
     assert patience.left(152.0) == pytest.approx(0.5)
     assert patience.left(100_000.0) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("most", "within_s", "holds", "pause_ms"),
+    [
+        (100, 0.001, 1 << 20, 4),  # a line now and then
+        (100, 0.00001, 1 << 20, 4),
+        (80 << 10, 0.001, 1 << 20, 4),  # line by line, as fast as that goes: 6 ms to half a pipe
+        (200 << 10, 0.001, 1 << 20, 2),  # in blocks
+        (200 << 10, 0.0001, 1 << 20, 0),  # faster than any pause allows
+        (1 << 18, 9.0, 1 << 20, 0),  # more is there already
+        (100, 9.0, 1 << 19, 2),  # a smaller pipe fills sooner, once a worker that was silent begins
+        (100, 9.0, 1 << 16, 0),
+    ],
+)
+def test_the_reader_rests_only_as_long_as_no_pipe_is_half_full(
+    most: int, within_s: float, holds: int, pause_ms: int
+) -> None:
+    """A worker that prints line by line wakes nobody with each; one that writes in blocks never waits for a reader that
+    rests."""
+    assert rest_ms(most, within_s, holds) == pause_ms
