@@ -163,8 +163,8 @@ class EtcdStore:
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         with self._patient():
-            found = self._client.read(Read(self._keys.lives, prefix=True, keys_only=True)) if nodes else None
-        living = {item.key for item in found.items} if found else set()
+            found = self._client.read(Read(self._keys.lives, prefix=True, keys_only=True))
+        living = {item.key for item in found.items}
         return self._agent.life.alive(nodes, {node for node in nodes if self._keys.live(node) in living})
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:

@@ -44,7 +44,7 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
             aged[node] = now_known
     nodes = {**state.nodes, **aged} if aged else state.nodes
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
-    return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False)
+    return replace(state, nodes=nodes, beats_seen_at=now, beats_due_at=due, reading=False, looked_at=state.asked_at)
 
 
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
@@ -70,6 +70,12 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     if held:
         return replace(seen, heard_at=now, lost=False)
     return replace(seen, lost=True) if steady else seen
+
+
+def is_over(state: Rendezvous, until: float, now: float) -> bool:
+    """Whether nobody can have come until then whom we have not heard: the store has answered us since. Who stood still,
+    or hears nothing, has no say in who is missing."""
+    return now >= until and state.looked_at is not None and state.looked_at >= until
 
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:

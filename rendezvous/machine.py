@@ -87,10 +87,12 @@ def _announce(state: Rendezvous) -> tuple[Rendezvous, tuple[Effect, ...]]:
 def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
     """Ask for the next reading of heartbeats and the next wake-up."""
     effects: list[Effect] = []
-    reading_at = None if state.reading else leases.next_reading(state, rules)
+    verdict_at = patience.verdict_at(state, rules)
+    doubtful = verdict_at is not None and now >= verdict_at and not leases.is_over(state, verdict_at, now)
+    reading_at = None if state.reading else now if doubtful else leases.next_reading(state, rules)
     if reading_at is not None and reading_at <= now:
         effects.append(ReadBeats(tuple(leases.watched(state, rules))))
-        state = replace(state, reading=True)
+        state = replace(state, reading=True, asked_at=now)
         reading_at = None
     waits = (reading_at, patience.deadline(state, rules), *endings.evidence_until(state))
     deadlines = [when for when in waits if when is not None and when > now]
@@ -121,9 +123,9 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         last_call_until = now + rules.last_call_timeout_s
         because = f"{count(here, 'node')} here, {rules.max_nodes} may come: last call"
         return replace(state, phase=LAST_CALL, last_call_until=last_call_until, because=because)
-    if state.barrier_until is not None and now >= state.barrier_until:
+    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
-    if now >= state.since + rules.join_timeout_s:
+    if leases.is_over(state, state.since + rules.join_timeout_s, now):
         return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
     return replace(
         state, because=f"{here} of at least {rules.min_nodes} nodes are here: {explain.names(state.candidates())}"
@@ -151,7 +153,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _end(state, now, ending)
     if all(seen.finished for _, seen in state.seen_members()):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
-    if state.barrier_until is not None and now >= state.barrier_until:
+    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
 
@@ -165,7 +167,7 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := endings.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
-    if state.barrier_until is not None and now >= state.barrier_until:
+    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.settled:
         return state

@@ -20,15 +20,22 @@ def arrivals_settled(new: list[Seen], rules: Rules) -> float:
     return min(latest + rules.quiet_s, first + rules.last_call_timeout_s)
 
 
+def verdict_at(state: Rendezvous, rules: Rules) -> float | None:
+    """When the job ends because of those who have not come, or not finished, by then."""
+    if state.phase is RoundPhase.CLOSED:
+        return None
+    if state.phase is not RoundPhase.GATHERING:
+        return state.barrier_until
+    join = state.since + rules.join_timeout_s
+    return join if state.barrier_until is None else min(join, state.barrier_until)
+
+
 def deadline(state: Rendezvous, rules: Rules) -> float | None:
     """The next moment at which time alone changes something, heartbeats aside."""
     if state.phase is RoundPhase.LAST_CALL:
         return last_call_ends(state, rules)
-    if state.phase is RoundPhase.GATHERING:
-        join = state.since + rules.join_timeout_s
-        return join if state.barrier_until is None else min(join, state.barrier_until)
-    if state.phase in (RoundPhase.RUNNING, RoundPhase.OVER) and state.barrier_until is not None:
-        return state.barrier_until
+    if (verdict := verdict_at(state, rules)) is not None:
+        return verdict
     if state.phase is RoundPhase.RUNNING and rules.max_nodes > len(state.members):
         new = state.newcomers()
         return arrivals_settled(new, rules) if new else None

@@ -107,6 +107,10 @@ class Rendezvous:
     beats_due_at: float = 0.0
     reading: bool = False
     """A ReadBeats is on its way."""
+    asked_at: float | None = None
+    """When the last one was asked for."""
+    looked_at: float | None = None
+    """When the last one that was answered was asked for. Only what time alone decides after that is beyond doubt."""
     version: int = 0
     epoch: int = 0
     """Of our term; 0 while we do not coordinate, and then nothing else here means anything."""

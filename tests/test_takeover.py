@@ -305,8 +305,42 @@ def test_waiting_times_begin_anew_and_are_never_shorter(times: int) -> None:
         coordinator = coordinator.successor("a", join_timeout_s=100.0)
         assert coordinator.state.since == 1000.0
         assert coordinator.state.phase is RoundPhase.GATHERING
+    coordinator.read("a")
     coordinator.now = 1100.0
-    assert coordinator.tell(DeadlineReached()).state.outcome is Outcome.JOIN_TIMED_OUT
+    assert coordinator.tell(DeadlineReached()).read("a").state.outcome is Outcome.JOIN_TIMED_OUT
+
+
+def test_who_hears_nothing_does_not_say_who_is_missing() -> None:
+    """A coordinator that stood still, or that no answer reaches, looks once more when the join timeout has come: those
+    who came meanwhile are there."""
+    deaf = Coordinator(Store(), "a", 1, join_timeout_s=100.0).hear(record("a"))
+    deaf.now = 100.0
+    deaf.tell(DeadlineReached())
+    assert deaf.effects == (ReadBeats(()),)
+    deaf.now = 500.0
+    assert deaf.tell(DeadlineReached()).state.outcome is None
+    assert deaf.hear(record("b"), record("c")).read("a", "b", "c").state.phase is RoundPhase.RUNNING
+
+
+def test_an_answer_from_before_does_not_say_who_is_missing() -> None:
+    """It lay unread while the coordinator stood still."""
+    late = Coordinator(Store(), "a", 1, min_nodes=3, join_timeout_s=100.0).hear(record("a"), record("b"))
+    late.now = 300.0
+    assert late.read("a", "b").state.outcome is None
+    late.now = 301.0
+    assert late.read("a", "b").state.outcome is Outcome.JOIN_TIMED_OUT
+
+
+def test_who_hears_nothing_does_not_say_who_has_not_finished() -> None:
+    """The end of the finalisation barrier waits for an answer of the store, too."""
+    deaf = running("a", "b").hear(record("a", 3, NodeState.FINISHED, 1))
+    until = deaf.state.barrier_until
+    assert until is not None
+    deaf.read("a", "b")
+    deaf.now = until + 50.0
+    assert deaf.tell(DeadlineReached()).state.outcome is None
+    last = record("b", 3, NodeState.FINISHED, 1)
+    assert deaf.hear(last).read("a", "b").state.outcome is Outcome.SUCCEEDED
 
 
 @given(any_round, st.lists(any_node, max_size=4), st.lists(st.text(max_size=3), max_size=3))

@@ -22,6 +22,8 @@ class SeenLink:
     opened: bool = False
     up: bool = True
     away_since: float | None = None
+    back_at: float | None = None
+    said_last_at: float | None = None
     deaf: bool = False
     """The node was killed or frozen."""
 
@@ -35,6 +37,8 @@ class SeenNursery:
     """What the node's workers were told to do."""
 
     live: dict[int, object] = field(default_factory=dict)
+    stuck: bool = False
+    stuck_until: float = 0.0
     busy: bool = False
     round: int = 0
     clean: dict[int, int] = field(default_factory=dict)

@@ -9,11 +9,12 @@ from elastic_agent.agent import events as agent_events
 from elastic_agent.agent.state import Node, Phase, Verdict
 from elastic_agent.rendezvous import events as coordinator_events
 from elastic_agent.rendezvous.machine import EDGES
-from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, Round, RoundPhase
+from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
 from . import exits, outcomes, sometimes
 from .exits import gave_up
+from .hearing import QUEUED_S, Hearing
 from .invariants import (
     AGREED,
     BLAMED,
@@ -31,7 +32,6 @@ from .invariants import (
     LISTED,
     PLACED,
     RETURNED,
-    SAID,
     SIZED,
     STUCK,
     UNDISTURBED,
@@ -86,10 +86,9 @@ class Checkers:
         self.faults = 0
         self.failures = 0
         self.last_failure = 0.0
-        self.said: dict[int, Round] = {}
-        """What the coordinator announced, by version."""
         self.cleared = False
         """A closed job has been cleared away, and whoever comes late may find nothing of it but its record."""
+        self.hearing = Hearing(self)
         self.liveness = Liveness(self)
         self.pacing = Pacing(self)
 
@@ -264,11 +263,6 @@ class Checkers:
         self.world.reached.note(f"the job {outcome.value}")
         outcomes.JUDGES[outcome](self, after)
 
-    def announced(self, word: Round) -> None:
-        follows = self.cleared or len(self.said) + 1 == word.version
-        self.need(follows, SAID, f"version {word.version} follows {len(self.said)}")
-        self.said[word.version] = word
-
     def fit(self, node: SimNode) -> bool:
         return not node.done and not node.frozen and node.link.opened and node.link.up
 
@@ -286,10 +280,7 @@ class Checkers:
         if isinstance(event, agent_events.SignalReceived) and before.phase is Phase.ENDING:
             self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
-            word = event.round
-            self.need(self.said.get(word.version) == word, SAID, lambda: f"{node.ident} heard {word}")
-            held = before.seen.version if before.seen is not None else 0
-            self.need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
+            self.hearing.heard(node, before, event.round)
         if gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         sometimes.stepped(self.world.reached, before, event, after)
@@ -305,7 +296,7 @@ class Checkers:
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
         placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
-        said = self.said.get(running.version) == running
+        said = self.hearing.said.get(running.version) == running
         self.need(placed and said, PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
@@ -313,9 +304,8 @@ class Checkers:
         self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")
         late = running.number < self.newest and node.ident not in self.ever_lost
         self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.newest} has begun")
-        owed = sum(1 for e in self.endings.values() if e.charged == node.ident and e.round < running.number)
-        right = effect.restart_count == owed or (effect.restart_count < owed and node.ident in self.ever_lost)
-        self.need(right, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
+        owed = len(self.hearing.charges(node.ident, running.number))
+        self.need(effect.restart_count == owed, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
         self.pacing.starts(node, running.number)
         sometimes.starts(self, effect)
 
@@ -328,15 +318,17 @@ class Checkers:
         self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")
 
     def store_was_away(self, node: SimNode) -> bool:
-        since = node.link.away_since
-        return since is not None and self.world.now - since >= self.world.job.store_grace_s - 1e-6
+        since, back_at = node.link.away_since, node.link.back_at
+        unheard = back_at is None or self.world.now - back_at <= QUEUED_S
+        return since is not None and unheard and self.world.now - since >= self.world.job.store_grace_s - HAIR_S
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         self.liveness.concluded(node, verdict)
+        self.hearing.concluded(node)
         exits.judge(self, node, verdict)
 
 
 def _stuck(node: SimNode, before: Node) -> bool:
     """Whether workers that SIGKILL does not end lived when the ladder came to its end, which may be a while ago."""
-    until = before.ladder.until - node.skew_s if before.ladder is not None else 0.0
+    until = before.ladder.until - node.skew_s if before.ladder is not None else float("inf")
     return node.nursery.stuck or node.nursery.stuck_until >= until - HAIR_S

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_agent.agent.events import RoundSeen, StoreCameBack
 from elastic_agent.agent.inbox import Inbox
+from elastic_agent.rendezvous import codec
 from elastic_agent.rendezvous import events as coordination
 from elastic_agent.rendezvous.driver import Driver
-from elastic_agent.rendezvous.records import JobSpec, NodeRecord, Round
+from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
 from . import tcpstore
@@ -44,13 +45,18 @@ class Heard(Inbox):
         super().store_opened(hosting)
 
     def store_failed(self, error: StoreError) -> None:
-        if "a mistake of ours" in str(error) or isinstance(error, StoreFenced):
+        if "a mistake of ours" in str(error) or (isinstance(error, StoreFenced) and not self._link.face.spoiled):
             raise Mistake(f"{self._link.node.ident}: {error}") from error.__cause__
         super().store_failed(error)
 
     def store_went_away(self, reason: str) -> None:
         self._link.absences.append(self._link.world.now)
+        self._link.back_at = None
         super().store_went_away(reason)
+
+    def round_seen(self, seen: Round) -> None:
+        self._link.newest = max(self._link.newest, seen.version)
+        super().round_seen(seen)
 
 
 class DrivenLink:
@@ -65,6 +71,13 @@ class DrivenLink:
         self.down_cut = False
         self.absences: deque[float] = deque()
         """When the store went away, each time that the agent has not heard the end of."""
+        self.back_at: float | None = None
+        """When it first answered after it last went away."""
+        self.newest = 0
+        """The newest version that the agent was told of, whether it has taken it or not."""
+        self.said_last_at: float | None = None
+        """When the last word of its agent was written and acknowledged; not while that coordinates, and clears up."""
+        self._last_word = b""
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
         self.wires: list[tcpstore.Wire] = []
@@ -101,6 +114,8 @@ class DrivenLink:
         self._as_node(self.driver.open)
 
     def publish(self, record: NodeRecord) -> None:
+        if record.state is NodeState.ENDED:
+            self._last_word = codec.encode_node(record)
         self._as_node(self.driver.publish, record)
 
     def announce(self, word: Round) -> None:
@@ -144,6 +159,8 @@ class DrivenLink:
             return
         if isinstance(event, StoreCameBack):
             self.absences.popleft()
+        if isinstance(event, RoundSeen):
+            self.world.checkers.hearing.taken(self, event.round)
         self.node.post(event)
 
     def strange(self, what: str) -> None:
@@ -170,6 +187,13 @@ class DrivenLink:
         self.world.checkers.last_fault = self.world.now
         self.world.reached.note(f"a {what} was lost")
         return True
+
+    def answered(self, wrote: bytes) -> None:
+        """A call of the writer's came back. `wrote`: its record; empty for a heartbeat."""
+        if self.absences and self.back_at is None:
+            self.back_at = self.world.now
+        if wrote and wrote == self._last_word and not self.node.state.leading:
+            self.said_last_at = self.world.now
 
     def reset(self) -> None:
         """The server is no more."""

@@ -20,7 +20,7 @@ TRUTHFUL = "exit status 0 means that this node's workers all exited 0, or that i
 CODED = "the exit status is the one that docs/exit-codes.md gives to what happened"
 CHARGED = "only a node whose own worker failed in the round is charged, and never for a change of membership"
 BLAMED = "a round ends by a departure only when a member of it was told to go, died, gave up or was lost"
-COUNTED = "a node has used exactly the restarts that were charged to it"
+COUNTED = "a node has used exactly the restarts that were charged to it, but for one that no word told it in time"
 PACED = (
     "a crash loop pauses: after a second failure in a row a node starts no workers before the shortest pause is over"
 )
@@ -48,6 +48,11 @@ PLACED = "a node starts a round only when the coordinator said that it runs and 
 EVICTED = (
     "a node is lost only when it was silent for a lease, of its own fault: no store that stands still evicts anybody"
 )
+NEWEST = "what a node hears is the newest word, but for what was said while it read"
+OVERTAKEN = "an agent acts on no word that a newer one has overtaken on its way"
+SILENCED = "an agent whose last word is written ends at once, unless it serves the store or clears it up"
+DEPARTED = "once faults stop, a round of which a member has gone is over soon"
+STOPPED = "stopping workers takes no longer than the grace, what SIGKILL gets, and a little more"
 LIVELY = "no job goes in circles without time passing"
 DRAINED = "the events of a finished job run out"
 BEGUN = "once faults stop, a round begins soon when enough nodes wait for one and nobody still stops workers"
@@ -76,15 +81,15 @@ ANSWERS = {
     "S9": (CHARGED, BLAMED, COUNTED, PACED, UNDISTURBED, RETURNED),
     "S10": (LISTED,),
     "S11": (SAID,),
-    "S12": (SAID,),
+    "S12": (SAID, OVERTAKEN),
     "S13": (SAID, CODED, ENDING),
     "S14": (CODED, ENDING),
     "L1": (BEGUN,),
-    "L2": (BEGUN, TOLD),
-    "L3": (PROMPT, BARRED, OBEYED),
+    "L2": (BEGUN, TOLD, DEPARTED),
+    "L3": (PROMPT, BARRED, OBEYED, STOPPED, SILENCED),
     "L4": (PROMOTED, IMPATIENT, PROMPT),
     "L5": (BEGUN, BOUNDED),
-    "L6": (TOLD, COUNTED_IN),
+    "L6": (TOLD, NEWEST, COUNTED_IN),
     "L7": (LISTED, GIVEN_UP, COUNTED_IN),
     "L8": (BOUNDED, LIVELY),
     "L9": (DRAINED, ENDING),

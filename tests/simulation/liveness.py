@@ -11,7 +11,7 @@ from elastic_agent.agent.state import Phase, Verdict
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
-from .invariants import BARRED, BEGUN, GIVEN_UP, IMPATIENT, OBEYED, PROMOTED, PROMPT, TOLD
+from .invariants import BARRED, BEGUN, DEPARTED, GIVEN_UP, IMPATIENT, OBEYED, PROMOTED, PROMPT, STOPPED, TOLD
 
 if TYPE_CHECKING:
     from .checkers import Checkers
@@ -36,11 +36,16 @@ class Liveness:
         self._epoch = 0
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
+        self._gone: dict[str, float] = {}
+        self._stopping: dict[str, float] = {}
         self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
         """How long it may take to be rid of workers that nothing kills, and to say so."""
 
     def look(self, after: Rendezvous) -> None:
         """After every event of the coordinator."""
+        if after.epoch != self._epoch:  # who takes over counts the barrier anew from when it learns of it
+            self._epoch, self._finishing = after.epoch, None
+        self._finishing = self._since(self._finishing, after.finishing)
         if after.phase is RoundPhase.CLOSED:
             self._ripe = self._room = None
         elif after.phase is RoundPhase.RUNNING:
@@ -48,6 +53,11 @@ class Liveness:
         else:
             self._gathering(after)
         self._forgotten(after)
+        nodes = self._truth.world.nodes.values()
+        busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
+        self._stopping = self._still(self._stopping, busy)
+        for name, since in self._stopping.items():
+            self._need(since, self.stopping_s + NEXT_LOOK_S, STOPPED, f"{name} still stops its workers")
         if self._truth.asked:
             self._disobeyed()
 
@@ -65,9 +75,10 @@ class Liveness:
         self._room = self._since(self._room, room and bool(self._waiting()))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
-        if after.epoch != self._epoch:  # who takes over counts anew from when it learns of it
-            self._epoch, self._finishing = after.epoch, None
-        self._finishing = self._since(self._finishing, after.finishing)
+        members = [self._truth.world.nodes[member.node] for member in after.members]
+        self._gone = self._still(self._gone, [n.ident for n in members if n.done and not n.state.finished])
+        for name, since in self._gone.items():
+            self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
         bound = self._job.exit_barrier_s + NEXT_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
@@ -101,6 +112,7 @@ class Liveness:
     def closed(self, after: Rendezvous) -> None:
         now = self._truth.world.now
         self._closed_at = now
+        self._need(self._finishing, self._job.exit_barrier_s + NEXT_LOOK_S, BARRED, "it closed only then")
         first = self._truth.first_finish
         if after.outcome is Outcome.UNFINISHED and first is not None:
             bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
@@ -114,6 +126,9 @@ class Liveness:
         if node.link.away_since is not None:
             bound = self._job.store_grace_s + self.stopping_s + SLACK_S
             self._need(node.link.away_since, bound, GIVEN_UP, f"{node.ident} only ends now: {verdict.because}")
+
+    def _still(self, since: dict[str, float], now: list[str]) -> dict[str, float]:
+        return {name: since.get(name, self._truth.world.now) for name in now}
 
     def _since(self, since: float | None, holds: bool) -> float | None:
         if not holds:

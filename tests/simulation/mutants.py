@@ -134,23 +134,28 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one that finished is success", coordinator._judge_running, "if all(", "if any("),
-    Mutant("the barrier never ends", coordinator._judge_running, "now >= state.barrier_until", "False"),
+    Mutant(
+        "the barrier never ends",
+        coordinator._judge_running,
+        "leases.is_over(state, state.barrier_until, now)",
+        "False",
+    ),
     Mutant(
         "the barrier is short",
         coordinator._judge_running,
-        "now >= state.barrier_until",
-        "now >= state.barrier_until - 2",
+        "leases.is_over(state, state.barrier_until, now)",
+        "leases.is_over(state, state.barrier_until - 2, now)",
     ),
     Mutant(
         "nobody looks when the barrier ends",
         patience.deadline,
-        "if state.phase in (RoundPhase.RUNNING, RoundPhase.OVER) and state.barrier_until is not None:",
-        "if False:",
+        "if (verdict := verdict_at(state, rules)) is not None:",
+        "if state.barrier_until is None and (verdict := verdict_at(state, rules)) is not None:",
     ),
     Mutant(
         "the join timeout never comes",
         coordinator._judge_gathering,
-        "now >= state.since + rules.join_timeout_s",
+        "leases.is_over(state, state.since + rules.join_timeout_s, now)",
         "False",
     ),
     Mutant(
@@ -158,6 +163,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator._judge_gathering,
         "state.since + rules.join_timeout_s",
         "state.since + 1.0",
+    ),
+    Mutant(
+        "who hears nothing says who is missing",
+        leases.is_over,
+        " and state.looked_at is not None and state.looked_at >= until",
+        "",
     ),
     Mutant("the host waits for the dead", coordinator._deserted, " if not seen.lost", ""),
     Mutant("the host waits for one", coordinator._deserted, "all(", "any("),

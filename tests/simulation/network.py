@@ -130,6 +130,10 @@ class Link:
         self.away = False
         self.away_since: float | None = None
         """Since when the agent has been told; the truth that store_grace is held to."""
+        self.back_at: float | None = None
+        """It is told at once that the store is back."""
+        self.said_last_at: float | None = None
+        """Nor is there a driver between its last word and the agent."""
         self.cuts = 0
         self.outbox: deque[NodeRecord] = deque()
         self.sending = False

@@ -40,14 +40,14 @@ class Pacing:
 
     def spent(self, ident: str, number: int) -> bool:
         """Whether a node had no budget left for its failure in this round, the last that was settled."""
-        earlier = (e.round for e in self._truth.endings.values() if e.charged == ident and e.round < number)
+        earlier = self._truth.hearing.charges(ident, number)
         charges = [self._learned[ident, each] for each in earlier if (ident, each) in self._learned]
         at = self._learned.get((ident, number), self._truth.world.now) - HAIR_S
         return len(self._counted(charges, at)) >= self._truth.world.job.restarts.max_restarts
 
     def starts(self, node: SimNode, number: int) -> None:
         """A node starts its workers: it had budget for it, and has paused."""
-        charged = sorted(e.round for e in self._truth.endings.values() if e.charged == node.ident and e.round < number)
+        charged = self._truth.hearing.charges(node.ident, number)
         learned = [self._learned[node.ident, each] for each in charged if (node.ident, each) in self._learned]
         if not learned:
             return

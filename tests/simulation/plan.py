@@ -113,7 +113,7 @@ def draw(seed: int) -> Scenario:
         face=face,
         skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
         founders=tuple(_draw_founders(rng, job, unequal)),
-        faults=(*_draw_faults(rng), *_draw_stranger(seed, face)),
+        faults=(*_draw_faults(rng), *_draw_stranger(seed, face), *_draw_deaf(seed), *_draw_coup(seed, face)),
     )
 
 
@@ -189,6 +189,26 @@ def _draw_stranger(seed: int, face: str) -> Iterator[Fault]:
         yield Fault(
             9, rng.uniform(0.0, FAULTS_END_S / 2), "stranger", rng.random(), rng.random(), rng.uniform(0.3, 40.0)
         )
+
+
+def _draw_deaf(seed: int) -> Iterator[Fault]:
+    """In one job of ten somebody hears nothing, and is heard, while rounds come and go."""
+    rng = random.Random(seed ^ 0xDEAF)
+    if rng.random() < 0.1:
+        after = rng.randint(1, 6)
+        yield Fault(6, rng.random() * 0.3, "cut", rng.random(), 0.9, rng.uniform(2.0, 15.0), after)
+        what = rng.choice(("worker_fails", "leave", "kill", "freeze"))
+        after += rng.randrange(3)
+        yield Fault(7, rng.random() * 3, what, rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def _draw_coup(seed: int, face: str) -> Iterator[Fault]:
+    """In one job of three on etcd the coordinator goes soon after it has said something."""
+    rng = random.Random(seed ^ 0xC0FFEE)
+    if face == "etcd" and rng.random() < 0.3:
+        what = rng.choice(("leave", "kill", "signal", "freeze"))
+        leads = rng.random() * 0.4
+        yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
 
 
 def build(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:

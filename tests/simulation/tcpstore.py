@@ -141,6 +141,8 @@ class Wire:
         """Of the request under way; an answer to an earlier one belongs to nobody."""
         self.waits_for = ""
         self._waited = 0
+        self._wrote = b""
+        """The record that was sent; it counts as written with its notification."""
         self._broken = ""
         self._dead = False
         """Something was lost on the way: what came after it on this connection goes nowhere, too."""
@@ -226,7 +228,19 @@ class Wire:
         self._ticket = None
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
+        if answer is not TIMEOUT:
+            self._tell(requests)
         return answer
+
+    def _tell(self, answered: list[Request]) -> None:
+        """The truth about the writer's calls."""
+        for name, arguments in answered:
+            if name == "set" and "/beat/" in arguments[0]:
+                self.link.answered(b"")
+            elif name == "set" and "/log/" in arguments[0]:
+                self.link.answered(self._wrote)
+            elif name == "set" and "/node/" in arguments[0]:
+                self._wrote = arguments[1]
 
     def _arrive(self, number: int, requests: list[Request]) -> None:
         if self._dead:

@@ -222,7 +222,7 @@ class World:
         """This counts from now on."""
         if self.log is not None:
             self.log(self.now, f"coordinator: {describe(word)}")
-        self.checkers.announced(word)
+        self.checkers.hearing.announced(word)
 
     def follows(self, version: int) -> None:
         """What is to happen upon this announcement."""
