@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..rendezvous import causes, endings
 from ..rendezvous.records import NodeState, Outcome, Round, RoundPhase, WorkerFailure
 from ..rendezvous.words import count
-from . import ladder, leaving, moves, verdicts
+from . import ladder, leaving, moves, policy, verdicts
 from .events import (
     DeadlineReached,
     Effect,
@@ -28,7 +28,7 @@ from .events import (
     WorkersGone,
 )
 from .moves import Move
-from .state import Node, Rules, Verdict
+from .state import Node, Phase, Rules, Verdict
 
 # -- the store --------------------------------------------------------------------------------------------------------
 
@@ -131,8 +131,7 @@ def _still_mine(node: Node, seen: Round, rules: Rules) -> bool:
 def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     node = replace(node, seen=event.round)
     if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
-        verdict = verdicts.of_closed(node, event.round)
-        return moves.publish(replace(node, verdict=verdict), rules, now, NodeState.LEAVING, verdict.because)
+        return leaving.leave(node, rules, now, verdicts.of_closed(node, event.round))
     return node, ()
 
 
@@ -216,6 +215,11 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
             return finished, effects
         after, more = on_round_while_finished(finished, RoundSeen(node.seen), now, rules)
         return after, (*effects, *more)
+    until = node.preempted_until
+    if until is not None and now < until:
+        wait = f"waiting {policy.PREEMPTION_S:g} s for one to this agent"
+        because = f"a stop signal from elsewhere ended a worker; {wait}"
+        return replace(node, ladder=None, because=because), (WakeAt(until),)
     return moves.rejoin(node, rules, now, f"workers of round {node.round} are gone")
 
 
@@ -269,6 +273,9 @@ def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules:
 
 def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
     node, effects = on_time(node, event, now, rules) if node.verdict is None else (node, ())
+    if node.phase is Phase.STOPPING and node.ladder is None:
+        after, more = on_gone(node, WorkersGone(), now, rules)
+        return after, (*effects, *more)
     node, climbing = moves.climb(node, now)
     if node.ladder is None or node.ladder.rung is not ladder.Rung.GIVEN_UP:
         return node, (*effects, *climbing)

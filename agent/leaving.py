@@ -36,6 +36,8 @@ def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> M
 def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 15) -> Move:
     if node.phase is Phase.WORKING:
         return moves.stop(node, rules, now, NodeState.LEAVING, verdict.because, signum=signum, verdict=verdict)
+    if node.phase is Phase.STOPPING and node.ladder is None:
+        return moves.end(node, rules, now, verdict)
     if node.phase is Phase.STOPPING and node.verdict is None:
         node, effects = moves.publish(replace(node, verdict=verdict), rules, now, NodeState.LEAVING, verdict.because)
         return node, effects

@@ -134,6 +134,7 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
         running=frozenset(range(member.nproc)),
         failures=(),
         failed_at=None,
+        preempted_until=None,
         deaths=(),
         spare_until=None,
         place_ready=False,
@@ -162,7 +163,10 @@ def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
         node = lose(node, rules, now, failure.message, pause_s)
     until = now + pause_s if pause_s else None
     failures, deaths = (*node.failures, failure), (*node.deaths, failure)
-    return replace(node, failures=failures, deaths=deaths, failed_at=now, paused_until=until)
+    node = replace(node, failures=failures, deaths=deaths, failed_at=now, paused_until=until)
+    if policy.may_be_preemption(rules.restarts, node.charges, now, failure.exit_code, failure.stopped_by):
+        return replace(node, preempted_until=now + policy.PREEMPTION_S)
+    return node
 
 
 def lose(node: Node, rules: Rules, now: float, reason: str, pause_s: float = 0.0) -> Node:

@@ -19,6 +19,13 @@ SICK_AFTER = 3
 HEALTHY_S = 600.0
 """A machine that has kept its workers for so long is well, and what it failed before is forgotten; as kubelet does."""
 
+STOPS = frozenset({1, 2, 3, 15})
+"""Signals by which schedulers ask processes to stop: SIGHUP, SIGINT, SIGQUIT, SIGTERM."""
+
+PREEMPTION_S = 1.0
+"""A scheduler signals all processes of a step one after the other. Where the worker's turn came first, and no restart
+is left, its agent waits so long for its own."""
+
 STEEPEST = 32
 """Doublings of a pause that are counted; no pause that can be asked for takes as many to reach its longest."""
 
@@ -126,3 +133,10 @@ def in_startup(policy: Policy, lived_s: float | None, ready: bool) -> bool:
 def forbids_restart(policy: Policy, exit_code: int) -> bool:
     """Whether a worker that exits so is not to be started again, budget or not."""
     return exit_code in policy.no_restart_codes
+
+
+def may_be_preemption(policy: Policy, history: History, at: float, exit_code: int, stopped_by: int) -> bool:
+    """Whether a worker that ends so at `at` may be the first of this node to be asked to stop. Looked at only where the
+    job would end otherwise: a restart is not to wait, and one charged to a node that then leaves costs nobody."""
+    signum = -exit_code if exit_code < 0 else exit_code - 128
+    return signum in STOPS and not stopped_by and restarts_left(policy, history, at) == 0

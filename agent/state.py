@@ -98,6 +98,9 @@ class Node:
     """When the first of them was seen."""
     paused_until: float | None = None
     """A crash loop: until when this node does not ask for another round, unless the last failure costs it nothing."""
+    preempted_until: float | None = None
+    """Somebody else asked our worker to stop, and no restart is left: until when such a signal to ourselves makes that
+    no failure. Before that we do not answer for the round."""
     deaths: tuple[WorkerFailure, ...] = ()
     """How workers of `round` ended, in the order seen: failures, those that we stopped, those that exited 0."""
     finished: bool = False

@@ -103,6 +103,24 @@ def test_a_signal_to_everybody_at_once_is_a_request_to_stop_and_no_failure(machi
     assert "worker failed" not in agent.text()
 
 
+def test_a_signal_that_comes_to_the_workers_first_is_no_failure_either(machine: Machine) -> None:
+    """Between one process of a step and the next a scheduler may take its time; no restart is left here."""
+    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "0")
+    world = machine.desk.wait_world(2)
+    for worker in world:
+        os.kill(worker.pid, signal.SIGTERM)
+    agent.wait_text("waiting 1 s for one to this agent")
+    agent.terminate(signal.SIGTERM)
+    assert agent.wait() == 143
+
+
+def test_a_stop_signal_to_a_worker_alone_is_a_failure(machine: Machine) -> None:
+    """The agent waits for its own, and no longer than it says."""
+    agent = machine.start("--max-restarts", "0")
+    os.kill(machine.desk.wait_world(1)[0].pid, signal.SIGTERM)
+    assert agent.wait(SLOW_GRACE_S / 4) == 1
+
+
 def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> None:
     """--shutdown-timeout holds: a worker that ignores SIGTERM is killed when it has passed, not before."""
     agent = machine.start("--shutdown-timeout", "1")

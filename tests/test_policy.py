@@ -128,6 +128,50 @@ def test_random_numbers_are_used_in_turn() -> None:
     assert drawn == [10.0, 5.0, 10.0]
 
 
+# -- who asked a worker to stop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stopped_by", "left", "may_be"),
+    [
+        (-15, 0, 0, True),
+        (143, 0, 0, True),  # a script that minds SIGTERM and says so as shells do
+        (-2, 0, 0, True),
+        (-15, 15, 0, False),  # we did it
+        (-15, 0, 1, False),  # a restart is not to wait
+        (-9, 0, 0, False),
+        (15, 0, 0, False),
+        (1, 0, 0, False),
+    ],
+)
+def test_a_stop_signal_from_elsewhere_may_be_preemption(
+    exit_code: int, stopped_by: int, left: int, may_be: bool
+) -> None:
+    """Where the job would end of it."""
+    rules = Policy(max_restarts=left)
+    assert policy.may_be_preemption(rules, History(), 1.0, exit_code, stopped_by) is may_be
+
+
+def test_who_waits_for_its_own_stop_signal_hears_of_everything_else() -> None:
+    """Its workers are gone, so whatever ends it ends it at once: a request, the rendezvous, the store."""
+    rules = replace(RULES, restarts=Policy(), store_grace_s=0.2)
+    stopped = events.WorkerExited(0, replace(FAILURE, exit_code=-15))
+    node = machine.step(replace(WORKING, charges=History()), stopped, 100.0, rules).node
+    waiting = machine.step(node, events.WorkersGone(), 100.1, rules)
+    assert waiting.effects == (events.WakeAt(101.0),)
+    closed = replace(word(RoundPhase.CLOSED), outcome=Outcome.FAILED)
+    for happened, exit_code in ((events.SignalReceived(15), 143), (events.RoundSeen(closed), 1)):
+        after = machine.step(waiting.node, happened, 100.2, rules).node
+        assert after.phase is Phase.ENDING
+        assert after.verdict is not None
+        assert after.verdict.exit_code == exit_code
+    away = machine.step(waiting.node, events.StoreWentAway("no answer"), 100.2, rules).node
+    assert machine.step(away, events.DeadlineReached(), 100.5, rules).node.phase is Phase.ENDING
+    later = machine.step(waiting.node, events.DeadlineReached(), 101.0, rules)
+    assert later.node.phase is Phase.JOINING
+    assert later.effects == (events.PreparePlace(),)
+
+
 # -- what kind of failure ----------------------------------------------------------------------------------------------
 
 

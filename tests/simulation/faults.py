@@ -78,7 +78,7 @@ def worker_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
         live = list(nursery.live.values())
         worker = live[int(fault.how * len(live))]
         if not worker.unkillable:
-            nursery.exit(worker, (1, 7, -9, -11, 93)[fault.ident % 5])
+            nursery.exit(worker, (1, 7, -9, -15, 93)[fault.ident % 5])
 
 
 def kill(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
