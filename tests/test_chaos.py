@@ -102,18 +102,21 @@ class Told:
         self.events["n0"].append({"what": "announced", "at_s": self.later(), "node": "n0", **line})
 
     def _tell(self) -> None:
-        for index, name in enumerate(self.events):
-            self.fact("start", name, pid=10 + index, nproc=1)
-            self.event(name, "joining", 0, "StoreOpened", members=[])
-        self.announced(1, 1, "running")
-        self._round(1)
-        self.later(5.0)
+        self._begin()
         self._interrupt()
         for name in self.events:
             self.event(name, "joining", 1, "WorkersGone")
         self._round(2)
         self.later(5.0)
         self._end()
+
+    def _begin(self) -> None:
+        for index, name in enumerate(self.events):
+            self.fact("start", name, pid=10 + index, nproc=1)
+            self.event(name, "joining", 0, "StoreOpened", members=[])
+        self.announced(1, 1, "running")
+        self._round(1)
+        self.later(5.0)
 
     def _interrupt(self) -> None:
         self._crash(1, version=2)
@@ -124,12 +127,12 @@ class Told:
             self.fact("order", name, round=2, pid=200, how="exit 0")
             self.event(name, "finished", 2, "WorkersGone")
         self.announced(self.said + 1, 2, "closed", finishing=True, ended=self.ended, outcome="succeeded", members=[])
-        self._leave(0, "succeeded")
+        self._leave(2, {"n1": 0, "n0": 0}, "succeeded")
 
-    def _leave(self, code: int, outcome: str) -> None:
-        for name in ("n1", "n0"):
-            self.event(name, "ending", 2, "RoundSeen")
-            self.event(name, "ended", 2, "RecordWritten")
+    def _leave(self, number: int, codes: dict[str, int], outcome: str) -> None:
+        for name, code in codes.items():
+            self.event(name, "ending", number, "RoundSeen")
+            self.event(name, "ended", number, "RecordWritten")
             verdict = {"exit_code": code, "because": "so it is", "outcome": outcome}
             self.events[name].append({"what": "concluded", "at_s": self.later(), "node": name, **verdict})
             self.fact("ended", name, code=code, alive=[])
@@ -173,7 +176,7 @@ class ToldTwice(Told):
         self.stderr = dict.fromkeys(self.events, "elastic-agent: exit 1: so it is\n")
         self._crash(2, version=4)
         self.announced(5, 2, "closed", restarts=1, ended=crash_of(2), outcome="failed", members=[])
-        self._leave(1, "failed")
+        self._leave(2, {"n1": 1, "n0": 1}, "failed")
 
 
 class ToldArrival(Told):
@@ -187,6 +190,26 @@ class ToldArrival(Told):
         for name in self.events:
             self.event(name, "stopping", 1, "RoundSeen")
         self.announced(4, 2, "running", finishing=True, ended=self.ended)
+
+
+class ToldFew(Told):
+    """n0 finishes, n1's worker crashes then, and n1 alone is fewer than min_nodes; but n2 is on its way."""
+
+    def _tell(self) -> None:
+        self._begin()
+        late = Start("n2", "finish", 0.0, 1, False, 0.0)
+        self.plan = replace(self.plan, max_nodes=3, starts=(*self.plan.starts, late))
+        self.fact("order", "n0", round=1, pid=100, how="exit 0")
+        self.event("n0", "finished", 1, "WorkersGone")
+        self.announced(2, 1, "running", finishing=True)
+        self.events["n2"] = []
+        self.stderr = {**self.stderr, "n1": "elastic-agent: exit 1: so it is\n", "n2": ""}
+        self.fact("start", "n2", pid=12, nproc=1)
+        self.later(5.0)
+        self._crash(1, version=3)
+        self.events["n0"].pop()  # it has nothing to stop
+        self.announced(4, 1, "closed", finishing=True, ended=self.ended, outcome="failed", members=[])
+        self._leave(1, {"n1": 1, "n0": 0}, "failed")
 
 
 def crash_of(number: int) -> dict[str, Any]:
@@ -227,6 +250,15 @@ def test_an_arrival_is_judged_by_what_was_known_when_it_ended_the_round(tmp_path
     assert told.judge(tmp_path) == ""
     told.the_word(1)["finishing"] = True
     assert invariants.UNDISTURBED in told.judge(tmp_path)
+
+
+def test_a_node_on_its_way_is_not_among_those_that_remain(tmp_path: Path) -> None:
+    """The coordinator counts whom it has heard of; one that has come for a while it must have heard of."""
+    told = ToldFew()
+    assert told.judge(tmp_path) == ""
+    told.event("n2", "joining", 0, "StoreOpened", members=[])
+    told.events["n2"][-1]["at_s"] = told.the_fact("start", "n2")["at_s"] + 0.1
+    assert invariants.SPENT in told.judge(tmp_path)
 
 
 def _another_port(told: Told) -> None:

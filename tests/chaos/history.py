@@ -60,6 +60,8 @@ class SeenNode:
     was_frozen: bool = False
     thawed_at: float = 0.0
     joined_at: float = 0.0
+    came_at: float = 0.0
+    """When it joined for the first time; 0: not yet."""
     state: Node = field(default_factory=Node)
     verdict: Verdict | None = None
     link: SeenLink = field(default_factory=SeenLink)

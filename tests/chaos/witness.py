@@ -31,6 +31,9 @@ from .plan import LEASE_S, Plan
 NOTICED_S = 4.0
 """After the last thing done to a job, until its coordinator must know: a lease, two heartbeats and a busy machine."""
 
+UNHEARD_S = 1.0
+"""What a node that has come may take to be heard of; one that was frozen may take a lease to be heard of again."""
+
 FRESH = "every round has a fresh master port"
 
 FAILED = ("WorkerExited", "StartFailed", "NurseryLost")
@@ -92,14 +95,14 @@ class Witness:
 
     def _rendezvous(self, line: dict[str, Any], before: Rendezvous) -> Rendezvous:
         phase = RoundPhase(line["phase"])
-        told = members_of(line)
+        members = members_of(line) if phase in (RoundPhase.RUNNING, RoundPhase.OVER) else before.members
         ended = ending_of(line["ended"])
         return Rendezvous(
             phase=phase,
             number=line["number"],
             because=line["because"],
-            nodes=self._records(line.get("master")),
-            members=told if phase in (RoundPhase.RUNNING, RoundPhase.OVER) else before.members,
+            nodes=self._records(members, line.get("master")),
+            members=members,
             barrier_until=0.0 if line["finishing"] else None,
             master_addr=master_of(line.get("master"))[0],
             master_port=master_of(line.get("master"))[1],
@@ -109,8 +112,10 @@ class Witness:
             version=line["version"],
         )
 
-    def _records(self, master: str | None = None) -> dict[str, Seen]:
+    def _records(self, members: tuple[Member, ...], master: str | None) -> dict[str, Seen]:
+        """The nodes that the coordinator knows of for certain."""
         address, port = master_of(master)
+        placed, now = {member.node for member in members}, self.history.now
         return {
             each.ident: Seen(
                 NodeRecord(
@@ -125,9 +130,10 @@ class Witness:
                 arrival=0,
                 waiting_since=0.0,
                 heard_at=0.0,
-                lost=each.killed or each.frozen,
+                lost=each.killed or each.frozen or now - each.thawed_at < LEASE_S,
             )
             for each in self.history.nodes.values()
+            if each.ident in placed or (each.came_at and now - each.came_at >= UNHEARD_S)
         }
 
     # -- a node ----------------------------------------------------------------------------------------------------
@@ -153,6 +159,7 @@ class Witness:
         node.link.opened = node.link.opened or line["happened"] == "StoreOpened"
         if phase is Phase.JOINING and before.phase is not Phase.JOINING:
             node.joined_at = self.history.now
+            node.came_at = node.came_at or node.joined_at
         if node.host and phase is Phase.ENDED:
             for other in self.history.nodes.values():
                 other.link.away_since = self.history.now
@@ -233,9 +240,10 @@ class Witness:
             node.state = replace(node.state, spare_until=node.joined_at + self.history.job.join_timeout_s)
         if node.host:
             # A node that was frozen until just now may be back, and the coordinator not know it yet.
-            fresh = {n.ident for n in self.history.nodes.values() if self.history.now - n.thawed_at < LEASE_S}
-            gone = {n.ident for n in self.history.nodes.values() if n.frozen or n.state.phase is Phase.ENDED}
-            late = {n.ident for n in self.history.nodes.values() if self.history.now - (n.joined_at or 1e99) < 1.0}
+            now, nodes = self.history.now, self.history.nodes.values()
+            fresh = {n.ident for n in nodes if now - n.thawed_at < LEASE_S}
+            gone = {n.ident for n in nodes if n.frozen or n.state.phase is Phase.ENDED}
+            late = {n.ident for n in nodes if now - (n.joined_at or 1e99) < UNHEARD_S}
             self.checkers.known_at_close -= fresh | gone | late
         node.verdict, node.now = verdict, self.history.now
         self.checkers.concluded(cast("Any", node), verdict)
