@@ -100,7 +100,7 @@ def _own(deaths: Deaths) -> Judgement | None:
     faults = [death for death in deaths if death.sign in FAULTS]
     if not faults:
         return None
-    if (odd := _odd_one(faults, len(deaths))) is not None:
+    if (odd := _odd_one(faults, sum(death.sign not in PASSIVE for death in deaths))) is not None:
         return Judgement(
             odd, Role.UNDECIDED, f"{odd.sign_because}, while most of the others failed alike, in another way"
         )
@@ -115,12 +115,12 @@ def _own(deaths: Deaths) -> Judgement | None:
     return Judgement(first, Role.CAUSE, first.sign_because)
 
 
-def _odd_one(faults: Deaths, ended: int) -> WorkerFailure | None:
-    """The first that failed in another way than most of all that ended, who failed alike: what one failure does to its
+def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
+    """The first that failed in another way than most of all that failed, who did so alike: what one failure does to its
     peers, it does to all of them. None where one was taken by its machine, which no peer's failure does."""
     ways = [_way(death) for death in faults]
     common = max(ways, key=ways.count)
-    if ways.count(common) < 2 or ways.count(common) * 2 <= ended or any(d.sign is not Sign.OWN for d in faults):
+    if ways.count(common) < 2 or ways.count(common) * 2 <= failed or any(d.sign is not Sign.OWN for d in faults):
         return None
     return next((death for death, way in zip(faults, ways, strict=True) if way != common), None)
 

@@ -247,6 +247,7 @@ def test_the_odd_one_among_many_that_failed_alike_is_likely_the_cause(ways: list
     judgement = causes.judge(deaths)
     assert judgement.cause is deaths[cause]
     assert judgement.role is Role.UNDECIDED
+    assert causes.judge([*deaths, end(3, STOPPED)]).cause is deaths[cause]
     machine_took_one = [*deaths[1:], end(0, MACHINE)]
     assert causes.judge(machine_took_one).cause is deaths[1]
 
