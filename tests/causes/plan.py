@@ -14,7 +14,7 @@ SKEW_S = 5.0
 """How far a node's wall clock is off at most, either way."""
 
 PLAIN = (
-    "exception", "exit 3", "exit 0", "killed", "terminated", "segfault", "abort", "stopped", "hang", "slow death",
+    "exception", "exit 3", "exit 0", "killed", "terminated", "segfault", "stopped", "hang", "slow death",
     "failing clean-up", "import", "lost its storage", "wrapped by the peers", "swallowed by the peers",
     "masked by the peers", "peers abort",
 )  # fmt: skip
@@ -27,7 +27,7 @@ KINDS = (*PLAIN, *DEPARTED, *GLOO)
 
 SHAPES = ((2, 2), (1, 2, 1), (1, 3))
 """Workers of each node."""
-GLOO_SHAPES = ((1, 2), (2, 1), (1, 1, 1))
+GLOO_SHAPES = ((1, 1), (1, 2), (1, 1, 1))
 """Fewer, as each of them imports torch."""
 
 

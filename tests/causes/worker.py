@@ -79,7 +79,7 @@ class Mesh:
 
 def fail(kind: str, mesh: Mesh | None = None) -> None:
     """What the one at fault does. Does not return, but where a signal stopped it."""
-    signals = {"killed": 9, "segfault": 11, "abort": 6, "terminated": 15, "stopped": 19}
+    signals = {"killed": 9, "segfault": 11, "terminated": 15, "stopped": 19}
     if kind in signals:
         os.kill(os.getpid(), signals[kind])
     elif kind == "exit 3":
