@@ -24,7 +24,7 @@ from .keys import (
     foreign_count,
     shown,
 )
-from .notifications import AT_ONCE, notify, records_told_of
+from .notifications import AT_ONCE, Notice, records_told_of
 from .store import Join, StoreFenced, StoreForeign, StoreUnreachable
 from .wire import StoreSilent, Wire, connect
 
@@ -53,14 +53,17 @@ class C10dStore(HostLeads):
         address: Address,
         server: TorchServer | None,
         token: bytes,
+        notice: Notice | None = None,
     ) -> None:
-        """Use `open_c10d`. `wire` is connected; `token` is of its server's life, `server` it if it is this process."""
+        """Use `open_c10d`. `wire` is connected; `token` is of its server's life, `server` it if it is this process.
+        `notice`: of another session that this one goes on from."""
         self._wire = wire
         self._endpoint = endpoint
         self._keys = keys
         self._address = address
         self._server = server
         self._token = token
+        self._notice = notice or Notice()
         # Both only ever grow; one that went back was written by somebody else.
         self._notes_seen = self._newest_seen = 0
 
@@ -87,7 +90,7 @@ class C10dStore(HostLeads):
         except BaseException:
             wire.close()
             raise
-        return C10dStore(wire, self._endpoint, self._keys, self._address, self._server, self._token)
+        return C10dStore(wire, self._endpoint, self._keys, self._address, self._server, self._token, self._notice)
 
     def close(self) -> None:
         """As `Store.close`. May come from another thread: a call that blocks then raises StoreUnreachable."""
@@ -108,6 +111,7 @@ class C10dStore(HostLeads):
         if number == self._keys.incarnation:
             return
         self._keys = self._keys.of(number)
+        self._notice = Notice()
         self._notes_seen = self._newest_seen = 0
         for counter in (self._keys.log_head, self._keys.round_head):
             self._wire.swap(counter, b"", b"0")  # not create, which sets again what others may have counted up by then
@@ -117,14 +121,18 @@ class C10dStore(HostLeads):
         if not 0 < len(name) <= MAX_NODE_ID_BYTES:
             raise ValueError(f"node id {node[:40]!r} has {len(name)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
         self._wire.put_later(self._keys.node(node), value)
-        notify(self._wire, str(self._endpoint), self._keys, name)
+        self._notice.give(self._wire, str(self._endpoint), self._keys, name)
 
     def beat(self, node: str, count: int) -> int:
         # Also the counter that this node does not need now: whoever spoils it ends the job here as soon as on the host.
-        self._wire.put_later(self._keys.beat(node), str(count).encode("ascii"))
-        found = self._wire.get([self._keys.log_head, self._keys.round_head])
-        self._notes_seen = count_of(str(self._endpoint), self._keys.log_head, found, MAX_NOTES, self._notes_seen)
-        self._newest_seen = count_of(str(self._endpoint), self._keys.round_head, found, MAX_COUNT, self._newest_seen)
+        where, keys = str(self._endpoint), self._keys
+        told = self._notice.key_of(node.encode("utf-8"))
+        self._wire.put_later(keys.beat(node), str(count).encode("ascii"))
+        found = self._wire.get([keys.log_head, keys.round_head, *told])
+        self._notes_seen = count_of(where, keys.log_head, found, MAX_NOTES, self._notes_seen)
+        self._newest_seen = count_of(where, keys.round_head, found, MAX_COUNT, self._newest_seen)
+        if told:
+            self._notice.repair(self._wire, where, keys, found)
         return self._newest_seen
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:

@@ -2,13 +2,13 @@
 
 A notification takes two steps: take a number (`add` on log/head), create that entry. A writer that dies between them
 leaves a hole; the reader voids it after a moment, and a writer that was merely slow finds its number void and takes
-another. So nothing is lost, and nobody waits for the dead.
+another. So nothing is lost, and nobody waits for the dead. Each heartbeat sees to it that its node's newest one stands.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .keys import MAX_NOTES, VOID, Keys, foreign_count, nodes_in
 from .wire import Wire
@@ -19,14 +19,32 @@ HOLE_GRACE_S = 0.2
 """How long a reader waits for notifications between their two steps, which take microseconds."""
 
 
-def notify(wire: Wire, where: str, keys: Keys, name: bytes) -> None:
-    """Add one. Raises StoreForeign if there are too many, or no count."""
-    while True:
-        note = wire.add(keys.log_head, 1)
-        if not 0 < note <= MAX_NOTES:
-            raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES)
-        if wire.create(keys.note(note), name) == name:
-            return
+class Notice:
+    """The newest notification of the node that speaks here. The store is open to everybody on the network, so it may be
+    written over before anybody has read it."""
+
+    def __init__(self) -> None:
+        self._name = b""
+        self._key = ""
+
+    def give(self, wire: Wire, where: str, keys: Keys, name: bytes) -> None:
+        """Raises StoreForeign if there are too many, or no count."""
+        while True:
+            note = wire.add(keys.log_head, 1)
+            if not 0 < note <= MAX_NOTES:
+                raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES)
+            if wire.create(keys.note(note), name) == name:
+                self._name, self._key = name, keys.note(note)
+                return
+
+    def key_of(self, name: bytes) -> list[str]:
+        """Where it is, if this node has spoken."""
+        return [self._key] if name == self._name else []
+
+    def repair(self, wire: Wire, where: str, keys: Keys, found: Mapping[str, bytes]) -> None:
+        """Give it again if, by what was found at `key_of`, it is not there any more. Raises as `give`."""
+        if found.get(self._key) != self._name:
+            self.give(wire, where, keys, self._name)
 
 
 def records_told_of(wire: Wire, keys: Keys, cursor: int, upto: int) -> dict[str, bytes]:

@@ -462,6 +462,24 @@ def test_a_notification_that_a_stranger_wrote_over_loses_no_word(value: bytes, h
     assert host.wait_nodes(cursor, BOUND_S) == (cursor + 1, {"n1": b"first", "n2": b"last"})
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_an_only_notification_that_a_stranger_wrote_over_is_given_again(reconnects: bool, host: C10dStore) -> None:
+    """Nobody else's names the node, so only the node itself can: else it would wait, and nobody would count it."""
+    with ExitStack() as opened:
+        guest = opened.enter_context(closing(open_c10d(str(host.endpoint), "job", is_host=False)))
+        session = opened.enter_context(closing(guest.session()))
+        session.publish_node("n1", b"one")
+        opened.enter_context(closing(raw(host))).put(Keys("job").note(1), b"hello")
+        cursor, found = host.wait_nodes(0, 0.1)
+        assert found == {}
+        if reconnects:
+            session = opened.enter_context(closing(guest.session()))
+        session.beat("n1", 1)
+        assert host.wait_nodes(cursor, BOUND_S) == (cursor + 1, {"n1": b"one"})
+        session.beat("n1", 2)
+        assert host.wait_nodes(cursor + 1, 0.0) == (cursor + 1, {})
+
+
 def test_too_many_notifications_are_refused_by_name(host: C10dStore, guest: C10dStore) -> None:
     """What can grow is bounded; a stranger's huge counter is not walked through."""
     with closing(raw(host)) as stranger:

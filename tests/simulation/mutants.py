@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("heartbeats that were read are kept back", Term._look, "if counts is not None:", "if False:"),
     Mutant(
         "a notification that is void stays so",
-        notifications.notify,
+        notifications.Notice.give,
         "if wire.create(keys.note(note), name) == name:",
         "if wire.add(keys.log_head, 0):",
     ),
