@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import select
 import shutil
 import signal
@@ -173,6 +174,17 @@ def test_exec_failure_is_reported_with_its_reason(supervisor: Supervisor, argv: 
     """A command that cannot run gives SpawnFailed in the kernel's words, then Emptied, and no Exited."""
     supervisor.start([launch(*argv, key=4)])
     assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason), Emptied()]
+
+
+def test_a_machine_without_room_for_a_worker_is_told_from_a_wrong_command(supervisor: Supervisor) -> None:
+    """No descriptor for the pipe that each birth takes: the machine's failure, whatever the command."""
+    nursery = nursery_of(supervisor)
+    used = len(os.listdir(f"/proc/{nursery}/fd"))
+    least = used + 1  # to look at its children; a pipe takes two
+    resource.prlimit(nursery, resource.RLIMIT_NOFILE, (least, least))
+    supervisor.start([launch("true", key=4)])
+    reason = "Too many open files: cannot fork"
+    assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason, machine=True), Emptied()]
 
 
 def test_a_missing_working_directory_is_named(supervisor: Supervisor) -> None:
