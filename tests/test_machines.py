@@ -249,6 +249,7 @@ def test_a_host_that_only_serves_outlasts_a_connection_of_its_own() -> None:
 def test_a_host_without_its_own_store_for_the_grace_stops_serving() -> None:
     """It will never hear that the others have ended; but one that stood still itself gets a second look."""
     away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    assert machine.step(away, events.DeadlineReached(), 13.0, RULES).node.phase is Phase.ENDING
     late = machine.step(away, events.DeadlineReached(), 500.0, RULES)
     assert late.node.phase is Phase.ENDING
     assert late.effects == (events.WakeAt(505.0),)

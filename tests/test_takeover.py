@@ -310,6 +310,13 @@ def test_waiting_times_begin_anew_and_are_never_shorter(times: int) -> None:
     assert coordinator.tell(DeadlineReached()).read("a").state.outcome is Outcome.JOIN_TIMED_OUT
 
 
+def test_a_place_is_not_forgotten_for_a_record_that_does_not_speak_of_it() -> None:
+    """Said again before the node heard of the round: it may still start workers of it."""
+    made = Coordinator(Store(), "a", 1, max_nodes=2).hear(record("a"), record("b"))
+    assert made.state.phase is RoundPhase.RUNNING
+    assert made.hear(record("b", 2)).state.nodes["b"].owes
+
+
 def test_who_hears_nothing_does_not_say_who_is_missing() -> None:
     """A coordinator that stood still, or that no answer reaches, looks once more when the join timeout has come: those
     who came meanwhile are there."""

@@ -151,7 +151,9 @@ class Checkers:
         """The coordinator of this node took an event."""
         if isinstance(event, coordinator_events.Deposed):
             self.world.reached.note("a coordinator was deposed")
-        elif isinstance(event, coordinator_events.Elected) and event.newest is not None:
+        elif not isinstance(event, coordinator_events.Elected) or event.newest is None:
+            return
+        elif self.world.leader is node:  # else its term was over before it learned of it
             self.lost &= {name for name, seen in after.nodes.items() if seen.lost}
             self.world.reached.note(f"a takeover while {event.newest.phase.value}")
             if event.newest.finishing and event.newest.outcome is None:

@@ -484,5 +484,34 @@ FOUND = {
         ),
         (Fault(9, 2.62187622297656, "stranger", 0.6482453675494881, 0.8255473709987217, 1.9132437666994935),),
     ),
+    "a coordinator learns late that it was elected, and that it was deposed": Scenario(
+        717011381,
+        Job(
+            min_nodes=2,
+            max_nodes=2,
+            restarts=Policy(max_restarts=6, pause_min_s=0.5, pause_max_s=4.0),
+            grace_s=0.5,
+            join_timeout_s=15.0,
+            last_call_timeout_s=20.0,
+            quiet_s=8.0,
+            store_grace_s=12.0,
+            exit_barrier_s=4.0,
+            connect_timeout_s=10.0,
+        ),
+        Habit(work_s=1.0, spread_s=15.0, crashes=0.25, ignores_term=0.4, lingers=0.5),
+        Pace(0.3, 0.3, 4.0),
+        0.0,
+        False,
+        "etcd",
+        0.0,
+        (
+            Founder("n0", 0, 2, None),
+            Founder("n1", 0.0046274158649041944, 2, None),
+        ),
+        (
+            Fault(1, 1.6129247467425274, "lose_nursery", 0.46995423392591684, 0.9140956487289674, 11.473855716074068),
+            Fault(2, 1.2479077721191727, "freeze", 0.4705271060903533, 0.32081851058111255, 7.401560714266055),
+        ),
+    ),
 }
 """By what is special about each."""

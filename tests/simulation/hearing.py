@@ -45,8 +45,10 @@ class Hearing:
         need(self.said.get(word.version) == word, SAID, lambda: f"{node.ident} heard {word}")
         held = before.seen.version if before.seen is not None else 0
         need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
-        next_at = max(self._said_at.get(word.version + 1, float("inf")), self._truth.last_fault)
-        late_s = self._truth.world.now - next_at
+        next_at, fault_at = self._said_at.get(word.version + 1, float("inf")), self._truth.last_fault
+        late_s = self._truth.world.now - max(next_at, fault_at)
+        if fault_at <= node.joined_at:  # its own coming excuses nothing
+            late_s = max(late_s, node.joined_at - next_at)
         need(late_s <= READ_S, NEWEST, f"{node.ident} heard version {word.version} {late_s:.1f} s after the next")
 
         if word.ended is not None and word.number > word.ended.round:
