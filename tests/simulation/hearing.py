@@ -38,6 +38,8 @@ class Hearing:
         self._truth.need(follows, SAID, f"version {word.version} follows {len(self.said)}")
         self.said[word.version] = word
         self._said_at[word.version] = self._truth.world.now
+        if self._truth.cleared:  # versions may begin anew, and what followed this one before does not
+            self._said_at = {version: at for version, at in self._said_at.items() if version <= word.version}
 
     def heard(self, node: SimNode, before: Node, word: Round) -> None:
         """The agent takes a word of the coordinator."""

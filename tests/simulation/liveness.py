@@ -23,6 +23,10 @@ SLACK_S = 12.0
 NEXT_LOOK_S = 2.0
 """Until the coordinator's next event, at most."""
 
+OWN_LOOK_S = 6.0
+"""Until the store has answered what the coordinator asked for since: after an announcement (five calls of up to 0.6 s)
+and a reading (0.9 s) that are still under way, its own."""
+
 
 class Liveness:
     """Since when something could happen that has not happened yet."""
@@ -79,7 +83,7 @@ class Liveness:
         self._gone = self._still(self._gone, [n.ident for n in members if n.done and not n.state.finished])
         for name, since in self._gone.items():
             self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
-        bound = self._job.exit_barrier_s + NEXT_LOOK_S
+        bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
     def _waiting(self) -> list[SimNode]:
@@ -112,7 +116,7 @@ class Liveness:
     def closed(self, after: Rendezvous) -> None:
         now = self._truth.world.now
         self._closed_at = now
-        self._need(self._finishing, self._job.exit_barrier_s + NEXT_LOOK_S, BARRED, "it closed only then")
+        self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
         first = self._truth.first_finish
         if after.outcome is Outcome.UNFINISHED and first is not None:
             bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
