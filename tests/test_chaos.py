@@ -392,6 +392,18 @@ def test_a_job_that_had_to_succeed_and_did_not_is_found(tmp_path: Path) -> None:
     assert "succeeds; but it abandoned" in told.judge(tmp_path)
 
 
+def test_a_crash_must_end_a_job_without_restarts_unless_a_node_is_still_to_come(tmp_path: Path) -> None:
+    """For that node the round may have ended already, and a worker that is being stopped may crash."""
+    told = ToldArrival()
+    told.plan = replace(told.plan, max_restarts=0)
+    ordered = next(index for index, fact in enumerate(told.facts) if fact["what"] == "worker" and fact["round"] == 2)
+    order = {"what": "order", "at_s": told.the_word(2)["at_s"] + 0.01, "node": "n1", "round": 1, "pid": 101}
+    told.facts.insert(ordered, {**order, "how": "exit 3"})
+    assert "without restarts a failure ends the job at once; but it succeeded" in told.judge(tmp_path)
+    told.plan = replace(told.plan, starts=(*told.plan.starts, Start("n2", "launch", 0.0, 1, False, 0.0)))
+    assert told.judge(tmp_path) == ""
+
+
 def test_a_kept_run_is_judged_again_from_its_folder(tmp_path: Path) -> None:
     """What was kept of a failing run is all that the judge needs."""
     told = Told()

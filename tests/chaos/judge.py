@@ -171,14 +171,17 @@ def _must_succeed(plan: Plan, facts: list[dict[str, Any]]) -> bool:
 
 
 def _must_fail(plan: Plan, facts: list[dict[str, Any]]) -> bool:
-    """No restarts, a worker that crashed before anybody was told to finish, and no membership that changed."""
+    """No restarts, and a worker that crashed before anybody was told to finish, in a round that had all the nodes there
+    are: so no membership changed that could have had the worker stopped already."""
     if plan.max_restarts or any(start.anchor != "launch" for start in plan.starts):
         return False
     if any(fact["what"] == "fault" and fact["kind"] != "crash" for fact in facts):
         return False
     first = next((fact for fact in facts if fact["what"] == "order"), None)
-    begun = max((fact["at_s"] for fact in facts if fact["what"] == "start"), default=0.0)
-    return first is not None and first["how"] != "exit 0" and first["at_s"] > begun + SETTLED_S
+    if first is None or first["how"] == "exit 0":
+        return False
+    members = {fact["node"] for fact in facts if fact["what"] == "worker" and fact["round"] == first["round"]}
+    return members == {start.name for start in plan.starts}
 
 
 def _count(seen: Counter[str], witness: Witness, facts: list[dict[str, Any]]) -> None:
