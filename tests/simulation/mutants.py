@@ -35,15 +35,9 @@ ESCAPES = {
         "it must say again that it waits before it hears of the round that it has, and that round be over by then; "
         "tests/test_takeover.py has it"
     ),
-    "nobody looks when the barrier ends": (
-        "readings of heartbeats wake the coordinator while anybody is watched; the_barrier_runs_out.story has it"
-    ),
     "what was said meanwhile is forgotten": (
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
-    ),
-    "the host does not wait for its last word": (
-        "a call of the host's own must break in its last 3 s, with others still there; tests/test_machines.py has it"
     ),
     "a successor trusts the silent": (
         "who has a place and does not know it must stay deaf, yet heard, through a takeover and the end of the round; "
