@@ -79,7 +79,7 @@ class Servants:
                 self._compact()
             except AssertionError as error:
                 # The servers are down, by another fault.
-                known = ("DeadlineExceeded", "timed out", "no available endpoints", "no leader")
+                known = ("DeadlineExceeded", "deadline exceeded", "timed out", "no available endpoints", "no leader")
                 if not any(why in str(error) for why in known):
                     raise
 

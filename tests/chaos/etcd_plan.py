@@ -34,8 +34,9 @@ KINDS = SERVERS | NODES_TOO
 PHASES = ("joining", "running", "finalising")
 ANCHORS = {"joining": GATHERING, "running": "round 1", "finalising": FINISH}
 GRID = tuple((kind, phase) for phase in PHASES for kind in KINDS)
-AFTERWARDS_S = 6.0
-"""From the end of the last fault until workers begin to finish, so that a lost node is back by then."""
+AFTERWARDS_S = 10.0
+"""From the end of the last fault until workers begin to finish, so that a lost node is back by then, and one that died
+while the servers had no leader is missed: its lease begins anew with the next one."""
 LATE_S = 1.5
 """What befalls a phase begins within this."""
 
