@@ -529,8 +529,11 @@ def test_a_pause_does_not_outlast_the_finalisation_barrier() -> None:
     state = tell(running(rules), 2.0, record("c", 3, NodeState.FINISHED, finished=True), rules=rules)
     over = coordinator.step(state, told.NodeSeen(record("b", 3, NodeState.BROKEN, FAILURE)), 3.0, rules)
     assert over.state.phase is RoundPhase.OVER
-    assert told.WakeAt(32.0) in coordinator.step(over.state, told.BeatsSeen({}), 31.9, rules).effects
-    closed = coordinator.step(over.state, told.DeadlineReached(), 32.0, rules).state
+    watched = coordinator.step(over.state, told.BeatsSeen({}), 31.9, rules)
+    assert told.WakeAt(32.0) in watched.effects
+    asked = coordinator.step(watched.state, told.DeadlineReached(), 32.0, rules)
+    assert [type(effect) for effect in asked.effects] == [told.ReadBeats]  # has somebody come, unheard until now?
+    closed = coordinator.step(asked.state, told.BeatsSeen({}), 32.1, rules).state
     assert (closed.phase, closed.outcome) == (RoundPhase.CLOSED, Outcome.UNFINISHED)
 
 
