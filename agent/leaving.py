@@ -74,16 +74,18 @@ def on_others_ended(node: Node, event: OthersEnded, now: float, rules: Rules) ->
 def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
     if node.hosting and not node.store_spoiled:
         return _serve_on(node, now)
-    if node.conclude_at is None or now < node.conclude_at:
+    if node.conclude_at is None:
         return node, ()
-    return moves.conclude(node)
+    return (node, (WakeAt(node.conclude_at),)) if now < node.conclude_at else moves.conclude(node)
 
 
 def _serve_on(node: Node, now: float) -> Move:
     """The host hears from its own store who has ended, so it goes when that has been away for too long."""
     lost = node.store_lost_until
-    if lost is None or now < lost:
+    if lost is None:
         return node, ()
+    if now < lost:
+        return node, (WakeAt(lost),)
     return moves.look_again(node, now) if moves.stood_still(lost, now) else moves.conclude(node)
 
 

@@ -256,6 +256,16 @@ def test_a_host_without_its_own_store_for_the_grace_stops_serving() -> None:
     assert machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node.phase is Phase.ENDED
 
 
+def test_a_wake_up_that_comes_too_early_is_asked_for_again() -> None:
+    """By a rounding of the clock; so the last word's end and the end of a host's patience with its store come."""
+    guest = Node(phase=Phase.ENDING, seq=1, seen=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    early = machine.step(guest, events.DeadlineReached(), 2.999, RULES)
+    assert (early.node.phase, early.effects) == (Phase.ENDING, (events.WakeAt(3.0),))
+    until = 10.0 + RULES.store_grace_s
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    assert machine.step(away, events.DeadlineReached(), until - 0.001, RULES).effects == (events.WakeAt(until),)
+
+
 def test_a_host_that_gave_its_store_up_does_not_serve_it_for_ever() -> None:
     """Nobody can tell it any more that the others have ended."""
     node = Node(phase=Phase.JOINING, hosting=True, place_ready=True, store_lost_until=30.0, store_lost_why="no answer")
