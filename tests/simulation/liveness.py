@@ -37,6 +37,8 @@ class Liveness:
         self._ripe: float | None = None
         self._room: float | None = None
         self._finishing: float | None = None
+        self._first_heard: float | None = None
+        """When a node that had finished could first say so: one that is cut off until it ends is never heard."""
         self._epoch = 0
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
@@ -58,6 +60,8 @@ class Liveness:
             self._gathering(after)
         self._forgotten(after)
         nodes = self._truth.world.nodes.values()
+        if self._first_heard is None and any(node.state.finished and self._truth.fit(node) for node in nodes):
+            self._first_heard = self._truth.world.now
         busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
         self._stopping = self._still(self._stopping, busy)
         for name, since in self._stopping.items():
@@ -117,10 +121,12 @@ class Liveness:
         now = self._truth.world.now
         self._closed_at = now
         self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
-        first = self._truth.first_finish
+        first = self._first_heard
         if after.outcome is Outcome.UNFINISHED and first is not None:
             bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
-            self._need(first, bound, BARRED, f"it closed {now - first:.1f} s after the first finished")
+            self._need(
+                first, bound, BARRED, f"it closed {now - first:.1f} s after the first could say that it had finished"
+            )
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         if node.host:
