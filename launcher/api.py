@@ -161,6 +161,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             tell=console.tell,
             on_event=journal.event if journal else None,
             on_announce=journal.announced if journal else None,
+            as_program=as_program,
         )
         console.name = agent.name
         if journal is not None:
@@ -199,6 +200,7 @@ def make_agent(
     on_announce: Callable[[Round], None] | None = None,
     tell: Callable[[str, bool], None] | None = None,
     name: str = "",
+    as_program: bool = False,
 ) -> Agent:
     """The agent for a checked configuration."""
     spec = made.rendezvous
@@ -207,7 +209,7 @@ def make_agent(
     if store is not None or spec.backend != "memory":
         from .stores import address, link_to
 
-        make_link, find_addr = link_to(spec, store, tell), lambda: address(spec)
+        make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec)
     return Agent(
         made.workers,
         spec,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..agent.agent import Link, MakeLink
 from ..agent.spec import EtcdSpec, RendezvousSpec
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 Tell = Callable[[str, bool], None]
 
 
-def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> MakeLink:
-    """What gives an agent its link to the store: `given`, or the one that `spec` names."""
+def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
+    """What gives an agent its link to the store: `given`, or the one that `spec` names. `as_program`: the process is
+    the agent's alone."""
 
     def make(node: str, name: str, listener: Listener) -> Link:
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
-        return Driver(node, name, job, _opener(spec, given, tell), listener, spec.beat_s, spec.lease_s)
+        return Driver(node, name, job, _opener(spec, given, tell, as_program), listener, spec.beat_s, spec.lease_s)
 
     return make
 
@@ -47,7 +50,7 @@ def address(spec: RendezvousSpec) -> str:
     return found
 
 
-def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> OpenStore:
+def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_program: bool) -> OpenStore:
     def say(line: str) -> None:
         if tell:
             tell(line, False)
@@ -68,6 +71,8 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> Ope
     def open_etcd(closing: threading.Event, join: Join) -> Store:
         from ..rendezvous import etcd
 
+        if as_program:
+            _need_only_grpc()
         return etcd.open_etcd(
             [parse_endpoint(one) for one in spec.endpoint.split(",")],
             etcd.Place(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
@@ -82,6 +87,23 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None) -> Ope
     if given is not None:
         return partial(_join, given)
     return open_etcd if spec.backend == "etcd" else open_c10d
+
+
+def _need_only_grpc() -> None:
+    """Import grpc as in a Python without ssl, for which asyncio is made. grpc takes asyncio along, and asyncio OpenSSL:
+    5 MiB for what no agent uses, as grpc brings its own. Whoever wants ssl afterwards has it; asyncio stays without, so
+    this is not for a process that others share."""
+    from ..rendezvous.etcd_cluster import need_grpc
+
+    modules: dict[str, Any] = sys.modules
+    hidden = "ssl" not in modules
+    if hidden:
+        modules["ssl"] = None  # as the reference of the import system has it: not to be found
+    try:
+        need_grpc()
+    finally:
+        if hidden:
+            del modules["ssl"]
 
 
 def etcd_client(endpoints: str, etcd: EtcdSpec) -> EtcdClient:

@@ -157,7 +157,7 @@ class EtcdCluster:
         read, StoreError if grpcio is not installed."""
         if not endpoints:
             raise ValueError("no endpoint of etcd is given; write HOST:PORT, several with commas between")
-        _need_grpc()
+        need_grpc()
         self.tls = tls
         self.login = login
         self.token: str | None = None
@@ -245,8 +245,11 @@ class EtcdCluster:
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
-def _need_grpc() -> None:
-    """Import what is imported here and not at the top: it takes 50 ms, and only nodes with etcd need it."""
+def need_grpc() -> None:
+    """Import what is imported here and not at the top: it takes 50 ms, and only nodes with etcd need it.
+
+    Raises StoreError if it is not there.
+    """
     try:
         import grpc  # noqa: F401 - its users import it again, which costs nothing
     except ImportError as why:

@@ -22,8 +22,7 @@ A job of torchrun's, which comes by the plug-in, has these instead, all on one l
 
 from __future__ import annotations
 
-from hashlib import sha256
-
+from .digest import sha256
 from .keys import quoted
 
 PREFIX = "/elastic-agent"

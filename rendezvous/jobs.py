@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..proto import elastic_pb2 as wire
 from . import codec, fields
+from .digest import sha256
 from .fields import ForeignBytes, OtherProtocol
 from .records import JobSpec, Outcome
 from .store import OtherJob, OtherVersion, Store, StoreForeign
@@ -46,8 +47,6 @@ class JobRecord:
 
 def spec_hash(spec: JobSpec) -> bytes:
     """SHA-256 over all of the spec, each part with its length, so that no two specs share their bytes."""
-    from hashlib import sha256  # loads OpenSSL, which no agent without a store needs
-
     parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()

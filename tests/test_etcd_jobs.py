@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -124,6 +126,33 @@ def test_two_jobs_share_a_cluster_without_seeing_each_other(cluster: Cluster, tm
         assert [node.wait() for node in others] == [1, 1]
         assert cluster.desk.world() == world
         finish(cluster, *nodes)
+
+
+def test_an_agent_takes_45_megabytes_at_most(cluster: Cluster) -> None:
+    """It holds no OpenSSL either, which would be a tenth of it: what comes in with asyncio, and that with grpc."""
+    nodes = [cluster.start(name) for name in "ab"]
+    cluster.desk.wait_world(2)
+    for node in nodes:
+        status = read(f"/proc/{node.process.pid}/status").decode()
+        assert int(status.split("VmRSS:")[1].split()[0]) * 1024 <= 45_000_000
+        held = read(f"/proc/{node.process.pid}/maps").decode()
+        assert "cygrpc" in held
+        assert "libcrypto" not in held
+    finish(cluster, *nodes)
+
+
+def test_whoever_wants_ssl_beside_an_agent_on_etcd_has_it() -> None:
+    """A user's code may come into the agent's process, as that of an accelerator's package."""
+    look = """
+from elastic_agent.launcher import stores
+stores._need_only_grpc()
+import asyncio, grpc, ssl
+assert asyncio.base_events.ssl is None, "asyncio had OpenSSL all the same"
+assert ssl.create_default_context().verify_mode is ssl.CERT_REQUIRED
+assert grpc.ssl_channel_credentials() is not None
+asyncio.run(asyncio.sleep(0))
+"""
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=PROMISED_S)
 
 
 def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster) -> None:
