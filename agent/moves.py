@@ -66,6 +66,9 @@ def republish(node: Node, rules: Rules, now: float) -> Move:
     """Say it again: the store was away, and what it holds of us is unknown."""
     if node.record is None:
         return node, ()
+    if node.record.state is NodeState.WAITING and not node.place_ready:
+        # The place it told of was used by a round that we missed; what we say comes with the next.
+        return replace(node, because="the store answers again"), ()
     said, effects = publish(node, rules, now, node.record.state, node.record.because)
     return replace(said, because="the store answers again"), effects
 

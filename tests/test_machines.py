@@ -231,6 +231,25 @@ def test_an_agent_that_stood_still_gives_the_store_a_second_look() -> None:
     assert gone.node.verdict.exit_code == verdicts.STORE_LOST
 
 
+def test_a_place_that_a_missed_round_had_for_its_master_is_not_offered_again() -> None:
+    """The store answers again before the next place is there; workers of that round may still know the last one."""
+    node = Node(addr="h")
+    over = Round(2, 1, 1, RoundPhase.OVER, "b arrived", RUNNING.members, "h", 1)
+    told: list[tuple[int, NodeState]] = []
+    for event in (
+        events.StoreOpened(False, "h"),
+        events.PlacePrepared(1, 1),
+        events.StoreWentAway("no answer"),
+        events.RoundSeen(over),
+        events.StoreCameBack(),
+        events.PlacePrepared(1, 2),
+    ):
+        step = machine.step(node, event, 1.0, RULES)
+        node = step.node
+        told += [(each.record.port, each.record.state) for each in step.effects if isinstance(each, events.Publish)]
+    assert told == [(1, NodeState.WAITING), (2, NodeState.WAITING)]
+
+
 def serving() -> Node:
     """A host that has said its last word, while others still need its store."""
     ending = Node(phase=Phase.ENDING, hosting=True, seq=1, seen=RUNNING, verdict=VERDICT, conclude_at=3.0)

@@ -621,5 +621,27 @@ FOUND = {
             Fault(7, 1.5592974607814183, "freeze", 0.22318674448032294, 0.3215854379596067, 13.599294482998161, 6),
         ),
     ),
+    "the store answers again before the master of a missed round has another place": Scenario(
+        1300146856,
+        Job(
+            max_nodes=2,
+            restarts=Policy(window_s=6.0, pause_min_s=2.0, pause_max_s=4.0),
+            grace_s=0.5,
+            join_timeout_s=40.0,
+            last_call_timeout_s=1.0,
+            quiet_s=0.2,
+            store_grace_s=12.0,
+            exit_barrier_s=25.0,
+            connect_timeout_s=10.0,
+        ),
+        Habit(8.0, 0.1, unkillable=0.5, lingers=0.5),
+        Pace(0.3, 0.3, 4.0),
+        0.0,
+        False,
+        "etcd",
+        50000.0,
+        (Founder("n0", 0, 2, None), Founder("n1", 0.6403235140020188, 2, None)),
+        (Fault(6, 0.20681062278050236, "cut", 0.4064789625838051, 0.9, 10.509638578595347, 2),),
+    ),
 }
 """By what is special about each."""

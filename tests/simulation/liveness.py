@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.ladder import GIVE_UP_S, LEFTOVER_S
 from elastic_agent.agent.moves import LAST_WORD_S
 from elastic_agent.agent.state import Phase, Verdict
-from elastic_agent.rendezvous.records import Outcome, RoundPhase
+from elastic_agent.rendezvous.records import RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
 from .invariants import BARRED, BEGUN, DEPARTED, GIVEN_UP, IMPATIENT, OBEYED, PROMOTED, PROMPT, STOPPED, TOLD
@@ -37,8 +37,7 @@ class Liveness:
         self._ripe: float | None = None
         self._room: float | None = None
         self._finishing: float | None = None
-        self._first_heard: float | None = None
-        """When a node that had finished could first say so: one that is cut off until it ends is never heard."""
+        self._unheard: float | None = None
         self._epoch = 0
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
@@ -60,8 +59,11 @@ class Liveness:
             self._gathering(after)
         self._forgotten(after)
         nodes = self._truth.world.nodes.values()
-        if self._first_heard is None and any(node.state.finished and self._truth.fit(node) for node in nodes):
-            self._first_heard = self._truth.world.now
+        telling = any(n.state.record is not None and n.state.record.finished and self._truth.fit(n) for n in nodes)
+        self._unheard = self._since(
+            self._unheard, telling and not (after.finishing or after.phase is RoundPhase.CLOSED)
+        )
+        self._need(self._unheard, SLACK_S, BARRED, "nobody knows yet that a node has finished")
         busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
         self._stopping = self._still(self._stopping, busy)
         for name, since in self._stopping.items():
@@ -89,6 +91,10 @@ class Liveness:
             self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
         bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
+
+    def _says_finished(self, node: SimNode) -> bool:
+        record = node.state.record
+        return record is not None and record.finished and self._truth.fit(node)
 
     def _waiting(self) -> list[SimNode]:
         fit = self._truth.fit
@@ -121,12 +127,6 @@ class Liveness:
         now = self._truth.world.now
         self._closed_at = now
         self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
-        first = self._first_heard
-        if after.outcome is Outcome.UNFINISHED and first is not None:
-            bound = self._job.exit_barrier_s + self.stopping_s + SLACK_S
-            self._need(
-                first, bound, BARRED, f"it closed {now - first:.1f} s after the first could say that it had finished"
-            )
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         if node.host:
