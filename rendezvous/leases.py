@@ -72,9 +72,11 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     return replace(seen, lost=True) if steady else seen
 
 
-def is_over(state: Rendezvous, until: float, now: float) -> bool:
+def is_over(state: Rendezvous, until: float | None, now: float) -> bool:
     """Whether nobody can have come until then whom we have not heard: the store has answered us since. Who stood still,
-    or hears nothing, has no say in who is missing."""
+    or hears nothing, has no say in who is missing. What has not begun (None) is not over."""
+    if until is None:
+        return False
     return now >= until and state.looked_at is not None and state.looked_at >= until
 
 

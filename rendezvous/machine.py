@@ -123,7 +123,7 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         last_call_until = now + rules.last_call_timeout_s
         because = f"{count(here, 'node')} here, {rules.max_nodes} may come: last call"
         return replace(state, phase=LAST_CALL, last_call_until=last_call_until, because=because)
-    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
+    if leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if leases.is_over(state, state.since + rules.join_timeout_s, now):
         return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
@@ -153,7 +153,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _end(state, now, ending)
     if all(seen.finished for _, seen in state.seen_members()):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
-    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
+    if leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
 
@@ -167,7 +167,7 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := endings.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
-    if state.barrier_until is not None and leases.is_over(state, state.barrier_until, now):
+    if leases.is_over(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.settled:
         return state

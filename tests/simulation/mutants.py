@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "the barrier is short",
         coordinator._judge_running,
         "leases.is_over(state, state.barrier_until, now)",
-        "leases.is_over(state, state.barrier_until - 2, now)",
+        "leases.is_over(state, state.barrier_until and state.barrier_until - 2, now)",
     ),
     Mutant(
         "nobody looks when the barrier ends",
