@@ -6,7 +6,8 @@ driven     links of the production drivers, on threads that are greenlets (threa
            faces (faces; tcpstore, etcd)
 pretend    what production modules find instead of the world outside; copies: of frozen values, made fast
 workers    processes that run, fail, linger and refuse to die
-invariants what must hold, a sentence each; checked by checkers, outcomes, exits and liveness
+invariants what must hold, a sentence each; checked by checkers, rounds, hearing, pacing,
+           outcomes, exits and liveness
 sometimes  what must be come across
 plan       a seed becomes a job and its faults (faults), all of it data
 run        play seeds, make failures small; `python -m tests.simulation --seed 7` replays one with its trace

@@ -9,7 +9,7 @@ from elastic_agent.agent import events as agent_events
 from elastic_agent.agent.state import Node, Phase, Verdict
 from elastic_agent.rendezvous import events as coordinator_events
 from elastic_agent.rendezvous.machine import EDGES
-from elastic_agent.rendezvous.records import Ending, EndKind, NodeState, Outcome, RoundPhase
+from elastic_agent.rendezvous.records import Ending, EndKind, Outcome, RoundPhase
 from elastic_agent.rendezvous.state import Rendezvous
 
 from . import exits, outcomes, sometimes
@@ -18,26 +18,22 @@ from .hearing import QUEUED_S, Hearing
 from .invariants import (
     AGREED,
     BLAMED,
-    BOUNDED,
     CHARGED,
     COUNTED,
     COUNTED_IN,
-    DENSE,
     EMPTY,
     EVICTED,
     FENCED,
     FINAL,
     FORWARD,
-    FRESH,
     LISTED,
     PLACED,
-    RETURNED,
-    SIZED,
     STUCK,
     UNDISTURBED,
 )
 from .liveness import Liveness
 from .pacing import HAIR_S, Pacing
+from .rounds import Rounds
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -64,14 +60,9 @@ class Checkers:
         """Nodes that were asked to stop, and when first."""
         self.hurried: set[str] = set()
         """Nodes that a signal reached when they had nothing left to do but to serve."""
-        self.masters: set[tuple[str, int]] = set()
         self.gathering_since = 0.0
         self.decided_at = 0.0
         """When the coordinator came to what counts from now on."""
-        self.newest = 0
-        """The last round that began."""
-        self.placed: set[str] = set()
-        """Its members."""
         self.cut_off: set[str] = set()
         """Nodes that were without the store for longer than store_grace when they gave up."""
         self.lost: set[str] = set()
@@ -89,6 +80,7 @@ class Checkers:
         self.cleared = False
         """A closed job has been cleared away, and whoever comes late may find nothing of it but its record."""
         self.hearing = Hearing(self)
+        self.rounds = Rounds(self)
         self.liveness = Liveness(self)
         self.pacing = Pacing(self)
 
@@ -133,8 +125,7 @@ class Checkers:
             self.gathering_since = self.decided_at
             self._settled(after.ended)
         if after.phase is RoundPhase.RUNNING:
-            self._returned(before, after)
-            self._begun(after)
+            self.rounds.begun(before, after)
         if after.phase is RoundPhase.CLOSED:
             self.closed = True
             self.known_at_close = frozenset(after.nodes)
@@ -207,7 +198,7 @@ class Checkers:
         if ending.charged:
             self._charged(ending)
         if ending.kind is EndKind.DEPARTURE:
-            placed = [self.world.nodes[name] for name in self.placed]
+            placed = [self.world.nodes[name] for name in self.rounds.members]
             left = [n for n in placed if n.done or n.state.verdict is not None or n.ident in self.ever_lost]
             self.need(bool(left), BLAMED, f"round {ending.round} ended because {ending.because}")
 
@@ -217,48 +208,6 @@ class Checkers:
         self.need(number in self.world.nodes[whom].nursery.failed, CHARGED, f"{whom} was charged for round {number}")
         origin, how = self.causes.get(number, ("", "failure"))
         self.need(how != "departure", CHARGED, f"{whom} was charged for round {number}, which {origin} left")
-
-    def _begun(self, after: Rendezvous) -> None:
-        job, members = self.world.job, after.members
-        lost = {name for name, seen in after.nodes.items() if seen.lost}  # by what it knew when it said so: nobody can
-        for name in self.placed - lost:  # take back what is on its way to a store that elects
-            node = self.world.nodes[name]
-            unaware = not node.done and node.state.phase is Phase.JOINING and node.state.round < self.newest
-            self.need(not unaware, FENCED, f"{name} may yet start round {self.newest}, {after.number} begins")
-        self.newest = after.number
-        self.placed = {member.node for member in members}
-        offset = 0
-        for index, member in enumerate(members):
-            right = member.group_rank == index and member.rank_offset == offset
-            right = right and member.nproc == self.world.nodes[member.node].nproc
-            self.need(right, DENSE, lambda: f"round {after.number} has {members}")
-            offset += member.nproc
-        self.need(len({m.node for m in members}) == len(members), DENSE, lambda: f"a node is twice in {members}")
-        self.need(job.min_nodes <= len(members) <= job.max_nodes, SIZED, f"round {after.number} has {len(members)}")
-        for node in self.world.nodes.values():
-            if node.nursery.live and node.nursery.round < after.number and not gave_up(node.state.verdict):
-                holds = node.ident in lost or node.done
-                self.need(holds, FENCED, f"{node.ident} works on round {node.nursery.round}, {after.number} begins")
-        self._mastered(after)
-        sometimes.begun(self.world, after)
-        bound = 2 + 2 * (self.faults + self.failures + len(self.world.nodes))
-        self.need(after.number <= bound, BOUNDED, f"round {after.number} began")
-
-    def _mastered(self, after: Rendezvous) -> None:
-        offered = after.nodes[after.members[0].node].record
-        master = (after.master_addr, after.master_port)
-        self.need(master == (offered.addr, offered.port), FRESH, f"round {after.number} has {master}")
-        unheard = after.members[0].node in self.ever_lost  # nobody could tell it that its place was used
-        self.need(master not in self.masters or unheard, FRESH, f"round {after.number} has {master} again")
-        self.masters.add(master)
-
-    def _returned(self, before: Rendezvous, after: Rendezvous) -> None:
-        placed = after.last_ranks()
-        waited = (after.nodes[seen.record.node] for seen in before.candidates())
-        here = {seen.record.node for seen in waited if not seen.lost and seen.record.state is NodeState.WAITING}
-        ready = here & before.last_ranks().keys()
-        fresh = placed.keys() - before.last_ranks()
-        self.need(not fresh or ready <= placed.keys(), RETURNED, f"{sorted(fresh)} have places, {sorted(ready)} waited")
 
     def _closed(self, after: Rendezvous) -> None:
         outcome = after.outcome or Outcome.FAILED
@@ -304,8 +253,8 @@ class Checkers:
         held = self.shapes.setdefault(running.number, shape)
         self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")
         self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")
-        late = running.number < self.newest and node.ident not in self.ever_lost
-        self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.newest} has begun")
+        late = running.number < self.rounds.newest and node.ident not in self.ever_lost
+        self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.rounds.newest} has begun")
         owed = len(self.hearing.charges(node.ident, running.number))
         self.need(effect.restart_count == owed, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
         self.pacing.starts(node, running.number)
