@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ for at in range(0, len(data), 777):
 def test_stdout_and_stderr_on_one_pipe_share_a_queue(tmp_path: Path, pipe: list[int]) -> None:
     """`2>&1 | tee`: lines of both are whole, none is lost."""
     relay = Relay(stdout_fd=pipe[1], stderr_fd=pipe[1])
-    wires = [Wire(relay, Route(err=bool(n), shown=True, prefix=(b"0:", b"1:")[n].__bytes__)) for n in (0, 1)]
+    wires = [Wire(relay, Route(err=bool(n), shown=True, prefix=partial(bytes, b"%d:" % n))) for n in (0, 1)]
     for number in range(200):
         write_all(wires[number % 2].fd, b"%d " % number * 30 + b"\n")
     for wire in wires:
