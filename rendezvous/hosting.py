@@ -98,8 +98,12 @@ def _start(bound: socket.socket, host: str, port: int) -> object:
 def _make(bound: socket.socket, host: str, port: int) -> object:
     from datetime import timedelta
 
+    import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported without saying so
 
+    # Before 2.8 torch's server on libuv takes no socket that listens (pytorch pull request 150215); the older one does.
+    # Else the variable decides that torch's own rendezvous obeys.
+    libuv = torch.__version__ >= "2.8" and os.environ.get("USE_LIBUV", "1") == "1"
     return TCPStore(
         host,
         port,
@@ -107,7 +111,7 @@ def _make(bound: socket.socket, host: str, port: int) -> object:
         timeout=timedelta(seconds=START_TIMEOUT_S),
         wait_for_workers=False,
         master_listen_fd=os.dup(bound.fileno()),  # torch closes it by number, so it gets one of its own
-        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",  # the variable that torch's own rendezvous obeys
+        use_libuv=libuv,
     )
 
 
