@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from elastic_agent.rendezvous import codec, jobs, wire
+from elastic_agent.rendezvous import hosting as hosting_module
 from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.keys import MAX_NOTES, SERVED, VOID, Keys
@@ -529,6 +530,23 @@ def test_the_older_server_without_libuv_works_too(monkeypatch: pytest.MonkeyPatc
         assert host.wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}
         assert host.read_beats(["n1"]) == {}
         assert guest.wait_round(1, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "libuv"), [("2.4.1+cu121", False), ("2.7.1", False), ("2.8.0+cpu", True), ("2.13.0", True)]
+)
+def test_torch_before_2_8_serves_without_libuv(version: str, libuv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server on libuv refuses a socket that listens already (seen with 2.4.1 and 2.5.0), which ours always does."""
+    import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported without saying so
+    from torch.torch_version import TorchVersion
+
+    monkeypatch.delenv("USE_LIBUV", raising=False)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    made = hosting_module._start(bound := socket.create_server(("127.0.0.1", 0)), *bound.getsockname())
+    bound.close()
+    assert isinstance(made, TCPStore)
+    assert made.libuvBackend is libuv
 
 
 def test_a_client_does_not_import_torch(host: C10dStore) -> None:
