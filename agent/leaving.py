@@ -76,7 +76,9 @@ def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: 
         return _serve_on(node, now)
     if node.conclude_at is None:
         return node, ()
-    return (node, (WakeAt(node.conclude_at),)) if now < node.conclude_at else moves.conclude(node)
+    if now < node.conclude_at:
+        return node, (WakeAt(node.conclude_at),)
+    return moves.conclude(node)
 
 
 def _serve_on(node: Node, now: float) -> Move:

@@ -59,10 +59,8 @@ class Liveness:
             self._gathering(after)
         self._forgotten(after)
         nodes = self._truth.world.nodes.values()
-        telling = any(n.state.record is not None and n.state.record.finished and self._truth.fit(n) for n in nodes)
-        self._unheard = self._since(
-            self._unheard, telling and not (after.finishing or after.phase is RoundPhase.CLOSED)
-        )
+        known = after.finishing or after.phase is RoundPhase.CLOSED
+        self._unheard = self._since(self._unheard, not known and any(self._tells_it_finished(node) for node in nodes))
         self._need(self._unheard, SLACK_S, BARRED, "nobody knows yet that a node has finished")
         busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
         self._stopping = self._still(self._stopping, busy)
@@ -92,7 +90,8 @@ class Liveness:
         bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
-    def _says_finished(self, node: SimNode) -> bool:
+    def _tells_it_finished(self, node: SimNode) -> bool:
+        """It finished, has said so, and nothing keeps that from the store."""
         record = node.state.record
         return record is not None and record.finished and self._truth.fit(node)
 
@@ -124,8 +123,7 @@ class Liveness:
         self._stale = stale
 
     def closed(self, after: Rendezvous) -> None:
-        now = self._truth.world.now
-        self._closed_at = now
+        self._closed_at = self._truth.world.now
         self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:

@@ -146,6 +146,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one that finished is success", coordinator._judge_running, "if all(", "if any("),
+    Mutant("nobody begins the barrier", notes.note_node, "record.finished and state.barrier_until is None", "False"),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,

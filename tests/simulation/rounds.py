@@ -29,10 +29,8 @@ class Rounds:
         """Who has a place in it."""
 
     def begun(self, before: Rendezvous, after: Rendezvous) -> None:
+        """The coordinator lets a round run."""
         self._returned(before, after)
-        self._begun(after)
-
-    def _begun(self, after: Rendezvous) -> None:
         job, members = self._truth.world.job, after.members
         lost = {name for name, seen in after.nodes.items() if seen.lost}  # by what it knew when it said so: nobody can
         for name in self.members - lost:  # take back what is on its way to a store that elects
