@@ -26,15 +26,18 @@ class Notice:
     def __init__(self) -> None:
         self._name = b""
         self._key = ""
+        self._number = 0
 
     def give(self, wire: Wire, where: str, keys: Keys, name: bytes) -> None:
-        """Raises StoreForeign if there are too many, or no count."""
+        """Raises StoreForeign if there are too many, no count, or one that went back: what is told under a number that
+        was read already, nobody hears."""
         while True:
+            last = self._number
             note = wire.add(keys.log_head, 1)
-            if not 0 < note <= MAX_NOTES:
-                raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES)
+            if not last < note <= MAX_NOTES:
+                raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES, last + 1)
             if wire.create(keys.note(note), name) == name:
-                self._name, self._key = name, keys.note(note)
+                self._name, self._key, self._number = name, keys.note(note), note
                 return
 
     def key_of(self, name: bytes) -> list[str]:

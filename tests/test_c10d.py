@@ -419,6 +419,16 @@ def _write_anything(stranger: wire.Wire, key: str, value: bytes) -> None:
             stranger._send(b"\x09" + wire._text(wire._key(key)) + wire._text(value[start:]))
 
 
+def test_who_speaks_finds_out_that_the_count_of_notifications_went_back(host: C10dStore) -> None:
+    """Else it would tell under a number that was read already, which nobody reads again."""
+    host.publish_node("n1", b"one")
+    assert host.wait_nodes(0, BOUND_S) == (1, {"n1": b"one"})
+    with closing(raw(host)) as stranger:
+        stranger.put(Keys("job").log_head, b"0")
+    with pytest.raises(StoreForeign, match="log/head holds '1', where a count from 2 to "):
+        host.publish_node("n1", b"two")
+
+
 def test_a_counter_that_is_none_is_told_by_name_when_opening(host: C10dStore) -> None:
     """Adding to it would make the server hang up, which would look like a lost connection."""
     with closing(raw(host)) as stranger:
