@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from .agent.errors import StoreLost as StoreLost
     from .agent.errors import UsageError as UsageError
     from .agent.errors import WorkersFailed as WorkersFailed
+    from .agent.lifecycle.state import Phase as Phase
     from .agent.report import AgentEvent as AgentEvent
     from .agent.report import Status as Status
-    from .agent.state import Phase as Phase
     from .launcher.api import NodeAgent as NodeAgent
     from .launcher.api import launch as launch
-    from .launcher.config import LaunchConfig as LaunchConfig
+    from .launcher.config.config import LaunchConfig as LaunchConfig
     from .rendezvous.records import Member as Member
     from .rendezvous.records import WorkerFailure as WorkerFailure
 
@@ -42,12 +42,12 @@ _HOMES = {
     "FinalisationTimedOut": "agent.errors",
     "InternalError": "agent.errors",
     "MachineFailed": "agent.errors",
-    "LaunchConfig": "launcher.config",
+    "LaunchConfig": "launcher.config.config",
     "Member": "rendezvous.records",
     "NodeAgent": "launcher.api",
     "OtherJob": "agent.errors",
     "OtherVersion": "agent.errors",
-    "Phase": "agent.state",
+    "Phase": "agent.lifecycle.state",
     "Preempted": "agent.errors",
     "RendezvousTimedOut": "agent.errors",
     "RestartForbidden": "agent.errors",

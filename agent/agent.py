@@ -6,26 +6,27 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..rendezvous import events as coordination
-from ..rendezvous import explain
-from ..rendezvous import machine as coordinator
+from ..rendezvous.coordinator import events as coordination
+from ..rendezvous.coordinator import explain
+from ..rendezvous.coordinator import machine as coordinator
+from ..rendezvous.coordinator.state import Rendezvous
+from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
-from ..rendezvous.state import Rendezvous
-from ..rendezvous.state import Rules as RendezvousRules
-from . import events, machine, moves, signals
+from . import signals
 from .errors import AgentError, InternalError, MachineFailed, is_of_machine, refusal
 from .inbox import Inbox
-from .logs import JobLogs
+from .lifecycle import events, machine, transitions
+from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
+from .output.log_dirs import JobLogs
+from .processes.workers import WorkerEvent, Workers
 from .report import AgentEvent, Report, Status, describe, is_routine, status_of
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
-from .state import Node, Phase, Rules
-from .workers import WorkerEvent, Workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.listener import Listener
+    from ..rendezvous.driver.listener import Listener
 
 
 class Link(Protocol):
@@ -117,7 +118,7 @@ class Agent:
 
     def stop(self) -> None:
         """As if the agent had received SIGTERM; a second call shortens the workers' grace."""
-        self._loop.post(events.SignalReceived(moves.SIGTERM))
+        self._loop.post(events.SignalReceived(transitions.SIGTERM))
 
     def status(self) -> Status:
         """Where this node stands."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..rendezvous.events import BeatsSeen, Deposed, Elected, NodeSeen
+from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.store import OtherJob, OtherVersion, StoreError
-from . import verdicts
-from .events import (
+from .lifecycle import verdicts
+from .lifecycle.events import (
     LeadershipChanged,
     OthersEnded,
     RecordWritten,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..rendezvous.records import Member, WorkerFailure
-from . import events
-from .failures import ErrorReport
-from .state import Node, Phase, Rules, Verdict
+from .failures.error_files import ErrorReport
+from .lifecycle import events
+from .lifecycle.state import Node, Phase, Rules, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..rendezvous.events import Elected
-from ..rendezvous.listener import Listener
+from ..rendezvous.coordinator.events import Elected
+from ..rendezvous.driver.listener import Listener
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.store import FIRST_EPOCH
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .policy import Policy
+from .lifecycle.restart_policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ from typing import Any
 from ..agent.agent import Agent
 from ..agent.errors import AgentError, UsageError
 from ..agent.report import AgentEvent, Report, Status
-from .config import LaunchConfig, Plan, plan
-from .outcome import error_of
+from .config.config import LaunchConfig, Plan, plan
+from .reporting.exceptions import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.records import Round
     from ..rendezvous.store import Store
-    from .console import Console
-    from .functions import FunctionCall
-    from .journal import Journal
+    from .in_worker.functions import FunctionCall
+    from .reporting.console import Console
+    from .reporting.event_file import Journal
 
 
 class NodeAgent:
@@ -65,13 +65,13 @@ class NodeAgent:
 
     def _command(self, entrypoint: object, args: tuple[Any, ...]) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         if callable(entrypoint):
-            from .functions import FunctionCall
+            from .in_worker.functions import FunctionCall
 
             self._call = FunctionCall(entrypoint, args)
             return self._call.argv, self._call.title, self._call.job
         if not isinstance(entrypoint, (str, os.PathLike)):
             raise UsageError(f"entrypoint is {entrypoint!r}; give a script's path or a function")
-        from .entrypoint import job_command, worker_command
+        from .config.worker_command import job_command, worker_command
 
         script, words = os.fspath(entrypoint), [str(arg) for arg in args]
         argv = worker_command(script, words, os.environ, module=False, no_python=False, run_path=False)
@@ -145,7 +145,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     `as_program`: the process is there for this job alone and ends with it.
     Raises the AgentError that ended the job; its `told` is true, as stderr has it already."""
     from ..agent import signals
-    from .console import Console
+    from .reporting.console import Console
 
     if as_program:
         signals.ready()
@@ -187,7 +187,7 @@ def _journal(console: Console) -> Journal | None:
     path = os.environ.get("ELASTIC_AGENT_EVENTS")
     if not path:
         return None
-    from .journal import Journal
+    from .reporting.event_file import Journal
 
     return Journal(path, console.tell)
 
@@ -207,7 +207,7 @@ def make_agent(
     # A job on one machine loads nothing of stores.
     make_link, find_addr = None, None
     if store is not None or spec.backend != "memory":
-        from .stores import address, link_to
+        from .store_link import address, link_to
 
         make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec)
     return Agent(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from ..agent.errors import AgentError, InternalError, UsageError
-from .arguments import from_environment, spell_out
-from .config import LaunchConfig
-from .options import FLAGS, Flag
+from .config.arguments import from_environment, spell_out
+from .config.config import LaunchConfig
+from .config.flags import FLAGS, Flag
 
 PROGRAM = "elastic-agent"
 
@@ -160,7 +160,7 @@ def entry() -> NoReturn:
 
 def _fail(error: AgentError) -> int:
     if not error.told:
-        from .console import Console
+        from .reporting.console import Console
 
         Console(os.environ).fail(error)
     return error.exit_code
@@ -177,7 +177,7 @@ def _refused(error: OSError) -> AgentError:
 
 def _run(invocation: Invocation, as_program: bool) -> None:
     from .api import run_command
-    from .entrypoint import check_module
+    from .config.worker_command import check_module
 
     check_module(invocation.argv)
     run_command(invocation.config, invocation.argv, invocation.title, as_program=as_program)
@@ -187,7 +187,7 @@ def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
     script = given["script"]
     if not script:
         raise UsageError("there is no script to run; give its path after the flags")
-    from .entrypoint import worker_command
+    from .config.worker_command import worker_command
 
     argv = worker_command(
         script,

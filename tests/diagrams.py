@@ -7,9 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from elastic_agent.agent import machine as agent
-from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.records import RoundPhase
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "state-machines.md"
@@ -29,12 +29,12 @@ def page() -> str:
         [
             HEAD,
             "## The coordinator: the phases of a round\n",
-            "One node at a time is the coordinator. Its machine is `rendezvous/machine.py`.",
-            "A successor resumes it in the phase that was announced last (`rendezvous/takeover.py`).\n",
+            "One node at a time is the coordinator. Its machine is `rendezvous/coordinator/machine.py`.",
+            "A successor resumes it in the phase that was announced last (`rendezvous/coordinator/takeover.py`).\n",
             _diagram(coordinator.EDGES, RoundPhase.GATHERING, RoundPhase.CLOSED),
             _legend(RoundPhase),
             "## The agent: the phases of a node\n",
-            "Every node runs this one. Its machine is `agent/machine.py`.\n",
+            "Every node runs this one. Its machine is `agent/lifecycle/machine.py`.\n",
             _diagram(agent.EDGES, Phase.CONNECTING, Phase.ENDED),
             _legend(Phase),
         ]

@@ -27,9 +27,9 @@ import pytest
 
 from conftest import TOKEN
 from elastic_agent.rendezvous.endpoint import Endpoint
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_cluster import Login, Tls
-from elastic_agent.rendezvous.etcd_ops import Read
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.cluster import Login, Tls
+from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
 from procfs import read, wait_exit
 

@@ -323,7 +323,7 @@ class ThreadNode(Node):
                 self._changed.wait(left_s)
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
-        from elastic_agent.agent.events import SignalReceived
+        from elastic_agent.agent.lifecycle.events import SignalReceived
 
         self.agent._agent._loop.post(SignalReceived(signum))
 
@@ -355,7 +355,7 @@ class EtcdGuests:
         self._made: list[Any] = []
 
     def guest(self) -> Any:
-        from elastic_agent.rendezvous.etcd import Place, open_etcd
+        from elastic_agent.rendezvous.etcd.store import Place, open_etcd
 
         self._made.append(open_etcd(self._endpoints, Place(self._run_id)))
         return self._made[-1]
@@ -448,7 +448,7 @@ class Cluster:
     def _start_thread(self, name: str, wanted: dict[str, Any]) -> ThreadNode:
         from elastic_agent import LaunchConfig
         from elastic_agent.launcher.api import NodeAgent
-        from elastic_agent.rendezvous.memory import MemoryStore
+        from elastic_agent.rendezvous.memory_store import MemoryStore
 
         hosting = wanted.get("hosts", self.store is None) and self.backend == "memory"
         if self.store is None:

@@ -30,6 +30,11 @@ class Module:
     def folder(self) -> str:
         return self.path.partition("/")[0]
 
+    @property
+    def name(self) -> str:
+        """As it is imported; a package by its own name."""
+        return ".".join(["elastic_agent", *self.path.removesuffix(".py").removesuffix("/__init__").split("/")])
+
     def at(self, node: ast.AST) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
 

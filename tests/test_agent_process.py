@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
 from harness import WORKER, Desk, ProcessNode
 from procfs import parent_of, wait_exit
 

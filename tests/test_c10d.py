@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.rendezvous import codec, jobs, wire
-from elastic_agent.rendezvous import hosting as hosting_module
-from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d import client as wire
+from elastic_agent.rendezvous.c10d import server as hosting_module
+from elastic_agent.rendezvous.c10d.keys import MAX_NOTES, SERVED, VOID, Keys
+from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.endpoint import Endpoint
-from elastic_agent.rendezvous.keys import MAX_NOTES, SERVED, VOID, Keys
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, Store, StoreError, StoreForeign, StoreUnreachable
 
@@ -79,7 +81,7 @@ def elsewhere() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A store of the job "job" served by another process, and its endpoint."""
     code = (
         "import sys\n"
-        "from elastic_agent.rendezvous.c10d import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
         "store = open_c10d('127.0.0.1:0', 'job', is_host=True)\n"
         "print(store.endpoint, flush=True)\n"
         "sys.stdin.read()\n"
@@ -201,7 +203,7 @@ def test_another_job_on_the_port_is_told_by_name(host: C10dStore) -> None:
 def test_a_tcpstore_without_an_agent_is_told_apart() -> None:
     """A training script's own TCPStore on the port is not ours."""
     with listening() as (server, endpoint):
-        from elastic_agent.rendezvous.hosting import serve
+        from elastic_agent.rendezvous.c10d.server import serve
 
         bound = server.dup()
         foreign = serve(bound, Endpoint("127.0.0.1", server.getsockname()[1]), forced=True)
@@ -560,7 +562,7 @@ def test_a_client_does_not_import_torch(host: C10dStore) -> None:
     """Only the node that serves pays for it."""
     code = (
         "import sys\n"
-        "from elastic_agent.rendezvous.c10d import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
         f"open_c10d('{host.endpoint}', 'job', is_host=False).close()\n"
         "sys.exit('torch' in sys.modules)\n"
     )
@@ -590,7 +592,7 @@ def test_a_host_without_torch_says_so() -> None:
     code = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
-        "from elastic_agent.rendezvous.c10d import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
         "from elastic_agent.rendezvous.store import StoreError\n"
         "try:\n"
         "    open_c10d('127.0.0.1:0', 'job')\n"

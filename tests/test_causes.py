@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.evidence import OomWatch, core_note, oom_note, stands_still
-from elastic_agent.rendezvous import causes, endings, machine
-from elastic_agent.rendezvous import events as told
+from elastic_agent.agent.failures.classify import SIGNS, first_error, last_words, read
+from elastic_agent.agent.failures.kernel import OomWatch, core_note, oom_note, stands_still
+from elastic_agent.rendezvous.coordinator import charging, machine, root_cause
+from elastic_agent.rendezvous.coordinator import events as told
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import (
     EndKind,
     Judged,
@@ -24,8 +26,6 @@ from elastic_agent.rendezvous.records import (
     Sign,
     WorkerFailure,
 )
-from elastic_agent.rendezvous.signs import SIGNS, first_error, last_words, read
-from elastic_agent.rendezvous.state import Rendezvous, Rules
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n'
 CLOSED = (
@@ -214,7 +214,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, MACHINE = (
 )
 def test_the_cause_among_many(seen: list[tuple[int, Sign]], cause: int, role: Role) -> None:
     """Each clause, by what each worker's end says and in the order heard of."""
-    judgement = causes.judge([end(*each, order=order) for order, each in enumerate(seen)])
+    judgement = root_cause.judge([end(*each, order=order) for order, each in enumerate(seen)])
     assert judgement.cause is not None
     assert (judgement.cause.rank, judgement.role) == (cause, role)
     assert judgement.because
@@ -223,10 +223,10 @@ def test_the_cause_among_many(seen: list[tuple[int, Sign]], cause: int, role: Ro
 def test_a_rank_that_errors_name_is_the_cause() -> None:
     """The monitored barrier names rank 1; that rank 3 was stopped too says nothing."""
     deaths = [end(0, TIMEOUT, suspects=(1,)), end(2, PEER), end(3, STOPPED), end(1, STOPPED)]
-    judgement = causes.judge(deaths)
+    judgement = root_cause.judge(deaths)
     assert judgement.cause is deaths[3]
     assert judgement.role is Role.CAUSE
-    assert causes.judge([end(0, TIMEOUT, suspects=(1, 3)), end(3, STOPPED), end(1, STOPPED)]).role is Role.UNDECIDED
+    assert root_cause.judge([end(0, TIMEOUT, suspects=(1, 3)), end(3, STOPPED), end(1, STOPPED)]).role is Role.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -244,34 +244,34 @@ def test_a_rank_that_errors_name_is_the_cause() -> None:
 def test_the_odd_one_among_many_that_failed_alike_is_likely_the_cause(ways: list[str], cause: int) -> None:
     """What one failure does to its peers it does to all of them; that is no proof."""
     deaths = [end(rank, OWN, sign_because=f"raised {way}") for rank, way in enumerate(ways)]
-    judgement = causes.judge(deaths)
+    judgement = root_cause.judge(deaths)
     assert judgement.cause is deaths[cause]
     assert judgement.role is Role.UNDECIDED
-    assert causes.judge([*deaths, end(3, STOPPED)]).cause is deaths[cause]
+    assert root_cause.judge([*deaths, end(3, STOPPED)]).cause is deaths[cause]
     machine_took_one = [*deaths[1:], end(0, MACHINE)]
-    assert causes.judge(machine_took_one).cause is deaths[1]
+    assert root_cause.judge(machine_took_one).cause is deaths[1]
 
 
 def test_what_others_did_not_do_is_no_evidence_before_all_have_told() -> None:
     """Only one worker is known to have been silent so far: it is likely, and certain when all have answered."""
     deaths = [end(0, PEER), end(1, STOPPED)]
-    assert causes.judge(deaths).role is Role.CAUSE
-    assert causes.judge(deaths, complete=False).role is Role.UNDECIDED
-    assert causes.judge([*deaths, end(2, OWN)], complete=False).role is Role.CAUSE
+    assert root_cause.judge(deaths).role is Role.CAUSE
+    assert root_cause.judge(deaths, complete=False).role is Role.UNDECIDED
+    assert root_cause.judge([*deaths, end(2, OWN)], complete=False).role is Role.CAUSE
 
 
 def test_nobody_is_named_where_nobody_ended() -> None:
     """Without evidence there is no cause."""
-    assert causes.judge([]) == causes.Judgement(None, Role.UNDECIDED, "no worker was seen to end")
+    assert root_cause.judge([]) == root_cause.Judgement(None, Role.UNDECIDED, "no worker was seen to end")
 
 
 def test_every_end_gets_a_role_and_a_reason() -> None:
     """Cause, collateral, undecided; what nobody can tell is not called collateral of an undecided cause."""
     deaths = [end(0, PEER), end(1, OWN), end(2, STOPPED), end(3, UNCLEAR)]
-    judged = causes.roles(deaths, causes.judge(deaths))
+    judged = root_cause.roles(deaths, root_cause.judge(deaths))
     assert [each.role for each in judged] == [Role.COLLATERAL, Role.CAUSE, Role.COLLATERAL, Role.COLLATERAL]
     deaths = [end(0, UNCLEAR), end(1, UNCLEAR), end(2, STOPPED)]
-    judged = causes.roles(deaths, causes.judge(deaths))
+    judged = root_cause.roles(deaths, root_cause.judge(deaths))
     assert [each.role for each in judged] == [Role.UNDECIDED, Role.UNDECIDED, Role.COLLATERAL]
     assert all(each.because for each in judged)
 
@@ -279,8 +279,8 @@ def test_every_end_gets_a_role_and_a_reason() -> None:
 def test_a_node_with_many_workers_tells_the_failures_first() -> None:
     """The record is bounded: those that were only stopped are left out before those that failed."""
     deaths = [end(0, LEFT), *[end(1, STOPPED) for _ in range(9)], end(2, PEER), end(3, OWN)]
-    kept = causes.telling(deaths)
-    assert len(kept) == causes.TOLD_MAX
+    kept = root_cause.telling(deaths)
+    assert len(kept) == root_cause.TOLD_MAX
     assert kept[-2:] == (deaths[-2], deaths[-1])
     assert kept[0].sign is STOPPED
 
@@ -311,7 +311,7 @@ def say(
     left: int = 0,
     local: bool = False,
 ) -> Rendezvous:
-    failure = next((death for death in deaths if death.sign not in causes.PASSIVE), None)
+    failure = next((death for death in deaths if death.sign not in root_cause.PASSIVE), None)
     record = NodeRecord(
         node, node, phase, seq, number, 2, failure=failure, deaths=deaths, restarts_left=left, charge_local=local
     )
@@ -367,9 +367,9 @@ def test_a_certain_cause_is_not_kept_waiting_by_a_node_that_stops_slowly() -> No
     state = say(job(), 2.0, "a", 3, NodeState.BROKEN, end(0, OWN))
     state = say(state, 2.1, "a", 4, NodeState.WAITING, end(0, OWN))
     state = say(state, 2.1, "b", 3, NodeState.STOPPING)
-    state = machine.step(state, told.DeadlineReached(), 2.0 + endings.EVIDENCE_S / 2, RULES).state
+    state = machine.step(state, told.DeadlineReached(), 2.0 + charging.EVIDENCE_S / 2, RULES).state
     assert state.phase is RoundPhase.OVER
-    state = machine.step(state, told.DeadlineReached(), 2.0 + endings.EVIDENCE_S, RULES).state
+    state = machine.step(state, told.DeadlineReached(), 2.0 + charging.EVIDENCE_S, RULES).state
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
 
 
@@ -389,8 +389,8 @@ def test_an_announcement_bounds_what_it_tells() -> None:
     """Sixteen ends, the cause among them, and only its words: every node reads this."""
     many = [end(0, PEER, pid=number, said="x" * 4000) for number in range(30)]
     cause = end(1, OWN, said="y" * 4000)
-    kept = endings._kept(tuple(Judged(each, Role.UNDECIDED, "") for each in [*many, cause]), cause)
-    assert len(kept) == endings.MAX_KEPT
+    kept = charging._kept(tuple(Judged(each, Role.UNDECIDED, "") for each in [*many, cause]), cause)
+    assert len(kept) == charging.MAX_KEPT
     assert kept[-1].death is cause
     assert {each.death.said for each in kept[:-1]} == {"is peer"}
 

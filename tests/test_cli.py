@@ -17,10 +17,10 @@ import pytest
 from elastic_agent.agent.errors import AgentError, Preempted, UsageError, WorkersFailed
 from elastic_agent.agent.spec import Rotation
 from elastic_agent.launcher import cli
-from elastic_agent.launcher.arguments import find_flag
 from elastic_agent.launcher.cli import Invocation, parse
-from elastic_agent.launcher.config import LaunchConfig
-from elastic_agent.launcher.options import FLAGS
+from elastic_agent.launcher.config.arguments import find_flag
+from elastic_agent.launcher.config.config import LaunchConfig
+from elastic_agent.launcher.config.flags import FLAGS
 
 BARE = LaunchConfig(
     max_restarts=0, rdzv_backend="static", signals_to_handle=(15, 2, 1, 3), redirects="0", tee="0",
@@ -75,7 +75,7 @@ SWITCHES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("standalone", {"standalone": True}, ("-u", "SCRIPT")),
     ("virtual-local-rank", {"virtual_local_rank": True}, ("-u", "SCRIPT")),
     ("module", {}, ("-u", "-m", "SCRIPT")),
-    ("run-path", {}, ("-u", "-m", "elastic_agent.launcher.run_path", "SCRIPT")),
+    ("run-path", {}, ("-u", "-m", "elastic_agent.launcher.in_worker.run_path", "SCRIPT")),
 ]
 REFUSED = {"logs-specs", "numa-binding"}
 """Flags of torchrun's that this version knows and does not honour."""
@@ -457,7 +457,7 @@ def test_reading_a_command_line_imports_little(script: str) -> None:
     heavy = ["torch", "asyncio", "subprocess", "multiprocessing", "logging", "socket", "importlib.metadata", "difflib"]
     code = f"import sys; sys.path.insert(0, {os.environ['PYTHONPATH'].split(os.pathsep)[0]!r})\n"
     code += "import click; taken = set(sys.modules)\n"
-    code += "from elastic_agent.launcher import cli; from elastic_agent.launcher.config import plan\n"
+    code += "from elastic_agent.launcher import cli; from elastic_agent.launcher.config.config import plan\n"
     code += f"config, argv, title = cli.parse(['--nnodes=1', '--tee=3', {script!r}], {{}})\n"
     code += (
         f"plan(config, argv, title, {{}}); print([name for name in {heavy!r} if name in sys.modules.keys() - taken])"
@@ -565,7 +565,7 @@ def test_the_program_exits_with_the_jobs_status(
 
 
 def run_path(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-u", "-m", "elastic_agent.launcher.run_path", *args]
+    command = [sys.executable, "-u", "-m", "elastic_agent.launcher.in_worker.run_path", *args]
     return subprocess.run(command, env={**os.environ, **env}, capture_output=True, check=False, text=True, timeout=60)
 
 

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import codec, ending_codec, fields
+from elastic_agent.rendezvous.codec import failures as ending_codec
+from elastic_agent.rendezvous.codec import fields
+from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.records import (
     Ending,
     EndKind,
@@ -226,5 +228,5 @@ def test_numbers_of_names_are_those_of_the_schema(codes: dict[NodeState, int], e
 
 def test_a_memory_store_needs_no_protobuf() -> None:
     """A single-machine agent that never encodes does not pay for protobuf."""
-    check = "import sys, elastic_agent.rendezvous.memory; sys.exit('google.protobuf' in sys.modules)"
+    check = "import sys, elastic_agent.rendezvous.memory_store; sys.exit('google.protobuf' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)

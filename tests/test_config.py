@@ -12,10 +12,10 @@ import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.agent.spec import EtcdSpec, RendezvousSpec, Rotation
-from elastic_agent.launcher import values
-from elastic_agent.launcher.config import LaunchConfig, Plan, plan
-from elastic_agent.launcher.devices import count_local_workers
-from elastic_agent.launcher.rdzv_conf import KEYS
+from elastic_agent.launcher.config import values
+from elastic_agent.launcher.config.config import LaunchConfig, Plan, plan
+from elastic_agent.launcher.config.devices import count_local_workers
+from elastic_agent.launcher.config.rdzv_conf import KEYS
 
 ENDPOINT = "node0:29400"
 C10D = {"max_nodes": 4, "rdzv_backend": "c10d", "rdzv_endpoint": ENDPOINT}
@@ -53,7 +53,7 @@ def refusal(around: Mapping[str, str] | None = None, /, **fields: Any) -> str:
         (("python", "-u", "train.py", "--lr", "1"), "train.py", ("train.py", "--lr", "1")),
         (("/opt/other/python3.12", "-u", "./train.py"), "./train.py", ("train.py",)),
         (("python", "-u", "-m", "pkg.train", "train.py"), "pkg.train", ("-m", "pkg.train", "train.py")),
-        (("python", "-u", "-m", "elastic_agent.launcher.run_path", "a/../b.py"), "a/../b.py", ("b.py",)),
+        (("python", "-u", "-m", "elastic_agent.launcher.in_worker.run_path", "a/../b.py"), "a/../b.py", ("b.py",)),
         (("./run.sh", "x"), "./run.sh", ("./run.sh", "x")),
         (("python", "-u", "runner", "folder"), "a_function", ("a_function",)),
     ],

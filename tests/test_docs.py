@@ -12,10 +12,11 @@ import pytest
 
 import elastic_agent
 from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
-from elastic_agent.agent import errors, verdicts
-from elastic_agent.launcher import etcd_conf
-from elastic_agent.launcher.options import FLAGS, Flag
-from elastic_agent.launcher.rdzv_conf import KEYS
+from elastic_agent.agent import errors
+from elastic_agent.agent.lifecycle import verdicts
+from elastic_agent.launcher.config import etcd_conf
+from elastic_agent.launcher.config.flags import FLAGS, Flag
+from elastic_agent.launcher.config.rdzv_conf import KEYS
 from source_tree import ROOT, tracked
 
 PAGES = sorted(path for path in tracked() if path.suffix == ".md")

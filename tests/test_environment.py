@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.environment import PER_WORKER, worker_argv, worker_environment
 from elastic_agent.agent.errors import InternalError, UsageError
-from elastic_agent.agent.policy import Policy
+from elastic_agent.agent.lifecycle.restart_policy import Policy
+from elastic_agent.agent.processes.environment import PER_WORKER, worker_argv, worker_environment
 from elastic_agent.agent.spec import WorkerSpec
 from elastic_agent.rendezvous.records import Ending, EndKind, Member, Round, RoundPhase
 

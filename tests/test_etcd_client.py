@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
-from elastic_agent.rendezvous.etcd_ops import Compare, Delete, Put, Read, holds, is_absent, is_unchanged
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
+from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Put, Read, holds, is_absent, is_unchanged
 from etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 10.0

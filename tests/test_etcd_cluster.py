@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_errors import EtcdClosed, EtcdFailed, EtcdReset, EtcdUnknown, EtcdWatchLost
-from elastic_agent.rendezvous.etcd_ops import Put, Read, is_absent
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdFailed, EtcdReset, EtcdUnknown, EtcdWatchLost
+from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreUnreachable
 from etcd_servers import VERSIONS, Server, Servers, free_ports, serving
 
@@ -204,7 +204,7 @@ def test_an_idle_watch_notices_that_its_server_hangs(tmp_path: Path) -> None:
 def test_a_lease_whose_answer_was_lost_is_not_granted_twice(three: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is the client's own: who asks again finds the first."""
     chance = SimpleNamespace(randrange=lambda *_: 4711)
-    monkeypatch.setattr("elastic_agent.rendezvous.etcd_client.random", chance)
+    monkeypatch.setattr("elastic_agent.rendezvous.etcd.client.random", chance)
     with closing(three.client()) as client:
         first = client.grant(60)
         again = client.grant(60)

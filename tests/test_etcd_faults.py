@@ -12,7 +12,7 @@ import pytest
 
 from chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
 from chaos.etcd_plan import SERVERS
-from elastic_agent.rendezvous.etcd_ops import Put, Read
+from elastic_agent.rendezvous.etcd.ops import Put, Read
 from etcd_servers import Servers, serving
 from harness import Cluster, Node
 from network import missing, switch

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.rendezvous.etcd_ops import Delete, Put
+from elastic_agent.rendezvous.etcd.ops import Delete, Put
 from etcd_servers import VERSIONS, Servers, installed, serving
 from procfs import read, wait_exit
 from side_environment import BUILD_S, side_python
@@ -27,9 +27,9 @@ TALK = """
 import sys, time
 from contextlib import closing
 from elastic_agent.rendezvous.endpoint import Endpoint
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_errors import EtcdFailed, EtcdUnknown
-from elastic_agent.rendezvous.etcd_ops import Put, Read, is_absent
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdFailed, EtcdUnknown
+from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 
 def main(port, dead):
     with closing(EtcdClient([Endpoint("127.0.0.1", port)])) as client:
@@ -134,7 +134,7 @@ def test_nothing_of_the_process_is_changed(one: Servers) -> None:
     """No variable, no logging set-up, no torch, and no gRPC before there is a client."""
     before = (
         "import os, sys, logging\n"
-        "import elastic_agent.rendezvous.etcd_client\n"
+        "import elastic_agent.rendezvous.etcd.client\n"
         "assert 'grpc' not in sys.modules\n"
         "seen = dict(os.environ), list(logging.root.handlers), logging.root.level\n"
     )

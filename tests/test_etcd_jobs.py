@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.rendezvous import jobs
-from elastic_agent.rendezvous.etcd_cluster import Login
-from elastic_agent.rendezvous.etcd_ops import Item, Read
+from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.ops import Item, Read
 from elastic_agent.rendezvous.records import Outcome
 from etcd_papers import Papers
 from etcd_servers import VERSIONS, Secured, Servers, serving, standing, start_standing

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_cluster import Login, Tls
-from elastic_agent.rendezvous.etcd_errors import (
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.cluster import Login, Tls
+from elastic_agent.rendezvous.etcd.errors import (
     EtcdLoginRefused,
     EtcdNoSpace,
     EtcdPermissionDenied,
     EtcdRefused,
     EtcdTlsRefused,
 )
-from elastic_agent.rendezvous.etcd_ops import Delete, Put, Read, is_absent
+from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreError
 from etcd_papers import Papers
 from etcd_servers import VERSIONS, Secured, Servers, serving

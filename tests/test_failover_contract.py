@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.agent.policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import codec, jobs
-from elastic_agent.rendezvous.jobs import JobRecord
-from elastic_agent.rendezvous.memory import MemoryStore
+from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.codec.job import JobRecord
+from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
 from etcd_servers import start_standing
 from harness import BOUND_S, Cluster, Node, Worker

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.agent.failures import (
+from elastic_agent.agent.failures.error_files import (
     MESSAGE_MAX,
     SIZE_MAX,
     ErrorReport,
@@ -22,7 +22,7 @@ from elastic_agent.agent.failures import (
     write_agent_error,
     write_error_file,
 )
-from elastic_agent.agent.logs import JobLogs
+from elastic_agent.agent.output.log_dirs import JobLogs
 from elastic_agent.agent.spec import LogSpec
 from elastic_agent.rendezvous.records import WorkerFailure
 

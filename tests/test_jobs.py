@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous import fields, jobs
-from elastic_agent.rendezvous.jobs import JobRecord
-from elastic_agent.rendezvous.memory import MemoryStore
+from elastic_agent.rendezvous.codec import fields
+from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.codec.job import JobRecord
+from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
 

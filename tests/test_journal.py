@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.report import AgentEvent, Report
-from elastic_agent.agent.state import Phase, Verdict
-from elastic_agent.launcher.journal import Journal
+from elastic_agent.launcher.reporting.event_file import Journal
 from elastic_agent.rendezvous.records import Ending, EndKind, Member, Outcome, Round, RoundPhase, WorkerFailure
 from source_tree import ROOT
 

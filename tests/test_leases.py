@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.rendezvous import leases
-from elastic_agent.rendezvous.events import BeatsSeen
+from elastic_agent.rendezvous.coordinator import leases
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
 from elastic_agent.rendezvous.records import NodeRecord, NodeState
-from elastic_agent.rendezvous.state import Rendezvous, Rules, Seen
 
 RULES = Rules(own="host", beat_s=1.0, lease_s=5.0)
 

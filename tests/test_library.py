@@ -34,8 +34,8 @@ from elastic_agent import (
     launch,
 )
 from elastic_agent.launcher.cli import main
-from elastic_agent.launcher.functions import shown
-from elastic_agent.rendezvous.memory import MemoryStore
+from elastic_agent.launcher.in_worker.functions import shown
+from elastic_agent.rendezvous.memory_store import MemoryStore
 from harness import WORKER, Desk, ThreadNode
 from workers import calls
 
@@ -572,7 +572,7 @@ def test_a_machine_that_refuses_the_agent_is_an_error_of_the_tree(monkeypatch: p
     def refuse(fd: int, grace_s: float, mark: str) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("elastic_agent.agent.supervisor.spawn_nursery", refuse)
+    monkeypatch.setattr("elastic_agent.agent.processes.supervisor.spawn_nursery", refuse)
     with pytest.raises(AgentError, match="Too many open files") as caught:
         launch(ONE, calls.identity)
     assert type(caught.value) is MachineFailed

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from elastic_agent.agent.lines import LONG_LINE, Lines, mark, prefix_of, stamp
+from elastic_agent.agent.output.lines import LONG_LINE, Lines, mark, prefix_of, stamp
 
 
 def shown(*parts: bytes, at_once: bool = False, prefix: bytes = b"> ") -> list[bytes]:

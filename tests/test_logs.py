@@ -16,9 +16,9 @@ import pytest
 
 from consoles import FINISH_S, Console
 from elastic_agent.agent.errors import MachineFailed, UsageError
-from elastic_agent.agent.logs import JobLogs
-from elastic_agent.agent.rotation import RotatingFile
-from elastic_agent.agent.roundlogs import RoundLogs
+from elastic_agent.agent.output.log_dirs import JobLogs
+from elastic_agent.agent.output.rotation import RotatingFile
+from elastic_agent.agent.output.round_logs import RoundLogs
 from elastic_agent.agent.spec import LogSpec, Rotation
 
 Begin = Callable[..., JobLogs]

@@ -9,13 +9,14 @@ from typing import Any, get_args
 import pytest
 
 import diagrams
-from elastic_agent.agent import events, machine, verdicts
-from elastic_agent.agent.ladder import Ladder, Rung
-from elastic_agent.agent.state import Node, Phase, Verdict
-from elastic_agent.agent.state import Rules as AgentRules
-from elastic_agent.rendezvous import endings
-from elastic_agent.rendezvous import events as told
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.agent.lifecycle import events, machine, verdicts
+from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.agent.lifecycle.state import Rules as AgentRules
+from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
+from elastic_agent.rendezvous.coordinator import charging
+from elastic_agent.rendezvous.coordinator import events as told
+from elastic_agent.rendezvous.coordinator import machine as coordinator
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
 from elastic_agent.rendezvous.records import (
     Ending,
     EndKind,
@@ -27,7 +28,6 @@ from elastic_agent.rendezvous.records import (
     RoundPhase,
     WorkerFailure,
 )
-from elastic_agent.rendezvous.state import Rendezvous, Rules, Seen
 
 FAILURE = WorkerFailure(node="a", host="h", rank=0, local_rank=0, pid=1, exit_code=1)
 RULES = AgentRules(node="a", name="a")
@@ -193,9 +193,9 @@ def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> N
     state = tell(state, 2.0, rules, replace(record("c", 3, NodeState.FINISHED, round=1), finished=True))
     broken = record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1)
     state = tell(state, 3.0, rules, broken)
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + endings.LAST_WORDS_S / 2, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S / 2, rules).state
     assert state.phase is RoundPhase.OVER
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + endings.LAST_WORDS_S, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S, rules).state
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
     assert state.ended is not None
     assert (state.ended.failure, state.ended.charged) == (FAILURE, "")

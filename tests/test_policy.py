@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent import events, machine, policy, verdicts
-from elastic_agent.agent.policy import HEALTHY_S, SICK_AFTER, Charge, History, Policy
-from elastic_agent.agent.state import Node, Phase, Rules
-from elastic_agent.rendezvous import events as told
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.agent.lifecycle import events, machine, restart_policy, verdicts
+from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, SICK_AFTER, Charge, History, Policy
+from elastic_agent.agent.lifecycle.state import Node, Phase, Rules
+from elastic_agent.rendezvous.coordinator import events as told
+from elastic_agent.rendezvous.coordinator import machine as coordinator
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.coordinator.state import Rules as RendezvousRules
 from elastic_agent.rendezvous.records import (
     Ending,
     EndKind,
@@ -26,8 +28,6 @@ from elastic_agent.rendezvous.records import (
     Sign,
     WorkerFailure,
 )
-from elastic_agent.rendezvous.state import Rendezvous
-from elastic_agent.rendezvous.state import Rules as RendezvousRules
 
 
 def history(*charges: tuple[float, float] | float) -> History:
@@ -58,7 +58,7 @@ def test_the_budget_counts_the_charges_of_the_window(
     most: int, window_s: float, charged: tuple[float, ...], at: float, left: int
 ) -> None:
     """Of the whole job without one."""
-    assert policy.restarts_left(Policy(max_restarts=most, window_s=window_s), history(*charged), at) == left
+    assert restart_policy.restarts_left(Policy(max_restarts=most, window_s=window_s), history(*charged), at) == left
 
 
 def test_what_is_kept_of_the_past_is_bounded_and_enough() -> None:
@@ -68,8 +68,8 @@ def test_what_is_kept_of_the_past_is_bounded_and_enough() -> None:
     for at in range(500):
         past = past.add(Charge(float(at)), rules)
     assert (past.total, len(past.recent), past.recent[-1].at) == (500, 40, 499.0)
-    assert policy.restarts_left(rules, past, 500.0) == 0
-    assert policy.failures_in_a_row(Policy(), past, 1e6) == 1
+    assert restart_policy.restarts_left(rules, past, 500.0) == 0
+    assert restart_policy.failures_in_a_row(Policy(), past, 1e6) == 1
 
 
 # -- the pauses of a crash loop ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_a_crash_loop_is_failures_that_follow_each_other_closely(
     charged: tuple[tuple[float, float] | float, ...], at: float, length: int
 ) -> None:
     """No later than `pause_max_s` after the pause of the one before."""
-    assert policy.failures_in_a_row(PACED, history(*charged), at) == length
+    assert restart_policy.failures_in_a_row(PACED, history(*charged), at) == length
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_crash_loop_is_failures_that_follow_each_other_closely(
 def test_pauses_double_within_their_bounds(before: int, shortest: float, longest: float) -> None:
     """None before the first restart; never less than the least, never more than the most; random in between."""
     past = history(*(float(at) for at in range(before)))
-    found = [policy.pause_s(PACED, past, float(before), (jitter,)) for jitter in (0.0, 0.5, 1.0)]
+    found = [restart_policy.pause_s(PACED, past, float(before), (jitter,)) for jitter in (0.0, 0.5, 1.0)]
     assert found == [shortest, (shortest + longest) / 2, longest]
 
 
@@ -119,12 +119,12 @@ def test_pauses_double_within_their_bounds(before: int, shortest: float, longest
 )
 def test_where_no_pause_is_asked_for_or_left_to_chance(rules: Policy, pause_s: float) -> None:
     """The second failure, with the largest random number."""
-    assert policy.pause_s(rules, history(1.0), 2.0, (1.0,)) == pause_s
+    assert restart_policy.pause_s(rules, history(1.0), 2.0, (1.0,)) == pause_s
 
 
 def test_random_numbers_are_used_in_turn() -> None:
     """One for each charge, and round again."""
-    drawn = [policy.pause_s(PACED, history(*map(float, range(n))), float(n), (0.0, 1.0)) for n in (3, 4, 5)]
+    drawn = [restart_policy.pause_s(PACED, history(*map(float, range(n))), float(n), (0.0, 1.0)) for n in (3, 4, 5)]
     assert drawn == [10.0, 5.0, 10.0]
 
 
@@ -149,7 +149,7 @@ def test_a_stop_signal_from_elsewhere_may_be_preemption(
 ) -> None:
     """Where the job would end of it."""
     rules = Policy(max_restarts=left)
-    assert policy.may_be_preemption(rules, History(), 1.0, exit_code, stopped_by) is may_be
+    assert restart_policy.may_be_preemption(rules, History(), 1.0, exit_code, stopped_by) is may_be
 
 
 def test_who_waits_for_its_own_stop_signal_hears_of_everything_else() -> None:
@@ -190,7 +190,7 @@ def test_a_failure_in_start_up_comes_early_and_before_the_script_said_ready(
     lived_s: float | None, ready: bool, startup: bool
 ) -> None:
     """Only the script knows better than the clock."""
-    assert policy.in_startup(Policy(), lived_s, ready) is startup
+    assert restart_policy.in_startup(Policy(), lived_s, ready) is startup
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_failure_in_start_up_comes_early_and_before_the_script_said_ready(
 def test_only_listed_exit_codes_forbid_a_restart(codes: set[int] | None, exit_code: int, forbidden: bool) -> None:
     """93, unless others are chosen."""
     rules = Policy() if codes is None else Policy(no_restart_codes=frozenset(codes))
-    assert policy.forbids_restart(rules, exit_code) is forbidden
+    assert restart_policy.forbids_restart(rules, exit_code) is forbidden
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------

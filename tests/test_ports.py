@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_agent.agent.ports import PortHold, hold_port
+from elastic_agent.agent.processes.ports import PortHold, hold_port
 
 IP_LOCAL_PORT_RANGE = 51
 """From <linux/in.h>, Linux 6.3: what this socket may be given, low port in the lower 16 bits, high in the upper."""
@@ -119,7 +119,7 @@ def test_a_port_that_somebody_listens_on_cannot_be_held() -> None:
 
 def test_a_host_without_ipv6_holds_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where AF_INET6 is refused, the hold is an IPv4 socket, and closes like any."""
-    from elastic_agent.agent import ports
+    from elastic_agent.agent.processes import ports
 
     real = ports.bound_in
 

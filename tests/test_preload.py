@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.environment import PER_WORKER
-from elastic_agent.agent.facts import (
+from elastic_agent.agent.processes.environment import PER_WORKER
+from elastic_agent.agent.processes.facts import (
     Emptied,
     Exited,
     Fact,
@@ -28,8 +28,8 @@ from elastic_agent.agent.facts import (
     Started,
     Unpreloaded,
 )
-from elastic_agent.agent.orders import Launch
-from elastic_agent.agent.supervisor import Supervisor
+from elastic_agent.agent.processes.orders import Launch
+from elastic_agent.agent.processes.supervisor import Supervisor
 
 BOUND_S = 110.0
 """For events that must come; only a failing test waits so long. Importing torch takes half a minute at load 16."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.facts import Emptied, Exited, Fact, Note, Preloaded, Started
+from elastic_agent.agent.processes.facts import Emptied, Exited, Fact, Note, Preloaded, Started
 from test_preload import Job, make
 
 SCRIPT = """

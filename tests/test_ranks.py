@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.rendezvous import ranks
+from elastic_agent.rendezvous.coordinator import ranks
 from elastic_agent.rendezvous.records import NodeRecord, NodeState
 
 

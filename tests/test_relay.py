@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from consoles import FINISH_S, Console, write_all
-from elastic_agent.agent.lines import mark
-from elastic_agent.agent.outlets import Patience
-from elastic_agent.agent.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, rest_ms
-from elastic_agent.agent.sinks import FileSink
-from elastic_agent.agent.streams import Picker, Route, Stream
+from elastic_agent.agent.output.lines import mark
+from elastic_agent.agent.output.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, rest_ms
+from elastic_agent.agent.output.sinks import FileSink
+from elastic_agent.agent.output.streams import Picker, Route, Stream
+from elastic_agent.agent.output.writers import Patience
 
 LINE = b"z" * 99 + b"\n"
 

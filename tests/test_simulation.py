@@ -11,10 +11,10 @@ import random
 
 import pytest
 
-from elastic_agent.agent import machine
-from elastic_agent.agent.policy import Policy
-from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.agent.lifecycle import machine
+from elastic_agent.agent.lifecycle.restart_policy import Policy
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.records import Outcome
 from simulation import campaign, found, invariants, mutants, plan, planting, run, sometimes
 from simulation.planting import Misplaced, Mutant

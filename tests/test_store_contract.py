@@ -12,9 +12,9 @@ from functools import cached_property
 
 import pytest
 
-from elastic_agent.rendezvous.c10d import C10dStore, open_c10d
-from elastic_agent.rendezvous.etcd import EtcdStore, Place, open_etcd
-from elastic_agent.rendezvous.memory import MemoryStore
+from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.etcd.store import EtcdStore, Place, open_etcd
+from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.store import FIRST_EPOCH, Store, StoreFenced, StoreUnreachable
 from etcd_servers import VERSIONS, standing, start_standing
 

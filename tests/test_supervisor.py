@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent import cgroups, progeny
 from elastic_agent.agent.errors import InternalError, UsageError
-from elastic_agent.agent.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
-from elastic_agent.agent.orders import MARK, Launch
-from elastic_agent.agent.supervisor import Supervisor
+from elastic_agent.agent.nursery import cgroups, descendants
+from elastic_agent.agent.processes.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
+from elastic_agent.agent.processes.orders import MARK, Launch
+from elastic_agent.agent.processes.supervisor import Supervisor
 
 WORKERS = Path(__file__).parent / "workers"
 FAMILY = (sys.executable, "-S", str(WORKERS / "sup_family.py"))
@@ -472,7 +472,7 @@ def test_a_nursery_that_hangs_when_its_agent_is_gone_is_cleared_away() -> None:
 def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None:
     """With orphan_grace_s a worker whose agent is killed hears SIGTERM and may finish; who ignores it is killed."""
     code = (
-        "import os, select, sys; from elastic_agent.agent.supervisor import *\n"
+        "import os, select, sys; from elastic_agent.agent.processes.supervisor import *\n"
         "s = Supervisor(orphan_grace_s=1.5); s.open()\n"
         "s.start([Launch(k, ('/bin/sh', '-c', w), dict(os.environ), '/') for k, w in enumerate(sys.argv[1:])])\n"
         "while True: select.select([s.fileno()], [], []); s.observe()\n"
@@ -540,7 +540,7 @@ def test_orders_to_a_dead_nursery_are_answered_by_its_loss(supervisor: Superviso
 
 def test_a_nursery_that_does_not_read_is_given_up(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its socket stays full it is killed and its loss reported, so the agent's loop never hangs."""
-    monkeypatch.setattr("elastic_agent.agent.supervisor.SEND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("elastic_agent.agent.processes.supervisor.SEND_TIMEOUT_S", 0.1)
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     os.kill(nursery_of(supervisor), signal.SIGSTOP)
@@ -604,7 +604,7 @@ def test_close_is_bounded_when_the_nursery_does_not_answer(supervisor: Superviso
 def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
     """SIGHUP ignored by whoever started the agent stays ignored in workers, SIGINT does not; stdout is inherited."""
     code = (
-        "import select; from elastic_agent.agent.supervisor import *\n"
+        "import select; from elastic_agent.agent.processes.supervisor import *\n"
         "s = Supervisor(); s.open(); s.start([Launch(0, ('grep', 'SigIgn', '/proc/self/status'), {}, '/')])\n"
         "p = select.poll(); p.register(s.fileno(), select.POLLIN)\n"
         "while p.poll() and Emptied() not in s.observe(): pass\n"
@@ -711,9 +711,9 @@ def test_processes_are_found_on_a_kernel_without_lists_of_children(
     """Reading all of /proc gives the same children as reading each process's own list."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     pids = family_of(pipe[0])
-    found = progeny.family()
+    found = descendants.family()
     for pid in (os.getpid(), nursery_of(supervisor), *pids):
-        assert sorted(found[pid]) == sorted(progeny.children_of(pid))
+        assert sorted(found[pid]) == sorted(descendants.children_of(pid))
     assert {pids[0], pids[3]} <= set(found[nursery_of(supervisor)])
 
 

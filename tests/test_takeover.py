@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.rendezvous import machine
-from elastic_agent.rendezvous.events import (
+from elastic_agent.rendezvous.coordinator import machine
+from elastic_agent.rendezvous.coordinator.events import (
     Announce,
     BeatsSeen,
     DeadlineReached,
@@ -22,6 +22,7 @@ from elastic_agent.rendezvous.events import (
     Retire,
     WakeAt,
 )
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import (
     EndKind,
     NodeRecord,
@@ -31,7 +32,6 @@ from elastic_agent.rendezvous.records import (
     RoundPhase,
     WorkerFailure,
 )
-from elastic_agent.rendezvous.state import Rendezvous, Rules
 from test_codec import nodes as any_node
 from test_codec import rounds as any_round
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.launcher.torchrun_plugin import make_handler
-from elastic_agent.rendezvous.etcd_cluster import Login
-from elastic_agent.rendezvous.etcd_keys import TorchrunKeys
-from elastic_agent.rendezvous.etcd_ops import Delete, Put, Read
+from elastic_agent.launcher.torchrun.plugin import make_handler
+from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
+from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
 from etcd_servers import VERSIONS, serving, standing, start_standing
 from harness import Cluster, ProcessNode, Worker, free_port
 from source_tree import ROOT
@@ -177,7 +177,7 @@ def test_secrets_stay_with_the_agent(tmp_path: Path, installed: Path) -> None:
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A job's folder on a real server, as an agent has it."""
-    from elastic_agent.launcher.torchrun_folder import Folder, Patience
+    from elastic_agent.launcher.torchrun.folder import Folder, Patience
 
     client = standing(VERSIONS[0]).client()
     made = Folder(client, TorchrunKeys("/plugin", request.node.name), 60.0, Patience(5.0, 1.0))
@@ -218,7 +218,7 @@ def test_what_cannot_be_is_refused_at_once(endpoint: str, conf: dict[str, str], 
 
 def test_a_state_is_only_written_over_what_was_read(folder: Any) -> None:
     """torch's contract of a backend: the token is the revision, and a stale one changes nothing."""
-    from elastic_agent.launcher.torchrun_etcd import EtcdRendezvousBackend
+    from elastic_agent.launcher.torchrun.store import EtcdRendezvousBackend
 
     backend = EtcdRendezvousBackend(folder)
     assert backend.get_state() is None
@@ -242,7 +242,7 @@ def test_a_state_beyond_the_bound_is_refused(folder: Any) -> None:
     """Neither written nor, if somebody else wrote it, given to torch."""
     from torch.distributed.elastic.rendezvous import RendezvousStateError
 
-    from elastic_agent.launcher.torchrun_etcd import STATE_BYTES, EtcdRendezvousBackend
+    from elastic_agent.launcher.torchrun.store import STATE_BYTES, EtcdRendezvousBackend
 
     backend = EtcdRendezvousBackend(folder)
     with pytest.raises(RendezvousStateError, match="more than 1048576"):
@@ -256,7 +256,7 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
     """Through PrefixStore, as torch uses it."""
     from torch.distributed import DistStoreError, PrefixStore  # type: ignore[attr-defined]
 
-    from elastic_agent.launcher.torchrun_etcd import EtcdAgentStore
+    from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
     plain = EtcdAgentStore(folder)  # a PrefixStore does not keep what is written in Python alive
     store: Any = PrefixStore("round/1", plain)  # torch's stubs leave much out
@@ -281,7 +281,7 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
 
 def test_who_waits_hears_of_the_key(folder: Any) -> None:
     """By a watch from the revision that did not have it."""
-    from elastic_agent.launcher.torchrun_etcd import EtcdAgentStore
+    from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
     store, heard = EtcdAgentStore(folder), []
     waiter = threading.Thread(target=lambda: heard.append(store.get("late")))
@@ -295,7 +295,7 @@ def test_who_waits_hears_of_the_key(folder: Any) -> None:
 
 def test_many_agents_count_each_once(folder: Any) -> None:
     """As they do in torch's barriers."""
-    from elastic_agent.launcher.torchrun_etcd import EtcdAgentStore
+    from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
     sums: list[int] = []
 

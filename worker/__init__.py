@@ -1,0 +1,1 @@
+"""What a training script may import. Imports `proto` at most."""

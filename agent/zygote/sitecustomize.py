@@ -19,7 +19,7 @@ def pause() -> None:
     package.__path__ = [os.path.dirname(folder)]
     sys.modules[OURS] = package
     try:
-        from _elastic_agent.zygote.process import serve  # type: ignore[import-not-found]
+        from _elastic_agent.zygote.server import serve  # type: ignore[import-not-found]
 
         serve(folder)
     except BaseException:  # noqa: BLE001 - whatever it is, the script must not run here: that would be a worker too many

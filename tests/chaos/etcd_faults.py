@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_cluster import Login
-from elastic_agent.rendezvous.etcd_errors import EtcdNoSpace
-from elastic_agent.rendezvous.etcd_ops import Delete, Put
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.errors import EtcdNoSpace
+from elastic_agent.rendezvous.etcd.ops import Delete, Put
 from etcd_servers import Server, Servers
 
 ROOT, USER = Login("root", "the-root-of-it-all"), Login("trainer", "the-trainers-own")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastic_agent.rendezvous.etcd import KEEP_VERSIONS
+from elastic_agent.rendezvous.etcd.store import KEEP_VERSIONS
 from simulation.checkers import Violation
 
 from .etcd_plan import NODES, SERVERS

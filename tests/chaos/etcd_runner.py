@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from elastic_agent.rendezvous.etcd_keys import EtcdKeys
-from elastic_agent.rendezvous.etcd_ops import Read
+from elastic_agent.rendezvous.etcd.keys import EtcdKeys
+from elastic_agent.rendezvous.etcd.ops import Read
 from etcd_servers import Servers, installed, serving
 from network import Switch, missing, switch
 

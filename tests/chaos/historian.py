@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from elastic_agent.rendezvous import codec, jobs
-from elastic_agent.rendezvous.etcd_client import EtcdClient
-from elastic_agent.rendezvous.etcd_errors import EtcdClosed, EtcdWatchLost
-from elastic_agent.rendezvous.etcd_ops import Change
+from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdWatchLost
+from elastic_agent.rendezvous.etcd.ops import Change
 from elastic_agent.rendezvous.records import Round
 from elastic_agent.rendezvous.store import StoreUnreachable
 

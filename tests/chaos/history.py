@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from elastic_agent.agent.policy import Policy
-from elastic_agent.agent.state import Node, Rules, Verdict
+from elastic_agent.agent.lifecycle.restart_policy import Policy
+from elastic_agent.agent.lifecycle.state import Node, Rules, Verdict
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import Ending, EndKind, Member
-from elastic_agent.rendezvous.state import Rendezvous
 from simulation.world import Job, Reached
 
 from .plan import HOST, LEASE_S, Plan

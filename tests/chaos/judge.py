@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from elastic_agent.agent.state import Phase
+from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.rendezvous.records import Outcome
 from simulation.checkers import Violation
 from simulation.invariants import CODED, ENDING

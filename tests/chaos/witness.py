@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from elastic_agent.agent import events as agent_events
-from elastic_agent.agent.state import Phase, Rules, Verdict
+from elastic_agent.agent.lifecycle import events as agent_events
+from elastic_agent.agent.lifecycle.state import Phase, Rules, Verdict
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
 from elastic_agent.rendezvous.records import (
     Member,
     NodeRecord,
@@ -19,7 +20,6 @@ from elastic_agent.rendezvous.records import (
     Round,
     RoundPhase,
 )
-from elastic_agent.rendezvous.state import Rendezvous, Seen
 from simulation import outcomes
 from simulation.checkers import Checkers, Violation
 from simulation.invariants import AGREED, BURIED, DENSE, EMPTY, FENCED, FINAL

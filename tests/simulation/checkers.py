@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent import events as agent_events
-from elastic_agent.agent.state import Node, Phase, Verdict
-from elastic_agent.rendezvous import events as coordinator_events
-from elastic_agent.rendezvous.machine import EDGES
+from elastic_agent.agent.lifecycle import events as agent_events
+from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.rendezvous.coordinator import events as coordinator_events
+from elastic_agent.rendezvous.coordinator.machine import EDGES
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import Ending, EndKind, Outcome, RoundPhase
-from elastic_agent.rendezvous.state import Rendezvous
 
 from . import exits, outcomes, sometimes
 from .exits import gave_up

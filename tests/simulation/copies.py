@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from elastic_agent.agent import handlers, ladder, leaving, moves
-from elastic_agent.rendezvous import endings, leases, machine, notes, takeover
+from elastic_agent.agent.lifecycle import handlers, leaving, stop_ladder, transitions
+from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, takeover
 
 from .pretend import Instead
 
@@ -49,5 +49,5 @@ def _make(kind: type) -> Copy:
     return copy
 
 
-_COPYING = (handlers, ladder, leaving, moves, endings, leases, machine, notes, takeover)
+_COPYING = (handlers, stop_ladder, leaving, transitions, charging, leases, machine, observations, takeover)
 INSTEAD: list[Instead] = [(module, "replace", replace) for module in _COPYING]

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.agent.events import RoundSeen, StoreCameBack
 from elastic_agent.agent.inbox import Inbox
-from elastic_agent.rendezvous import codec
-from elastic_agent.rendezvous import events as coordination
-from elastic_agent.rendezvous.driver import Driver
+from elastic_agent.agent.lifecycle.events import RoundSeen, StoreCameBack
+from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.coordinator import events as coordination
+from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 

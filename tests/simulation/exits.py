@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent import policy
-from elastic_agent.agent.state import Phase, Verdict
+from elastic_agent.agent.lifecycle import restart_policy
+from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.rendezvous.records import Outcome
 
 from .invariants import BURIED, CODED, HOSTED, KEPT, TRUTHFUL
@@ -71,10 +71,10 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         forbidden = verdict.cause is not None and verdict.cause.final
         return (outcome is Outcome.FAILED and forbidden is (code == 93)) or gave_up(verdict)
     if code == 71:
-        losses = node.nursery.losses[-policy.SICK_AFTER :]
-        apart_s = policy.HEALTHY_S + node.rules.restarts.pause_max_s
+        losses = node.nursery.losses[-restart_policy.SICK_AFTER :]
+        apart_s = restart_policy.HEALTHY_S + node.rules.restarts.pause_max_s
         near = all(late - early <= apart_s for early, late in pairwise(losses))
-        return len(losses) == policy.SICK_AFTER and near
+        return len(losses) == restart_policy.SICK_AFTER and near
     if code == 76:
         waited = truth.world.now - node.joined_at >= truth.world.job.join_timeout_s
         spare = node.state.spare_until is not None and node.clock() >= node.state.spare_until and waited

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.rendezvous import c10d
-from elastic_agent.rendezvous.keys import SERVED, Keys
+from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
 from elastic_agent.rendezvous.store import Store
 
 from . import etcd, tcpstore, threads

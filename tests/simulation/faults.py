@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.policy import SICK_AFTER
-from elastic_agent.agent.state import Phase
+from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.state import Phase
 
 from .faces import C10dFace
 

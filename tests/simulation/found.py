@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_agent.agent.policy import Policy
+from elastic_agent.agent.lifecycle.restart_policy import Policy
 
 from .faults import Fault
 from .plan import Founder, Pace, Scenario

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.ladder import GIVE_UP_S, LEFTOVER_S
-from elastic_agent.agent.moves import LAST_WORD_S
-from elastic_agent.agent.state import Phase, Verdict
+from elastic_agent.agent.lifecycle.state import Phase, Verdict
+from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S, LEFTOVER_S
+from elastic_agent.agent.lifecycle.transitions import LAST_WORD_S
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import RoundPhase
-from elastic_agent.rendezvous.state import Rendezvous
 
 from .invariants import BARRED, BEGUN, DEPARTED, GIVEN_UP, IMPATIENT, OBEYED, PROMOTED, PROMPT, STOPPED, TOLD
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from elastic_agent.agent import events as agent_events
-from elastic_agent.agent import handlers, leaving, losses, moves, policy, verdicts
-from elastic_agent.agent import machine as agent
 from elastic_agent.agent.inbox import Inbox
-from elastic_agent.agent.ladder import Ladder
-from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import (
-    c10d,
-    endings,
-    founding,
-    leases,
-    notes,
-    notifications,
-    patience,
-    ranks,
-    reading,
-    takeover,
-)
-from elastic_agent.rendezvous import machine as coordinator
-from elastic_agent.rendezvous.connection import CallGuard, Connection
-from elastic_agent.rendezvous.driver import Driver
-from elastic_agent.rendezvous.state import Rendezvous, Seen
-from elastic_agent.rendezvous.term import Term
+from elastic_agent.agent.lifecycle import events as agent_events
+from elastic_agent.agent.lifecycle import handlers, leaving, losses, restart_policy, transitions, verdicts
+from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.agent.lifecycle.stop_ladder import Ladder
+from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
+from elastic_agent.rendezvous.coordinator import machine as coordinator
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
+from elastic_agent.rendezvous.driver import inbound
+from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
+from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.driver.term import Term
 
 from .planting import Misplaced, Mutant
 
@@ -63,8 +55,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("rank offsets count nodes", ranks.assign, "offset += record.nproc", "offset += 1"),
     Mutant("a full round is ended by an arrival", coordinator._arrival, "room <= 0", "room < 0"),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, " or state.finishing", ""),
-    Mutant("arrivals are never settled", patience.arrivals_settled, "return min(", "return 1000 + min("),
-    Mutant("the place of a node is forgotten", notes.note_node, "placed=old.placed if old else 0", "placed=0"),
+    Mutant("arrivals are never settled", deadlines.arrivals_settled, "return min(", "return 1000 + min("),
+    Mutant("the place of a node is forgotten", observations.note_node, "placed=old.placed if old else 0", "placed=0"),
     Mutant(
         "the old master port is used again",
         coordinator._start,
@@ -102,35 +94,41 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     # -- whose fault it was
     Mutant(
         "nobody is exonerated by a departure",
-        endings._final,
+        charging._final,
         "if departed:",
         "if False:",
     ),
     Mutant(
         "answers are not waited for",
-        endings._answer,
+        charging._answer,
         "if record.round < state.number or not (record.told or record.state is NodeState.WAITING):",
         "if False:",
     ),
-    Mutant("a lost member did not depart", endings._answer, 'return f"{member.name} was lost"', 'return ""'),
-    Mutant("one answer is enough", endings.settle, "if unanswered and not", "if False and not"),
-    Mutant("a restart too many", endings.spent, "restarts_left <= 0", "restarts_left < 0"),
-    Mutant("a restart too few", endings.spent, "restarts_left <= 0", "restarts_left <= 1"),
-    Mutant("every node is charged", moves.costs_us, "ended.charged == rules.node", "bool(ended.charged)"),
-    Mutant("nobody is charged", moves.settle_charge, "if not costs_us(node, rules, ended):", "if True:"),
-    Mutant("charged before it is settled", moves.settle_charge, " or seen.number <= ended.round", ""),
+    Mutant("a lost member did not depart", charging._answer, 'return f"{member.name} was lost"', 'return ""'),
+    Mutant("one answer is enough", charging.settle, "if unanswered and not", "if False and not"),
+    Mutant("a restart too many", charging.spent, "restarts_left <= 0", "restarts_left < 0"),
+    Mutant("a restart too few", charging.spent, "restarts_left <= 0", "restarts_left <= 1"),
+    Mutant("every node is charged", transitions.costs_us, "ended.charged == rules.node", "bool(ended.charged)"),
+    Mutant("nobody is charged", transitions.settle_charge, "if not costs_us(node, rules, ended):", "if True:"),
+    Mutant("charged before it is settled", transitions.settle_charge, " or seen.number <= ended.round", ""),
     Mutant(
         "the charge is not looked at while joining",
         handlers.on_round_while_joining,
         "moves.settle_charge(replace(node, seen=seen), rules, now, seen)",
         "replace(node, seen=seen)",
     ),
-    Mutant("the budget is not told", policy.restarts_left, "policy.max_restarts - counted", "policy.max_restarts"),
-    Mutant("nothing is ever forgiven", policy.restarts_left, "if policy.window_s else", "if False else"),
-    Mutant("a window is too short", policy.restarts_left, "< policy.window_s", "< policy.window_s / 2"),
-    Mutant("a crash loop is none", policy.failures_in_a_row, "_in_a_row(history, at, policy.pause_max_s)", "1"),
-    Mutant("a pause is too short", policy._pause_s, "return low + (high - low)", "return low / 2 + (high - low)"),
-    Mutant("nobody pauses", moves.rejoin, "if node.paused_until is None or now >= node.paused_until:", "if True:"),
+    Mutant(
+        "the budget is not told", restart_policy.restarts_left, "policy.max_restarts - counted", "policy.max_restarts"
+    ),
+    Mutant("nothing is ever forgiven", restart_policy.restarts_left, "if policy.window_s else", "if False else"),
+    Mutant("a window is too short", restart_policy.restarts_left, "< policy.window_s", "< policy.window_s / 2"),
+    Mutant("a crash loop is none", restart_policy.failures_in_a_row, "_in_a_row(history, at, policy.pause_max_s)", "1"),
+    Mutant(
+        "a pause is too short", restart_policy._pause_s, "return low + (high - low)", "return low / 2 + (high - low)"
+    ),
+    Mutant(
+        "nobody pauses", transitions.rejoin, "if node.paused_until is None or now >= node.paused_until:", "if True:"
+    ),
     Mutant("a pause has no end", handlers.on_time_while_joining, "if now < node.paused_until:", "if True:"),
     # -- who is alive
     Mutant("an observer that was late judges all the same", leases._unwatched_s, 'return float("inf")', "return 0.0"),
@@ -146,7 +144,9 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one that finished is success", coordinator._judge_running, "if all(", "if any("),
-    Mutant("nobody begins the barrier", notes.note_node, "record.finished and state.barrier_until is None", "False"),
+    Mutant(
+        "nobody begins the barrier", observations.note_node, "record.finished and state.barrier_until is None", "False"
+    ),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant(
         "nobody looks when the barrier ends",
-        patience.deadline,
+        deadlines.deadline,
         "if (verdict := verdict_at(state, rules)) is not None:",
         "if state.barrier_until is None and (verdict := verdict_at(state, rules)) is not None:",
     ),
@@ -193,8 +193,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "state.view(state.version, said.because) == said",
         "state.phase is said.phase",
     ),
-    Mutant("records are not numbered", moves.publish, "seq=node.seq + 1", "seq=1"),
-    Mutant("a node speaks of an earlier round", moves.publish, "round=node.round", "round=node.round - 1"),
+    Mutant("records are not numbered", transitions.publish, "seq=node.seq + 1", "seq=1"),
+    Mutant("a node speaks of an earlier round", transitions.publish, "round=node.round", "round=node.round - 1"),
     # -- what a node does
     Mutant(
         "a round is started twice",
@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("what was said meanwhile is forgotten", handlers.on_prepared, "if node.seen is None:", "if True:"),
     Mutant("round numbers are not looked at", handlers._still_mine, "seen.number < node.round or (", "False and ("),
-    Mutant("closed on a connection error", moves.bear, "until = now + rules.store_grace_s", "until = now"),
+    Mutant("closed on a connection error", transitions.bear, "until = now + rules.store_grace_s", "until = now"),
     Mutant("the store's return is not noted", handlers.on_came_back, "store_lost_until=None", "store_lost_why=''"),
     Mutant(
         "a spare has no patience",
@@ -233,10 +233,10 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "node = moves.fail(replace(node, running=frozenset()), rules, now, failure)",
         "pass",
     ),
-    Mutant("a lost nursery is charged", endings.charges, "failure.sign is not Sign.MACHINE", "True"),
-    Mutant("one lost nursery is enough", policy.is_sick, ">= SICK_AFTER", ">= 1"),
-    Mutant("a node that leaves comes back", moves.stop, "verdict=verdict", "verdict=None"),
-    Mutant("nobody is killed", moves.climb, "KillWorkers(),", ""),
+    Mutant("a lost nursery is charged", charging.charges, "failure.sign is not Sign.MACHINE", "True"),
+    Mutant("one lost nursery is enough", restart_policy.is_sick, ">= SICK_AFTER", ">= 1"),
+    Mutant("a node that leaves comes back", transitions.stop, "verdict=verdict", "verdict=None"),
+    Mutant("nobody is killed", transitions.climb, "KillWorkers(),", ""),
     Mutant("the ladder has no end", Ladder.climb, "replace(self, rung=Rung.GIVEN_UP)", "replace(self, until=now + 10)"),
     Mutant("the host leaves first", leaving.on_written, "if node.hosting and not node.others_ended:", "if False:"),
     Mutant("the host leaves when a call breaks", leaving.on_went_away_while_ending, "if not node.hosting:", "if True:"),
@@ -330,7 +330,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a successor forgets the members", takeover._resume, "members=word.members,", "members=(),"),
     Mutant("a successor trusts the silent", takeover._nodes, "begun if node in members else others", "0"),
     Mutant("a successor has its predecessor's epoch", takeover._resume, "epoch=event.epoch", "epoch=word.epoch"),
-    Mutant("the job's record goes unread", reading._outcome, "return now.outcome", "return None"),
+    Mutant("the job's record goes unread", inbound._outcome, "return now.outcome", "return None"),
     Mutant("leases end while the store stands still", leases.age, "seen.steady_s >= rules.lease_s", "True"),
     Mutant("no lease ever ends", leases._held, "replace(seen, lost=True) if steady else seen", "seen"),
     Mutant("who has a lease again stays lost", leases._held, "heard_at=now, lost=False", "heard_at=now"),

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.events import (
+from elastic_agent.agent.lifecycle.events import (
     OthersEnded,
     RecordWritten,
     RoundSeen,
@@ -15,7 +15,7 @@ from elastic_agent.agent.events import (
     StoreOpened,
     StoreWentAway,
 )
-from elastic_agent.rendezvous.events import BeatsSeen, NodeSeen
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen, NodeSeen
 from elastic_agent.rendezvous.records import NodeRecord, Round
 
 if TYPE_CHECKING:

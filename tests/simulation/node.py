@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.agent import events as agent_events
-from elastic_agent.agent import machine as agent
-from elastic_agent.agent.state import Rules as AgentRules
-from elastic_agent.agent.state import Verdict
+from elastic_agent.agent.lifecycle import events as agent_events
+from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle.state import Rules as AgentRules
+from elastic_agent.agent.lifecycle.state import Verdict
 
 from .driven import DrivenLink
 from .network import Link

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.state import Node
+from elastic_agent.agent.lifecycle.state import Node
 
 from .invariants import COUNTED, PACED
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from elastic_agent.agent.policy import Policy
+from elastic_agent.agent.lifecycle.restart_policy import Policy
 
 from . import faults, sometimes
 from .faults import Fault

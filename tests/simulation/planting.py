@@ -20,20 +20,13 @@ from types import FunctionType
 from typing import Any
 
 from elastic_agent.agent import inbox
-from elastic_agent.agent import machine as agent
-from elastic_agent.rendezvous import (
-    c10d,
-    connection,
-    crew,
-    driver,
-    founding,
-    notifications,
-    pulse,
-    reading,
-    takeover,
-    term,
-)
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.coordinator import machine as coordinator
+from elastic_agent.rendezvous.coordinator import takeover
+from elastic_agent.rendezvous.driver import connection, driver, inbound, pulse, term
+from elastic_agent.rendezvous.driver import threads as crew
 
 from . import found, plan, run
 from .checkers import Violation
@@ -41,7 +34,7 @@ from .driven import Mistake
 
 DRIVERS = {
     module.__name__
-    for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, notifications, reading, takeover)
+    for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, notifications, inbound, takeover)
 }
 """Modules whose bugs show only where production drivers run."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.state import Phase
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import NodeState
-from elastic_agent.rendezvous.state import Rendezvous
 
 from . import sometimes
 from .exits import gave_up

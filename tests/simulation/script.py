@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic_agent.agent.policy import Policy
+from elastic_agent.agent.lifecycle.restart_policy import Policy
 
 from .node import SimNode
 from .workers import Habit

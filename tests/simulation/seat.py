@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_agent.rendezvous import events
-from elastic_agent.rendezvous import machine as coordinator
+from elastic_agent.rendezvous.coordinator import events
+from elastic_agent.rendezvous.coordinator import machine as coordinator
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import Round
-from elastic_agent.rendezvous.state import Rendezvous, Rules
 
 if TYPE_CHECKING:
     from .node import SimNode

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent import events
-from elastic_agent.agent.state import Node, Phase
+from elastic_agent.agent.lifecycle import events
+from elastic_agent.agent.lifecycle.state import Node, Phase
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import EndKind, RoundPhase
-from elastic_agent.rendezvous.state import Rendezvous
 
 if TYPE_CHECKING:
     from .checkers import Checkers

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 
-from elastic_agent.rendezvous import c10d, connection, crew, driver, notifications, pulse, term
+from elastic_agent.rendezvous.c10d import notifications
+from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.driver import connection, driver, pulse, term
+from elastic_agent.rendezvous.driver import threads as crew
 
 from .pretend import Instead
 

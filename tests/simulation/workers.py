@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent import policy
-from elastic_agent.agent.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from elastic_agent.agent.lifecycle import restart_policy
+from elastic_agent.agent.lifecycle.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from elastic_agent.rendezvous.records import Member, Round, Sign, WorkerFailure
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Nursery:
             self.node.tell(WorkersGone())
 
     def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
-        final = policy.forbids_restart(self.world.job.restarts, code)
+        final = restart_policy.forbids_restart(self.world.job.restarts, code)
         failure = WorkerFailure(
             self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message, final=final
         )

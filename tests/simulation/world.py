@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from elastic_agent.agent.policy import Policy
-from elastic_agent.agent.state import Phase
-from elastic_agent.rendezvous import events as coordinator_events
+from elastic_agent.agent.lifecycle.restart_policy import Policy
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.coordinator import events as coordinator_events
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import Round, RoundPhase
-from elastic_agent.rendezvous.state import Rendezvous
 
 from . import copies
 from .checkers import Checkers

@@ -1,0 +1,294 @@
+"""What failed workers left behind, read and told: error files in both directions, and the summary block.
+
+Format and layout are torchrun's (torch 2.13, `torch.distributed.elastic.multiprocessing.errors`), since schedulers and
+log scrapers read them. A worker's file may hold anything at all: nothing here raises because of what is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...rendezvous.records import WorkerFailure
+from . import classify
+
+SIZE_MAX = 1 << 20
+"""Bytes of an error file that are read; a larger one is not parsed."""
+MESSAGE_MAX = 1000
+"""Characters of a first line; it travels in every node's record."""
+TIMESTAMP_MAX = 253402300799
+"""The end of the year 9999, in seconds since 1970: the last that has a date."""
+SAID_LINES = 10
+"""Last lines of stderr that are told of a worker without a traceback."""
+_HINT = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+_STARTUP = "  stage     : start-up\n"
+"""Ours, beside torchrun's lines."""
+_WIDTH_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """What a worker said in its error file."""
+
+    message: str = ""
+    """First line, printable, at most MESSAGE_MAX characters; empty if it said nothing."""
+    traceback: str = ""
+    """Its call stack, else its whole message; empty if it said nothing."""
+    timestamp: int | None = None
+    """When, by its own clock: seconds since 1970."""
+    raw: dict[str, object] | None = None
+    """The JSON object as found."""
+    trouble: str = ""
+    """What is wrong with the file, in one line naming it; empty if nothing is, or no file was asked for."""
+    found: bool = False
+    """Whether there is a file, be it good or bad."""
+
+
+def read_error_file(path: str) -> ErrorReport:
+    """Read what a worker's `@record` wrote, or anything else that lies there. Never raises; see `trouble`.
+
+    Known are `{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": str}}}`, which `@record`
+    writes, and `{"message": str, "timestamp": int}`. An empty `path` gives an empty report.
+    """
+    if not path:
+        return ErrorReport()
+    try:
+        data = _read_bytes(path)
+    except FileNotFoundError:
+        return ErrorReport(trouble=f"error file {path}: the worker wrote none; decorate its main function with @record")
+    except OSError as error:
+        return ErrorReport(trouble=f"error file {path}: {error.strerror or error}", found=True)
+    if len(data) > SIZE_MAX:
+        return ErrorReport(trouble=f"error file {path}: larger than {SIZE_MAX} bytes, not read", found=True)
+    if not data.strip():
+        return ErrorReport(trouble=f"error file {path}: empty; the worker died while writing it", found=True)
+    import json
+
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
+        return ErrorReport(trouble=f"error file {path}: not JSON, or cut short ({why})", found=True)
+    if not isinstance(raw, dict):
+        return ErrorReport(trouble=f"error file {path}: a JSON {type(raw).__name__}, not an object", found=True)
+    return _understand(path, raw)
+
+
+def failure_of(
+    node: str,
+    host: str,
+    rank: int,
+    local_rank: int,
+    pid: int,
+    exit_code: int,
+    error_file: str,
+    stderr: str | None = None,
+    *,
+    stopped_by: int = 0,
+    standing: bool = False,
+) -> tuple[WorkerFailure, ErrorReport]:
+    """Describe a worker's end, with what its error file says if there is one. `exit_code` as `subprocess` has it.
+
+    `node` is the node's name for people. `stderr`: its last lines; None if they are not kept. `stopped_by`, `standing`:
+    as `signs.read`. The time is the worker's own if it wrote one, else now. Never raises.
+    """
+    report = read_error_file(error_file)
+    text = report.traceback or stderr or ""
+    heard = report.found or stderr is not None
+    reading = classify.read(exit_code, stopped_by, text, heard=heard, standing=standing)
+    moment = time.localtime(time.time() if report.timestamp is None else report.timestamp)
+    failure = WorkerFailure(
+        node=node,
+        host=host,
+        rank=rank,
+        local_rank=local_rank,
+        pid=pid,
+        exit_code=exit_code,
+        message=report.message,
+        error_file=error_file if report.found else "",
+        at=time.strftime("%Y-%m-%d_%H:%M:%S", moment),
+        stopped_by=stopped_by,
+        sign=reading.sign,
+        sign_because=_first_line(reading.because),
+        suspects=reading.suspects,
+        said=_encodable(
+            report.traceback or classify.last_words(stderr or "", SAID_LINES) or report.trouble * report.found
+        ),
+    )
+    return failure, report
+
+
+def summary(title: str, root: WorkerFailure, others: Sequence[WorkerFailure] = ()) -> str:
+    """The block that torchrun prints when a job fails; begins with a newline, ends without one.
+
+    `root`: the job's cause. `others`: whatever else ended; the root among them is not told twice. Nothing here depends
+    on the node that prints it.
+    """
+    heading = f"{title} FAILED"
+    first = _tell(0, root)
+    rest = [death for death in others if _who(death) != _who(root)]
+    entries = [_tell(index, death) for index, death in enumerate(rest, start=1)]
+    lines = [heading, *(line for entry in (first, *entries) for line in entry.split("\n"))]
+    width = min(_WIDTH_MAX, max(map(len, lines)))
+    border, section = "=" * width, "-" * width
+    listed = "\n".join(entries or ["  <NO_OTHER_FAILURES>"])
+    return (
+        f"\n{border}\n{heading}\n{section}\nFailures:\n{listed}\n{section}\n"
+        f"Root Cause (first observed failure):\n{first}\n{border}"
+    )
+
+
+def write_error_file(path: str, failure: WorkerFailure, report: ErrorReport | None) -> str:
+    """Write the agent's own error file: what the root cause's worker wrote, with its exit code as `errorCode`.
+
+    A worker that wrote nothing usable, or lived on another node, gets a file made from `failure`. As torch, a message
+    that is a plain string is copied without the code. Returns "" or, in one line, why it could not be written.
+    """
+    raw = report.raw if report else None
+    message = raw.get("message") if raw else None
+    if raw and isinstance(message, dict):
+        content = raw | {"message": message | {"errorCode": failure.exit_code}}
+    elif raw and isinstance(message, str):
+        content = raw
+    else:
+        timestamp = int(time.time()) if report is None or report.timestamp is None else report.timestamp
+        content = _content(str(failure), _said(failure), timestamp, failure.exit_code)
+    return _write_json(path, content)
+
+
+def write_agent_error(path: str, text: str, timestamp: int, exit_code: int = 0) -> str:
+    """Write the agent's own error file for an end that no worker caused, in the format of `@record`.
+
+    `text`: the exception, `ValueError: boom`, or a traceback that ends so. `timestamp`: seconds since 1970. Returns ""
+    or, in one line, why it could not be written.
+    """
+    lines = text.strip().splitlines()
+    return _write_json(path, _content(lines[-1] if lines else "", text, timestamp, exit_code))
+
+
+def _read_bytes(path: str) -> bytes:
+    # Without O_NONBLOCK a worker that put a FIFO there could hold the agent.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
+        return file.read(SIZE_MAX + 1)
+
+
+def _understand(path: str, raw: dict[str, object]) -> ErrorReport:
+    message = raw.get("message")
+    wrong = []
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        if not isinstance(extra, dict):
+            wrong.append("no extraInfo object")
+            extra = {}
+        text, stack, moment = message.get("message"), extra.get("py_callstack"), extra.get("timestamp")
+    else:
+        text, stack, moment = message, None, raw.get("timestamp")
+    if not isinstance(text, str):
+        wrong.append("no message")
+        text = ""
+    if not isinstance(stack, str):
+        stack = text
+    timestamp = _timestamp(moment)
+    if timestamp is None:
+        wrong.append("no timestamp")
+    trouble = f"error file {path}: {', '.join(wrong)}" if wrong else ""
+    return ErrorReport(_first_line(text or stack), _encodable(stack), timestamp, raw, trouble, found=True)
+
+
+def _timestamp(value: object) -> int | None:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= TIMESTAMP_MAX else None
+
+
+def _first_line(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "")[:MESSAGE_MAX]
+    # It goes to consoles and into records: no escape sequences, no lone surrogates.
+    return "".join(letter if letter.isprintable() else " " if letter == "\t" else "?" for letter in line)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _said(failure: WorkerFailure) -> str:
+    said = failure.said or failure.message
+    if failure.exit_code == 0:
+        return failure.sign_because
+    if failure.exit_code < 0 and not failure.error_file:
+        name = _signal_name(failure.exit_code) or "<N/A>"
+        killed = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}"
+        return "\n".join(filter(None, (killed, failure.note, said)))
+    return "\n".join(filter(None, (said, failure.note))) or _HINT
+
+
+def _who(death: WorkerFailure) -> tuple[str, int, int]:
+    return death.node, death.local_rank, death.pid
+
+
+def _signal_name(exit_code: int) -> str:
+    try:
+        return signal.Signals(-exit_code).name if exit_code < 0 else ""
+    except ValueError:
+        # A real-time signal: it has a number only.
+        return ""
+
+
+def _tell(index: int, failure: WorkerFailure) -> str:
+    name = _signal_name(failure.exit_code)
+    said = _said(failure).replace("\n", "\n  ")
+    return (
+        f"[{index}]:\n"
+        f"  time      : {failure.at}\n"
+        f"  host      : {failure.host}\n"
+        f"  rank      : {failure.rank} (local_rank: {failure.local_rank})\n"
+        f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {f' ({name})' if name else ''}\n"
+        f"  error_file: {failure.error_file or '<N/A>'}\n"
+        f"{_STARTUP if failure.startup else ''}"
+        f"  traceback : {said}"
+    )
+
+
+def _content(message: str, stack: str, timestamp: int, exit_code: int) -> dict[str, object]:
+    told: dict[str, object] = {
+        "message": message,
+        "extraInfo": {"py_callstack": stack, "timestamp": str(timestamp)},
+    }
+    return {"message": told | {"errorCode": exit_code} if exit_code else told}
+
+
+def _write_json(path: str, content: dict[str, object]) -> str:
+    import json
+
+    data = json.dumps(content).encode()
+    spare = f"{path}.{os.getpid()}.tmp"
+    try:
+        try:
+            _write_synced(spare, data, os.O_EXCL)
+            os.replace(spare, path)
+        except OSError:
+            # Some places can be written but not replaced, such as /dev/termination-log, a mount.
+            _write_synced(path, data, os.O_TRUNC)
+        finally:
+            if os.path.lexists(spare):
+                os.unlink(spare)
+    except OSError as error:
+        return f"cannot write error file {path}: {error.strerror or error}; check TORCHELASTIC_ERROR_FILE"
+    return ""
+
+
+def _write_synced(path: str, data: bytes, flag: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o666), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,106 @@
+"""From fork to exec: what the nursery's child does to become a worker. Part of the nursery, and as lean."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from .descendants import Progeny
+
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>. Forgotten when the worker executes a set-user-ID file; `Supervisor` knows its group."""
+REASON_BYTES = 2000
+"""Well below PIPE_BUF, so the reason arrives in one piece."""
+
+
+class Birth:
+    """One worker to start, as the agent described it."""
+
+    __slots__ = ("argv", "cwd", "env", "key", "stdio")
+
+    def __init__(self, fields: Sequence[bytes], stdio: Sequence[int]) -> None:
+        """`fields`: CWD ARGC ARGV... NAME=VALUE...; `stdio`: its stdout and stderr, -1 for the nursery's own."""
+        argc = int(fields[1])
+        self.key = ""
+        self.cwd = fields[0]
+        self.argv = list(fields[2 : 2 + argc])
+        self.env = dict(word.split(b"=", 1) for word in fields[2 + argc :])
+        self.stdio = stdio
+
+    def close(self) -> None:
+        """Let go of its descriptors."""
+        shut(*self.stdio)
+
+
+class Worker:
+    """A worker that has been forked; gone from the nursery's books when nothing is left, or when its exec failed."""
+
+    __slots__ = ("exited", "key", "pid", "report")
+
+    def __init__(self, key: str, pid: int, report: int) -> None:
+        self.key = key
+        self.pid = pid
+        self.report = report
+        """Read end of the pipe that says how exec went. Closed, and out of `Nursery.reports`, once that is known."""
+        self.exited = False
+
+
+def shut(*fds: int) -> None:
+    """Close those that are descriptors."""
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
+
+
+def become(birth: Birth, report: int, inherited: Sequence[int], progeny: Progeny, *, apart: bool = False) -> NoReturn:
+    """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
+
+    `inherited` are the signals to set to their defaults; `apart`: it is not to be where workers are. Exec closes all
+    descriptors but stdio. All signals are blocked until just before, so none is lost on the way.
+    """
+    where = ""
+    nursery = os.getsid(0)  # it leads its session, and we are about to leave that
+    try:
+        os.setsid()
+        progeny.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != nursery:
+            os._exit(127)  # it died before the kernel knew that we care
+        if not apart:
+            progeny.admit()
+        for signum in inherited:
+            _signal.signal(signum, _signal.SIG_DFL)
+        for target, fd in enumerate(birth.stdio, 1):
+            if fd >= 0:
+                os.dup2(fd, target)
+        where = f": {os.fsdecode(birth.cwd)!r} (working directory)"
+        os.chdir(birth.cwd)
+        where = f": {os.fsdecode(birth.argv[0])!r}"
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        execute(birth.argv, birth.env)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the agent must hear of it)
+        said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        text = f"{said}{where}".replace("\n", " ").encode(errors="backslashreplace")
+        os.write(report, text[:REASON_BYTES])
+    finally:
+        os._exit(127)
+
+
+def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    """execvpe(3) with the PATH of `env`. Raises what the first candidate that exists answered, else ENOENT."""
+    if b"/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    found: OSError | None = None
+    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        try:
+            os.execve(os.path.join(folder, argv[0]), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # the next folder of PATH may have it
+        except OSError as error:
+            found = found or error
+    raise found or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -1,0 +1,270 @@
+"""This node's workers of one round after another: their files, their ports, their start, and what becomes of them.
+
+Turns effects into requests to the supervisor, and the supervisor's facts into events.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ...rendezvous.records import Member, Round, Sign, WorkerFailure
+from ..errors import AgentError, UsageError, is_of_machine, refusal
+from ..failures.error_files import ErrorReport, failure_of
+from ..failures.kernel import OomWatch, core_note, is_kill, oom_note, stands_still
+from ..lifecycle import restart_policy
+from ..lifecycle.events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from ..output.log_dirs import JobLogs
+from ..spec import WorkerSpec
+from .environment import ready_file, worker_argv, worker_environment
+from .facts import Emptied, Exited, Fact, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
+from .facts import NurseryLost as SupervisorLost
+from .orders import Launch
+from .ports import PortHold, hold_port
+from .supervisor import Supervisor
+
+CANNOT_START = 127
+"""Exit code given to a worker that could not be started at all; a shell's code for a command that it cannot run."""
+
+KILLED_BY = 9
+
+DRAIN_S = 5.0
+"""How long the last lines of workers that are gone may take to reach console and files."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..output.round_logs import RoundLogs
+    from .preload import Preloading
+
+WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalUnheard
+
+
+class Workers:
+    """Owns the supervisor, the logs and the port of one agent."""
+
+    def __init__(
+        self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, tell: Callable[[str, bool], None]
+    ) -> None:
+        """`tell` gets sentences for people, and whether each is routine."""
+        self._spec = spec
+        self._preloading: Preloading | None = None
+        if spec.preload:
+            from .preload import Preloading
+
+            self._preloading = Preloading(spec, tell)
+        self._name = name
+        self._host = host
+        self.logs = logs
+        self.supervisor = Supervisor(spec.orphan_grace_s)
+        self.reports: dict[WorkerFailure, ErrorReport] = {}
+        """What failed workers said, for the summary; of the last round that had failures."""
+        self.round_logs: RoundLogs | None = None
+        self.fileno = -1
+        """Readable when `observe` has something to tell."""
+        self._member: Member | None = None
+        self._port: PortHold | None = None
+        self._pids: dict[int, int] = {}
+        self._born: dict[int, float] = {}
+        """By local rank: when it was started, on this host's monotonic clock."""
+        self._oom = OomWatch()
+        self._began_s = self._died_s = 0.0
+        self._order = 0
+        self._stopped_by: dict[int, int] = {}
+        """Last signal sent, by local rank."""
+        self._standing: set[int] = set()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks of the workers started last, by local rank."""
+        member = self._member
+        return tuple(range(member.rank_offset, member.rank_offset + member.nproc)) if member else ()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process id by local rank, of the workers started last."""
+        return dict(self._pids)
+
+    @property
+    def preload(self) -> str:
+        """What has become of --preload, in words; empty where it was not asked for."""
+        return self._preloading.status if self._preloading is not None else ""
+
+    def prepare(self) -> tuple[int, int]:
+        """How many workers there is room for, and a port held free for the next round. Raises AgentError or OSError."""
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+        nproc = self._spec.count_workers()
+        if self._spec.master_port is not None:
+            return nproc, self._spec.master_port
+        self._port = hold_port()
+        return nproc, self._port.port
+
+    def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
+        """Start the round's workers. Returns StartFailed instead of raising where files or memory are short."""
+        self._member = member
+        self._pids = {}
+        self._born = {}
+        self.reports = {}
+        self._order, self._began_s = 0, time.monotonic()
+        self._stopped_by.clear()
+        self._standing.clear()
+        self._oom.begin()
+        try:
+            cwd = _working_directory()
+            launches = list(self._launches(round, member, restart_count, cwd))
+            self.supervisor.start(launches)
+        except (AgentError, OSError) as error:
+            failure = self._unborn(0, refusal(error), machine=is_of_machine(error))
+            return [StartFailed(failure), WorkersGone()]
+        finally:
+            if self.round_logs is not None:
+                self.round_logs.handed_over()
+        return []
+
+    def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
+        ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
+        logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host)
+        self.round_logs = logs
+        addr = self._spec.master_addr or round.master_addr
+        forked = self._preloading is not None and self._preloading.forking
+        for local_rank in ranks:
+            out, err = logs.stdio(local_rank)
+            env = worker_environment(
+                self._spec,
+                round,
+                member,
+                local_rank,
+                restart_count,
+                addr,
+                round.master_port,
+                logs.error_files[local_rank],
+            )
+            yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
+
+    def observe(self) -> list[WorkerEvent]:
+        """What has become of the workers since the last time. Never blocks."""
+        return [event for fact in self.supervisor.observe() for event in self._understand(fact)]
+
+    def _understand(self, fact: Fact) -> Iterator[WorkerEvent]:
+        if isinstance(fact, Started):
+            self._pids[fact.key] = fact.pid
+            self._born[fact.key] = time.monotonic()
+            yield WorkerStarted(fact.key, fact.pid)
+        elif isinstance(fact, SpawnFailed):
+            yield StartFailed(self._unborn(fact.key, fact.reason, machine=fact.machine))
+        elif isinstance(fact, Exited):
+            end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
+            failed = fact.exit_code != 0
+            yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
+        elif isinstance(fact, Unheard):
+            yield SignalUnheard(fact.key, fact.signum)
+        elif isinstance(fact, Emptied):
+            self._drain()
+            yield WorkersGone()
+        elif isinstance(fact, Preloaded | Unpreloaded | Note):
+            if self._preloading is not None:
+                self._preloading.hear(fact)
+        elif isinstance(fact, SupervisorLost):
+            self._drain()
+            yield NurseryLost(fact.reason)
+
+    def signal(self, signum: int) -> None:
+        """Ask every worker, and all it started, to stop; remembers which of them stood still."""
+        for local_rank in self.supervisor.alive():
+            self._stopped_by[local_rank] = signum
+            if stands_still(self._pids[local_rank]):
+                self._standing.add(local_rank)
+        self.supervisor.signal(signum)
+
+    def kill(self) -> None:
+        """SIGKILL to every worker and all it started."""
+        self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+        self.supervisor.kill()
+
+    def _failure(
+        self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
+    ) -> WorkerFailure:
+        rank = self._member.rank_offset + local_rank if self._member else local_rank
+        logs = self.round_logs if not message and exit_code else None
+        path = logs.error_files.get(local_rank, "") if logs else ""
+        stopped_by = self._stopped_by.get(local_rank, 0)
+        failure, report = failure_of(
+            self._name,
+            self._host,
+            rank,
+            local_rank,
+            pid,
+            exit_code,
+            path,
+            logs.last_words(local_rank) if logs else None,
+            stopped_by=stopped_by,
+            standing=local_rank in self._standing,
+        )
+        now = time.monotonic()
+        self._died_s = self._died_s if self._order else now
+        self._order += 1
+        note = self._note(pid, exit_code, stopped_by, dumped)
+        failure = replace(
+            failure,
+            order=self._order,
+            after_s=now - self._died_s,
+            note=note,
+            message=message or failure.message,
+            startup=self._in_startup(local_rank, path) if exit_code else False,
+            final=restart_policy.forbids_restart(self._spec.restarts, exit_code),
+        )
+        if note and is_kill(exit_code):
+            failure = replace(failure, sign_because=f"was killed; {note}")
+        self.reports[failure] = report
+        return failure
+
+    def _unborn(self, local_rank: int, reason: str, *, machine: bool) -> WorkerFailure:
+        """One that never ran: its command is wrong, or the machine had no process or descriptor for it."""
+        sign = Sign.MACHINE if machine else Sign.OWN
+        failure = self._failure(local_rank, 0, CANNOT_START, reason)
+        return replace(failure, sign=sign, sign_because="could not be started")
+
+    def _note(self, pid: int, exit_code: int, stopped_by: int, dumped: bool) -> str:
+        if dumped:
+            return core_note()
+        if is_kill(exit_code) and stopped_by != KILLED_BY:
+            return oom_note(pid, self._oom.kills(), self._began_s)
+        return ""
+
+    def _in_startup(self, local_rank: int, error_file: str) -> bool:
+        born = self._born.get(local_rank)
+        lived_s = None if born is None else time.monotonic() - born
+        return restart_policy.in_startup(
+            self._spec.restarts, lived_s, bool(error_file) and os.path.exists(ready_file(error_file))
+        )
+
+    def _drain(self) -> None:
+        if self.round_logs is not None:
+            self.round_logs.finish(DRAIN_S)
+
+    def open(self) -> None:
+        """Start the nursery, or another in place of one that died."""
+        self.supervisor.open()
+        self.fileno = self.supervisor.fileno()
+        if self._preloading is not None:
+            self._preloading.begin(self.supervisor, _working_directory())
+
+    def close(self) -> None:
+        """End the nursery and whatever lives below it; give ports and logs back."""
+        self.supervisor.close()
+        self._drain()
+        self.logs.close()
+        if self._port is not None:
+            self._port.close()
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory is gone, and workers start there ({error.strerror}); start the agent somewhere else"
+        ) from error

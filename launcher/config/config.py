@@ -1,0 +1,298 @@
+"""What the launcher is asked to do, and what the agent is told to do.
+
+`LaunchConfig` holds what a user may ask for, under torchrun's names. `plan` checks it once, fields against each other
+too, and turns it into the two frozen descriptions that the agent works from. Nothing after this edge reads a flag or an
+environment variable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...agent.errors import UsageError
+from ...agent.lifecycle.restart_policy import NO_RESTART_CODE, Policy
+from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
+from . import values
+from .devices import count_cpus, count_local_workers, counting_rule
+from .rdzv_conf import PASSWORD_VARIABLE
+from .rendezvous_choice import Choice, choose_rendezvous
+from .worker_command import job_command
+
+LONGEST_RUN_ID = 200
+"""Characters of a run id: it becomes part of a directory's name, and names are limited to 255 bytes."""
+
+CHARGES = ("cause", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How to launch a job on this node. Names and meanings as torchrun's; times in seconds.
+
+    Defaults are those of the command line, but for `max_restarts`, which is 3 as in torch's own `LaunchConfig`.
+    """
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc_per_node: int | str = 1
+    """Workers on this node: a number, or auto, cpu, gpu, xpu; names are counted anew before every round."""
+    run_id: str = "none"
+    """Identity of the job, the same on all its nodes; at most 200 characters; empty: a random one."""
+    role: str = "default"
+    rdzv_backend: str = ""
+    """static, c10d, or empty: c10d if there is an endpoint, static if there is a master port, else this node alone."""
+    rdzv_endpoint: str = ""
+    """HOST[:PORT] of the store; c10d's default port is 29400."""
+    rdzv_configs: Mapping[str, str | int | float] = field(default_factory=dict)
+    """As --rdzv-conf; `rdzv_conf.KEYS` lists the keys."""
+    standalone: bool = False
+    """This node alone, whatever the rendezvous fields say."""
+    max_restarts: int = 3
+    """Failures of its own workers that this node may answer with a restart."""
+    charge: str = "cause"
+    """Which of them: "cause", those that its workers caused; "local", all of its workers, as torchrun counts."""
+    restart_window: float = 0.0
+    """Only the failures of the last so long count against `max_restarts`; 0: of the whole job."""
+    restart_backoff: str | float | Sequence[float] = 0.0
+    """Pauses of a crash loop: the shortest, "MIN:MAX" or (MIN, MAX); without MAX it is 60 (or MIN); 0: no pauses."""
+    no_restart_codes: str | Iterable[int] = (NO_RESTART_CODE,)
+    """Exit codes by which a worker forbids a restart."""
+    startup_window: float = 30.0
+    """A worker that fails sooner is said to have failed in its start-up."""
+    monitor_interval: float = 0.1
+    """Accepted for torchrun's sake; nothing polls, so it has no effect."""
+    start_method: str = "spawn"
+    """Only spawn: each worker is a new interpreter."""
+    log_dir: str | None = None
+    """Directory for workers' output; None: a new temporary one; "/dev/null": no files."""
+    redirects: str | int | Mapping[int, int] = 0
+    """What goes to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
+    tee: str | int | Mapping[int, int] = 0
+    """What goes to files and the console; as `redirects`."""
+    log_rotate: str | Rotation = ""
+    """How large a log file may become, "SIZE", and how many full ones are kept, "SIZE:KEEP"; empty: no limit."""
+    local_ranks_filter: str | Iterable[int] = ""
+    """Only these local ranks reach the console; empty: all."""
+    duplicate_stdout_filters: str | Iterable[str] = ()
+    duplicate_stderr_filters: str | Iterable[str] = ()
+    log_line_prefix_template: str | None = None
+    """Prefix of tee'd lines; None: `LogSpec.prefix_template`."""
+    local_addr: str | None = None
+    node_rank: int | None = None
+    """static: this node's group rank, None is 0; otherwise a wish, None is none."""
+    master_addr: str = "127.0.0.1"
+    """static without an endpoint: where node 0 is."""
+    master_port: int | None = None
+    """static without an endpoint: node 0's port; None is 29500."""
+    signals_to_handle: str | Iterable[int] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    """Signals that stop the job on this node, in names or numbers."""
+    forward_signals: str | Iterable[int] = ()
+    """Signals passed on to the workers without stopping anything, in names or numbers."""
+    shutdown_timeout: float | None = None
+    """Between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    orphan_grace: float = 0.0
+    """Between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
+    exit_barrier_timeout: float | None = None
+    """How long finished nodes wait for the others; None: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300."""
+    virtual_local_rank: bool = False
+    preload: str | Iterable[str] = ()
+    """Modules to import once, for workers to be forked with: names, or "torch,numpy"; "auto": what the script imports;
+    none: each worker is a new interpreter."""
+    env: Mapping[str, str] | None = None
+    """Variables for the workers, laid over this process's own."""
+
+    def validate(self, env: Mapping[str, str] | None = None) -> None:
+        """Raise UsageError, one line, for the first thing that cannot be; `env` is this process's if not given."""
+        plan(self, ("-",), "-", os.environ if env is None else env)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked configuration."""
+
+    rendezvous: RendezvousSpec
+    workers: WorkerSpec
+    warnings: tuple[str, ...] = ()
+    """What the user should know, one line each, before anything starts."""
+
+
+def plan(
+    config: LaunchConfig, argv: Sequence[str], title: str, env: Mapping[str, str], job: Sequence[str] = ()
+) -> Plan:
+    """Check `config` and describe what to do; raises UsageError.
+
+    `argv` is a worker's command, `title` what the failure summary calls it, `env` the environment of this process,
+    `job` what the nodes of the job have in common of the command; if empty it is found in `argv`.
+    """
+    _check_numbers(config)
+    run_id, run_id_warning = _run_id(config)
+    choice = _choice(config, env)
+    if choice.spec.backend == "memory" and not choice.fixed and run_id == "none":
+        # As torchrun: a job of one node gets an identity of its own, which its log directory is named after.
+        run_id = _random_id()
+    command = tuple(job) or job_command(argv, title)
+    rendezvous = _with_common(choice.spec, config, run_id, command, env)
+    base_env = _worker_base(config, env)
+    nproc = count_local_workers(config.nproc_per_node, base_env)
+    omp_warning = _share_cpus(base_env, nproc)
+    _check_devices(config, base_env, nproc)
+    stops = values.signals("signals_to_handle", config.signals_to_handle)
+    workers = WorkerSpec(
+        argv=tuple(argv),
+        title=title,
+        run_id=run_id,
+        count_workers=partial(count_local_workers, config.nproc_per_node, base_env),
+        role=config.role,
+        restarts=_policy(config),
+        charge=config.charge,
+        grace_s=_time_or_env(config.shutdown_timeout, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", env, 30.0),
+        base_env=base_env,
+        virtual_local_rank=config.virtual_local_rank,
+        preload=values.modules("preload", config.preload),
+        logs=_log_spec(config, nproc),
+        signals=stops,
+        forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
+        master_addr=choice.fixed[0] if choice.fixed else None,
+        master_port=choice.fixed[1] if choice.fixed else None,
+    )
+    warnings = (*choice.warnings, run_id_warning, omp_warning)
+    return Plan(rendezvous, workers, tuple(line for line in warnings if line))
+
+
+def _policy(config: LaunchConfig) -> Policy:
+    pause_min_s, pause_max_s = values.pauses("restart_backoff", config.restart_backoff)
+    return Policy(
+        max_restarts=values.whole("max_restarts", config.max_restarts),
+        window_s=values.seconds("restart_window", config.restart_window),
+        pause_min_s=pause_min_s,
+        pause_max_s=pause_max_s,
+        startup_s=values.seconds("startup_window", config.startup_window),
+        no_restart_codes=values.exit_codes("no_restart_codes", config.no_restart_codes),
+    )
+
+
+def _choice(config: LaunchConfig, env: Mapping[str, str]) -> Choice:
+    return choose_rendezvous(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        configs=config.rdzv_configs,
+        nodes=(config.min_nodes, config.max_nodes),
+        standalone=config.standalone,
+        node_rank=config.node_rank,
+        master=(config.master_addr, config.master_port),
+        env=env,
+    )
+
+
+def _check_numbers(config: LaunchConfig) -> None:
+    least = values.whole("min_nodes", config.min_nodes, least=1)
+    values.whole("max_nodes", config.max_nodes, least=1)
+    if config.max_nodes < least:
+        raise UsageError(f"max_nodes is {config.max_nodes}, less than min_nodes ({least}); give 1 <= min <= max")
+    values.seconds("monitor_interval", config.monitor_interval)
+    if config.charge not in CHARGES:
+        raise UsageError(f"charge is {config.charge!r}; give 'cause' or 'local'")
+    if config.start_method != "spawn":
+        raise UsageError(
+            f"start_method is {config.start_method!r}, but each worker is a new interpreter; leave it at 'spawn'"
+        )
+    if len(config.role) > LONGEST_RUN_ID:
+        raise UsageError(f"role has {len(config.role)} characters; the limit is {LONGEST_RUN_ID}; shorten it")
+    if config.local_addr is not None and config.local_addr.split() != [config.local_addr]:
+        raise UsageError(f"local_addr is {config.local_addr!r}, which is no address; give a host name or an IP address")
+
+
+def _run_id(config: LaunchConfig) -> tuple[str, str]:
+    if len(config.run_id) > LONGEST_RUN_ID:
+        raise UsageError(f"the run id has {len(config.run_id)} characters; the limit is {LONGEST_RUN_ID}; shorten it")
+    if config.run_id:
+        return config.run_id, ""
+    run_id = _random_id()
+    if config.max_nodes == 1 or config.standalone:
+        return run_id, ""
+    return run_id, f"the run id is empty, so this node made up {run_id}; give every node the same --rdzv-id to meet"
+
+
+def _random_id() -> str:
+    # As uuid.uuid4(), whose module costs more to import than the agent has to give.
+    raw = bytearray(os.urandom(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _with_common(
+    spec: RendezvousSpec, config: LaunchConfig, run_id: str, command: tuple[str, ...], env: Mapping[str, str]
+) -> RendezvousSpec:
+    from dataclasses import replace
+
+    barrier_s = _time_or_env(
+        config.exit_barrier_timeout, "exit_barrier_timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", env, 300.0
+    )
+    return replace(
+        spec,
+        run_id=run_id,
+        command=command,
+        nproc=counting_rule(config.nproc_per_node),
+        local_addr=config.local_addr,
+        exit_barrier_s=barrier_s,
+    )
+
+
+def _time_or_env(given: float | None, name: str, variable: str, env: Mapping[str, str], default: float) -> float:
+    if given is not None:
+        return values.seconds(name, given)
+    return values.seconds(variable, env[variable]) if variable in env else default
+
+
+def _worker_base(config: LaunchConfig, env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in (config.env or {}).items():
+        if not name or "=" in name or "\0" in f"{name}{value}":
+            raise UsageError(f"env has {name!r}: {value!r}, which is no environment variable; correct it")
+    return {name: value for name, value in {**env, **(config.env or {})}.items() if name != PASSWORD_VARIABLE}
+
+
+def _check_devices(config: LaunchConfig, base_env: Mapping[str, str], nproc: int) -> None:
+    devices = base_env.get("CUDA_VISIBLE_DEVICES")
+    if config.virtual_local_rank and devices is not None and nproc > len(devices.split(",")):
+        raise UsageError(
+            f"--virtual-local-rank needs a device for each of {nproc} workers, but CUDA_VISIBLE_DEVICES is "
+            f"{devices!r}; list as many devices, or start fewer workers"
+        )
+
+
+def _share_cpus(base_env: dict[str, str], nproc: int) -> str:
+    """Give each of several workers one thread where nobody has chosen, as torchrun does; returns what to say of it."""
+    if nproc == 1 or "OMP_NUM_THREADS" in base_env:
+        return ""
+    base_env["OMP_NUM_THREADS"] = "1"
+    return (
+        f"OMP_NUM_THREADS is not set, so each of the {nproc} workers gets OMP_NUM_THREADS=1, because they share "
+        f"{count_cpus()} CPUs; set it yourself to tune"
+    )
+
+
+def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
+    base_dir = config.log_dir or None
+    if base_dir is not None and base_dir != os.devnull:
+        base_dir = os.path.abspath(base_dir)
+        if os.path.exists(base_dir) and not os.path.isdir(base_dir):
+            raise UsageError(f"log_dir is {config.log_dir!r}, which exists and is no directory; give a directory")
+    # Where the number of workers may change from round to round, every rank that there could ever be has its value.
+    ranks = nproc if isinstance(config.nproc_per_node, int) or config.nproc_per_node.isdigit() else values.MAX_NPROC
+    return LogSpec(
+        base_dir=base_dir,
+        redirects=values.streams("redirects", config.redirects, ranks),
+        tee=values.streams("tee", config.tee, ranks),
+        local_ranks_filter=values.local_ranks("local_ranks_filter", config.local_ranks_filter),
+        rotation=values.rotation("log_rotate", config.log_rotate),
+        stdout_filters=values.substrings(config.duplicate_stdout_filters),
+        stderr_filters=values.substrings(config.duplicate_stderr_filters),
+        prefix_template=LogSpec().prefix_template
+        if config.log_line_prefix_template is None
+        else config.log_line_prefix_template,
+    )

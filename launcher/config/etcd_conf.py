@@ -1,0 +1,135 @@
+"""What `--rdzv-backend etcd` takes: endpoints, and the keys of `--rdzv-conf` that are etcd's alone.
+
+Some keys have a second name, by which torch's etcd-v2 handler knew the same (torch 2.13,
+`torch.distributed.elastic.rendezvous.etcd_rendezvous`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...agent.errors import UsageError
+from ...agent.spec import EtcdSpec
+from .rdzv_conf import PASSWORD_VARIABLE, Conf
+from .values import endpoint as parse_endpoint
+from .values import joined, seconds
+
+ETCD_PORT = 2379
+"""Port of an endpoint that names none."""
+LONGEST_PREFIX = 200
+LEAST_TTL_S = 60.0
+
+KEYS = {
+    "prefix": "etcd: what the keys of all jobs begin with (/elastic-agent)",
+    "record_ttl": "etcd: seconds that the record of an ended job stays (86400)",
+    "protocol": "etcd: http or https (https if cacert or cert is given)",
+    "cacert": "etcd: file of the CAs that may sign the servers' certificates (those this system trusts)",
+    "cert": "etcd: file of this node's certificate, for a cluster that asks for one",
+    "key": "etcd: file of the key to it",
+    "user": "etcd: name of the user",
+    "password_file": f"etcd: file that holds the user's password (or the variable {PASSWORD_VARIABLE})",
+    "etcd_prefix": "the same as prefix",
+    "ca_cert": "the same as cacert",
+    "ssl_cert": "the same as cert",
+    "ssl_cert_key": "the same as key",
+}
+"""Every key, with its meaning and default for people."""
+
+_TWINS = (("prefix", "etcd_prefix"), ("cacert", "ca_cert"), ("cert", "ssl_cert"), ("key", "ssl_cert_key"))
+
+
+def read_endpoints(text: str) -> tuple[str, bool | None]:
+    """`HOST[:PORT],...`, each perhaps as an http:// or https:// address: the endpoints with their ports, and whether
+    TLS is asked for by them (None: they do not say). Raises UsageError."""
+    found: list[str] = []
+    schemes: set[str] = set()
+    for part in text.split(","):
+        scheme, mark, rest = part.strip().rpartition("://")
+        if mark and scheme not in ("http", "https"):
+            raise UsageError(f"--rdzv-endpoint is {text!r}, whose {scheme!r} is neither http nor https; give HOST:PORT")
+        schemes.add(scheme)
+        where = joined(*parse_endpoint("--rdzv-endpoint", rest.rstrip("/") if mark else rest, ETCD_PORT))
+        if where not in found:
+            found.append(where)
+    if len(schemes) > 1:
+        raise UsageError(f"--rdzv-endpoint is {text!r}, which mixes http, https or neither; give one for all")
+    return ",".join(found), {"http": False, "https": True}.get(schemes.pop())
+
+
+def read_etcd_conf(given: Conf, tls: bool | None, env: Mapping[str, str]) -> EtcdSpec:
+    """Check the keys; `tls`: what the endpoints say of it. Raises UsageError."""
+    for ours, theirs in _TWINS:
+        if ours in given and theirs in given:
+            raise UsageError(f"--rdzv-conf gives both {ours} and {theirs}, which set the same; give only one of them")
+    plain = {theirs: ours for ours, theirs in _TWINS}
+    conf = {plain.get(key, key): str(value) for key, value in given.items() if key in KEYS}
+    user, password = _login(conf, env)
+    return EtcdSpec(
+        prefix=_prefix(conf.get("prefix", EtcdSpec().prefix)),
+        record_ttl_s=_ttl(conf),
+        tls=_tls(conf, tls),
+        ca_file=conf.get("cacert", ""),
+        cert_file=conf.get("cert", ""),
+        key_file=conf.get("key", ""),
+        user=user,
+        password=password,
+    )
+
+
+def _prefix(text: str) -> str:
+    if len(text) > LONGEST_PREFIX or not text.strip("/") or not text.isprintable():
+        raise UsageError(
+            f"--rdzv-conf prefix is {text!r}; give 1 to {LONGEST_PREFIX} characters besides slashes, such as /jobs"
+        )
+    return text.rstrip("/")
+
+
+def _ttl(conf: Mapping[str, str]) -> float:
+    ttl_s = seconds("--rdzv-conf record_ttl", conf.get("record_ttl", EtcdSpec().record_ttl_s))
+    if ttl_s < LEAST_TTL_S:
+        raise UsageError(
+            f"--rdzv-conf record_ttl is {ttl_s:g} s, less than {LEAST_TTL_S:g}: a job whose agents are all busy "
+            "elsewhere would lose its record; raise it"
+        )
+    return ttl_s
+
+
+def _tls(conf: Mapping[str, str], said: bool | None) -> bool:
+    protocol = conf.get("protocol", "").lower()
+    if protocol not in ("", "http", "https"):
+        raise UsageError(f"--rdzv-conf protocol is {protocol!r}; give http or https")
+    asked = {"http": False, "https": True}.get(protocol, said)
+    if said is not None and asked is not said:
+        raise UsageError(f"--rdzv-conf protocol is {protocol}, and --rdzv-endpoint says otherwise; give one of them")
+    files = [key for key in ("cacert", "cert", "key") if key in conf]
+    if asked is False and files:
+        raise UsageError(f"--rdzv-conf {files[0]} is given, but http has no certificates; give protocol=https")
+    if ("cert" in conf) != ("key" in conf):
+        alone, missing = ("cert", "key") if "cert" in conf else ("key", "cert")
+        raise UsageError(f"--rdzv-conf gives {alone} and no {missing}; give both, or none")
+    return bool(files) if asked is None else asked
+
+
+def _login(conf: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
+    user, path = conf.get("user", ""), conf.get("password_file", "")
+    if not user:
+        if path:
+            raise UsageError("--rdzv-conf gives password_file and no user; give both, or none")
+        return "", ""
+    if not path:
+        if PASSWORD_VARIABLE not in env:
+            raise UsageError(
+                f"--rdzv-conf user is {user!r}, but there is no password; give password_file=FILE, or set the variable "
+                f"{PASSWORD_VARIABLE}"
+            )
+        return user, env[PASSWORD_VARIABLE]
+    try:
+        with open(path, encoding="utf-8") as file:
+            password = file.read().rstrip("\r\n")
+    except OSError as why:
+        raise UsageError(f"--rdzv-conf password_file {path!r} cannot be read: {why.strerror}; correct it") from why
+    except UnicodeDecodeError:
+        raise UsageError(f"--rdzv-conf password_file {path!r} holds no text in UTF-8; correct it") from None
+    if not password or "\n" in password:
+        raise UsageError(f"--rdzv-conf password_file {path!r} must hold the password on its one line; correct it")
+    return user, password

@@ -1,0 +1,297 @@
+"""Every flag of the command line: torchrun's (torch 2.13, `torch.distributed.run.get_args_parser`) and ours.
+
+A flag is found by its name with hyphens or underscores, or an unambiguous beginning of it. Its default comes from
+PET_<NAME> where that is set, as torchrun's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ...agent.errors import UsageError
+from ...agent.lifecycle.restart_policy import NO_RESTART_CODE
+from . import values
+from .rdzv_conf import split_rdzv_conf
+
+Reader = Callable[[str, str], object]
+"""Reads a flag's text; the first argument is what to call it in an error (`--tee` or `PET_TEE`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. Without `read` it is a switch, which takes no value."""
+
+    name: str
+    group: str
+    help: str
+    read: Reader | None = None
+    default: object = None
+    metavar: str = ""
+    short: str = ""
+    env: bool = True
+    """Whether PET_<NAME> sets its default."""
+    ours: bool = False
+    """Not torchrun's; never makes one of torchrun's abbreviations ambiguous."""
+
+    @property
+    def key(self) -> str:
+        """Name as a variable: `rdzv_conf`."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """Environment variable that sets its default; empty if none does."""
+        return f"PET_{self.key.upper()}" if self.env else ""
+
+
+def _text(name: str, value: str) -> str:
+    return value
+
+
+def _whole(name: str, value: str, least: int = 0, most: int = values.MAX_COUNT) -> int:
+    return values.whole(name, value, least=least, most=most)
+
+
+def _nproc(name: str, value: str) -> str | int:
+    word = value.strip()
+    if word.lstrip("+-").isdigit():
+        return values.whole(name, word, least=1, most=values.MAX_NPROC)
+    if not word:
+        raise UsageError(f"{name} is empty; give a number, auto, cpu, gpu or xpu")
+    return word
+
+
+def _streams(name: str, value: str) -> str:
+    values.streams(name, value, 1)
+    return value
+
+
+def _filters(name: str, value: str) -> tuple[str, ...]:
+    return values.substrings(value)
+
+
+def _forwarded(name: str, value: str) -> tuple[int, ...]:
+    return values.forwarded(name, value, ())
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
+    return value
+
+
+def _null(name: str, value: str) -> str:
+    if value != "null":
+        raise UsageError(f"{name} is {value!r}, but this version records no events by handler; leave it out (null)")
+    return value
+
+
+def _not_yet(name: str, value: str, instead: str) -> object:
+    raise UsageError(f"{name} {value!r} is not honoured by this version; {instead}")
+
+
+_SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
+_RUN, _STOP, _LOGS, _MORE = "Workers", "Restarts and stopping", "Logs", "Other"
+_STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, such as 0:3,1:2. (0)"
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "nnodes", _SIZE, "Nodes of the job, exactly N or from MIN to MAX. (1)", values.node_range, (1, 1), "N|MIN:MAX"
+    ),
+    Flag(
+        "nproc-per-node",
+        _SIZE,
+        "Workers on this node: a number, or as many as it has devices: auto (accelerators or CPUs), cpu, gpu, xpu. (1)",
+        _nproc,
+        1,
+        "N|NAME",
+    ),
+    Flag("standalone", _MEET, "Run on this node alone; the other rendezvous flags are ignored."),
+    Flag("rdzv-backend", _MEET, "How nodes meet: c10d, etcd or static. (static)", _text, "static", "NAME"),
+    Flag(
+        "rdzv-endpoint",
+        _MEET,
+        "Where nodes meet. c10d: the node that HOST names serves the store (port 29400). etcd: its servers (2379).",
+        _text,
+        "",
+        "HOST[:PORT],...",
+    ),
+    Flag(
+        "rdzv-id",
+        _MEET,
+        "Identity of the job, the same on all its nodes; empty: a random one. (none)",
+        _text,
+        "none",
+        "ID",
+    ),
+    Flag(
+        "rdzv-conf",
+        _MEET,
+        "Details of the rendezvous, times in seconds: join_timeout (600), last_call_timeout (30), quiet (3), beat (1), "
+        "lease (5), store_grace (30), read_timeout (60), is_host; etcd: cacert, cert, key, user, password_file.",
+        split_rdzv_conf,
+        {},
+        "KEY=VALUE,...",
+    ),
+    Flag("local-addr", _MEET, "Address at which other nodes reach this one. (found out)", _text, None, "ADDR"),
+    Flag("node-rank", _MEET, "Rank of this node. static: each its own (0); else a wish.", _whole, None, "N"),
+    Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", _text, "127.0.0.1", "ADDR"),
+    Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
+    Flag("module", _RUN, "SCRIPT is a module, run as by python -m.", short="m"),
+    Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
+    Flag("run-path", _RUN, "Run SCRIPT by runpy.run_path; takes precedence over --no-python."),
+    Flag("role", _RUN, "Name of what the workers do, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
+    Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
+    Flag(
+        "start-method",
+        _RUN,
+        "Accepted; each worker is a new interpreter. (spawn)",
+        partial(_one_of, choices=("spawn", "fork", "forkserver")),
+        "spawn",
+        "METHOD",
+    ),
+    Flag(
+        "preload", _RUN, "Import these once, then fork workers; or auto. (none)", values.modules, (), "NAMES", ours=True
+    ),
+    Flag(
+        "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
+    ),
+    Flag(
+        "restart-window",
+        _STOP,
+        "Count only the failures of the last so many seconds against --max-restarts; 0: of the whole job. (0)",
+        values.seconds,
+        0.0,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag(
+        "restart-backoff",
+        _STOP,
+        "Pause between restarts of a crash loop, in seconds: none before the first, then MIN, doubled each time up to "
+        "MAX (60). 0: no pauses. (0)",
+        values.pauses,
+        (0.0, values.LONGEST_PAUSE_S),
+        "MIN[:MAX]",
+        ours=True,
+    ),
+    Flag(
+        "no-restart-codes",
+        _STOP,
+        "Exit codes by which a worker forbids a restart; none: there are none. (93)",
+        values.exit_codes,
+        frozenset({NO_RESTART_CODE}),
+        "N,...",
+        ours=True,
+    ),
+    Flag(
+        "startup-window",
+        _STOP,
+        "A worker that fails sooner than so many seconds is said to have failed in its start-up. (30)",
+        values.seconds,
+        30.0,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag(
+        "charge",
+        _STOP,
+        "Which failures cost a restart: those that this node's workers caused (cause), or all of theirs, as torchrun "
+        "counts (local). (cause)",
+        partial(_one_of, choices=("cause", "local")),
+        "cause",
+        "WHICH",
+        ours=True,
+    ),
+    Flag(
+        "shutdown-timeout",
+        _STOP,
+        "Seconds between a worker's first stop signal and SIGKILL. (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+        values.seconds,
+        None,
+        "SECONDS",
+    ),
+    Flag(
+        "exit-barrier-timeout",
+        _STOP,
+        "Seconds that finished nodes wait for the others. (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
+        values.seconds,
+        None,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag(
+        "signals-to-handle",
+        _STOP,
+        "Signals that stop the job on this node. (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+        values.signals,
+        (15, 2, 1, 3),
+        "NAMES",
+    ),
+    Flag(
+        "forward-signals",
+        _STOP,
+        "Signals passed on to the workers, such as USR1,USR2; they stop nothing. (none)",
+        _forwarded,
+        (),
+        "NAMES",
+        ours=True,
+    ),
+    Flag(
+        "orphan-grace",
+        _STOP,
+        "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0 is SIGKILL at once. (0)",
+        values.seconds,
+        0.0,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
+    Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
+    Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
+    Flag("log-rotate", _LOGS, "Put full files aside; keep KEEP. (off)", values.rotation, "", "SIZE[:KEEP]", ours=True),
+    Flag(
+        "local-ranks-filter",
+        _LOGS,
+        "Local ranks that reach the console. (all)",
+        values.local_ranks,
+        frozenset(),
+        "N,...",
+    ),
+    Flag(
+        "duplicate-stdout-filters",
+        _LOGS,
+        "Copy lines of tee'd stdout with one of these substrings to a file of their own; two commas stand for one.",
+        _filters,
+        (),
+        "TEXT,...",
+    ),
+    Flag("duplicate-stderr-filters", _LOGS, "The same for stderr.", _filters, (), "TEXT,..."),
+    Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
+    Flag("event-log-handler", _MORE, "Only null is honoured. (null)", _null, "null", "NAME"),
+    Flag(
+        "logs-specs",
+        _MORE,
+        "Not honoured by this version.",
+        partial(_not_yet, instead="use --log-dir, --redirects and --tee"),
+        None,
+        "NAME",
+        env=False,
+    ),
+    Flag(
+        "numa-binding",
+        _MORE,
+        "Not honoured by this version.",
+        partial(_not_yet, instead="leave it out, or start the script through numactl with --no-python"),
+        None,
+        "MODE",
+        env=False,
+    ),
+    Flag("version", _MORE, "Print the version and exit.", env=False, ours=True),
+    Flag("help", _MORE, "Print this and exit.", short="h", env=False),
+)
+
+BY_KEY = {flag.key: flag for flag in FLAGS}
+BY_SHORT = {flag.short: flag for flag in FLAGS if flag.short}

@@ -1,0 +1,186 @@
+"""Which rendezvous a job gets: torchrun's rules (torch 2.13, `torch.distributed.run.run`), every dead end an error.
+
+* One node and nothing said about a rendezvous, or `--standalone`: this node alone, in memory. No store, no torch.
+* static with one node: the same, with workers given `--master-addr` and `--master-port` as typed.
+* static with several nodes: a c10d store on node 0 at that address; group ranks are the nodes' `--node-rank`.
+* c10d: a store at the endpoint.
+* etcd: a cluster at the endpoints; never anything else instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...agent.errors import UsageError
+from ...agent.spec import RendezvousSpec
+from .rdzv_conf import Conf, RdzvConf, read_rdzv_conf
+from .values import endpoint as parse_endpoint
+from .values import joined, suggest, whole
+
+C10D_PORT = 29400
+"""Port of a c10d endpoint that names none (torch's `DEFAULT_PORT`)."""
+STATIC_PORT = 29500
+"""Port of a static rendezvous without --master-port."""
+
+_BACKENDS = ("static", "c10d", "etcd")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The rendezvous chosen, without run id, local address and barrier, which do not depend on it."""
+
+    spec: RendezvousSpec
+    fixed: tuple[str, int] | None = None
+    """MASTER_ADDR and MASTER_PORT that a single static node gives its workers in every round."""
+    warnings: tuple[str, ...] = ()
+
+
+def choose_rendezvous(
+    *,
+    backend: str,
+    endpoint: str,
+    configs: Conf,
+    nodes: tuple[int, int],
+    standalone: bool,
+    node_rank: int | None,
+    master: tuple[str, int | None],
+    env: Mapping[str, str],
+) -> Choice:
+    """Choose by torchrun's rules; `nodes` is (minimum, maximum), `master` is (--master-addr, --master-port), `env` this
+    process's environment.
+
+    Raises UsageError, one line, where no rendezvous can come of it.
+    """
+    endpoint = endpoint.strip()
+    if node_rank is not None and node_rank < 0:
+        raise UsageError(f"--node-rank is {node_rank}, but node ranks start at 0; correct it")
+    if master[1] is not None:
+        whole("--master-port", master[1], most=65535)
+    if standalone:
+        return _alone("--standalone", configs, nodes, node_rank)
+    backend = _known(backend)
+    if not backend:
+        backend = "c10d" if endpoint else "static"
+    if backend == "etcd":
+        return _etcd(endpoint, configs, nodes, node_rank, env)
+    if backend == "c10d":
+        return _c10d(endpoint, configs, nodes, node_rank)
+    if not endpoint and master[1] is None and nodes[1] == 1:
+        return _alone("a job of one node", configs, nodes, node_rank)
+    return _static(endpoint, configs, nodes, node_rank, master)
+
+
+def _known(backend: str) -> str:
+    name = backend.strip()
+    if not name or name in _BACKENDS:
+        return name
+    if name == "etcd-v2":
+        raise UsageError(
+            "--rdzv-backend etcd-v2 speaks a protocol that etcd 3.6 removed; use etcd, which speaks v3, and the same "
+            "--rdzv-endpoint"
+        )
+    raise UsageError(
+        f"--rdzv-backend does not know {name!r}{suggest(name.lower(), _BACKENDS)}; known are c10d, etcd and static, "
+        "and handlers from other packages (torchrun.handlers) are not honoured by this version"
+    )
+
+
+def _base(conf: RdzvConf, backend: str, low: int, high: int) -> RendezvousSpec:
+    return RendezvousSpec(
+        backend=backend,
+        min_nodes=low,
+        max_nodes=high,
+        join_timeout_s=conf.join_timeout_s,
+        last_call_timeout_s=conf.last_call_timeout_s,
+        quiet_s=conf.quiet_s,
+        beat_s=conf.beat_s,
+        lease_s=conf.lease_s,
+        store_grace_s=conf.store_grace_s,
+        connect_timeout_s=conf.connect_timeout_s,
+    )
+
+
+def _alone(who: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+    if nodes[0] > 1:
+        raise UsageError(f"{who} runs on this node alone, but --nnodes asks for at least {nodes[0]}; leave one out")
+    conf = read_rdzv_conf(configs, static=False)
+    warnings = list(conf.warnings)
+    if nodes[1] > 1:
+        warnings.append(f"{who} runs on this node alone; no other node will join it, though --nnodes allows {nodes[1]}")
+    if node_rank:
+        warnings.append(f"--node-rank {node_rank} has no effect, because {who} runs on this node alone")
+    return Choice(_base(conf, "memory", 1, 1), warnings=tuple(warnings))
+
+
+def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+    if not endpoint:
+        if nodes[1] > 1:
+            raise UsageError(
+                "--rdzv-backend c10d with more than one node needs --rdzv-endpoint HOST:PORT, the same on every node; "
+                "HOST is the node that shall serve the store"
+            )
+        return _alone("a job of one node", configs, nodes, node_rank)
+    host, port = parse_endpoint("--rdzv-endpoint", endpoint, C10D_PORT)
+    if port == 0:
+        # torchrun's documented way to run several single-node jobs on one machine: "any free port".
+        if nodes[0] > 1:
+            raise UsageError(
+                f"--rdzv-endpoint is {endpoint!r}, whose port 0 no other node could find, but --nnodes asks for "
+                f"at least {nodes[0]}; give the port"
+            )
+        return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
+    conf = read_rdzv_conf(configs, static=False)
+    spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
+    return Choice(spec, warnings=conf.warnings)
+
+
+def _etcd(
+    endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None, env: Mapping[str, str]
+) -> Choice:
+    from . import etcd_conf
+
+    if not endpoint:
+        raise UsageError("--rdzv-backend etcd needs --rdzv-endpoint HOST:PORT, or several with commas between")
+    endpoints, tls = etcd_conf.read_endpoints(endpoint)
+    conf = read_rdzv_conf(configs, static=False, also=etcd_conf.KEYS)
+    if conf.is_host is not None:
+        raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave it out")
+    etcd = etcd_conf.read_etcd_conf(configs, tls, env)
+    spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd)
+    return Choice(spec, warnings=conf.warnings)
+
+
+def _static(
+    endpoint: str,
+    configs: Conf,
+    nodes: tuple[int, int],
+    node_rank: int | None,
+    master: tuple[str, int | None],
+) -> Choice:
+    low, high = nodes
+    conf = read_rdzv_conf(configs, static=True)
+    if endpoint:
+        host, port = parse_endpoint("--rdzv-endpoint", endpoint, None)
+    else:
+        port = STATIC_PORT if master[1] is None else master[1]
+        host, port = parse_endpoint("--master-addr", f"{master[0]}:{port}", None)
+    rank = next((value for value in (node_rank, conf.rank) if value is not None), 0)
+    if rank >= high:
+        raise UsageError(f"--node-rank is {rank}, but with --nnodes {high} it must be 0 to {high - 1}; correct one")
+    if port == 0:
+        raise UsageError("static rendezvous needs a port that every node knows, and 0 means any; give --master-port")
+    if conf.is_host is not None and conf.is_host is not (rank == 0):
+        raise UsageError(
+            f"--rdzv-conf is_host is {conf.is_host}, but in a static rendezvous node 0 hosts, and this is node {rank}; "
+            "leave is_host out"
+        )
+    warnings = list(conf.warnings)
+    if low != high:
+        warnings.append(f"--nnodes {low}:{high} means exactly {high} in a static rendezvous; use c10d to be elastic")
+    if high == 1:
+        return Choice(_base(conf, "memory", 1, 1), fixed=(host, port), warnings=tuple(warnings))
+    spec = replace(
+        _base(conf, "c10d", high, high), endpoint=joined(host, port), node_rank=rank, static=True, is_host=rank == 0
+    )
+    return Choice(spec, warnings=tuple(warnings))

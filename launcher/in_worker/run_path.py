@@ -1,0 +1,49 @@
+"""Worker side of `--run-path`: `python -u -m elastic_agent.launcher.in_worker.run_path SCRIPT ARGS...`.
+
+Runs SCRIPT as `__main__` by `runpy.run_path`, as torch 2.13's `run_script_path` does, and as there an exception is
+written to the file that TORCHELASTIC_ERROR_FILE names, in the format of torch's `@record`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the script that `sys.argv` names, with its arguments as its `sys.argv`. Lets its exception through."""
+    import faulthandler
+    import runpy
+
+    if len(sys.argv) < 2:
+        raise SystemExit("run_path: there is no script to run; give its path")
+    faulthandler.enable(all_threads=True)
+    del sys.argv[0]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception as error:
+        record(error, os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+        raise
+
+
+def record(error: Exception, path: str) -> None:
+    """Write `error` to `path`, whole or not at all; an empty path: nobody asked. Call it while handling `error`."""
+    if not path:
+        return
+    import json
+    import time
+    import traceback
+
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    said = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+            json.dump(said, file)
+        os.replace(file.name, path)
+    except OSError as problem:
+        # The script's own exception matters more than the file about it; both are told.
+        print(f"run_path: cannot write the error file {path!r}: {problem}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

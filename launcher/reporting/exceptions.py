@@ -1,0 +1,46 @@
+"""How a job ended, as the error that a caller can act on."""
+
+from __future__ import annotations
+
+from ...agent.errors import (
+    AgentError,
+    FinalisationTimedOut,
+    MachineFailed,
+    OtherJob,
+    OtherVersion,
+    Preempted,
+    RendezvousTimedOut,
+    RestartForbidden,
+    StoppedBySignal,
+    StoreLost,
+    UsageError,
+    WorkersFailed,
+)
+from ...agent.lifecycle import verdicts
+from ...agent.report import Report
+
+_BY_STATUS: dict[int, type[AgentError]] = {
+    verdicts.USAGE: UsageError,
+    verdicts.MACHINE_FAILED: MachineFailed,
+    verdicts.ASKED_TO_LEAVE: Preempted,
+    verdicts.JOIN_TIMED_OUT: RendezvousTimedOut,
+    verdicts.OTHER_JOB: OtherJob,
+    verdicts.OTHER_VERSION: OtherVersion,
+    verdicts.STORE_LOST: StoreLost,
+    verdicts.UNFINISHED: FinalisationTimedOut,
+}
+
+
+def error_of(report: Report, node: str) -> AgentError | None:
+    """None where the node's status is 0. `node` is this node's name."""
+    verdict = report.verdict
+    if verdict.exit_code == verdicts.OK:
+        return None
+    if verdict.exit_code > verdicts.SIGNALLED:
+        return StoppedBySignal(verdict.because, signum=verdict.exit_code - verdicts.SIGNALLED, node=node)
+    if verdict.exit_code in _BY_STATUS:
+        return _BY_STATUS[verdict.exit_code](verdict.because, node=node)
+    said = report.said_by(verdict.cause) if verdict.cause else None
+    traceback = said.traceback if said else ""
+    kind = RestartForbidden if verdict.exit_code == verdicts.NO_RESTART else WorkersFailed
+    return kind(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)

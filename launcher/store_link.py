@@ -1,0 +1,131 @@
+"""Opening the store that a job's nodes meet in, and finding the address at which they meet this one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..agent.agent import Link, MakeLink
+from ..agent.spec import EtcdSpec, RendezvousSpec
+from ..rendezvous.driver.driver import Driver, OpenStore
+from ..rendezvous.driver.listener import Listener
+from ..rendezvous.endpoint import local_address, parse_endpoint
+from ..rendezvous.records import JobSpec
+from ..rendezvous.store import Join, Store, StoreUnreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..rendezvous.etcd.client import EtcdClient
+    from ..rendezvous.etcd.cluster import Login, Tls
+
+Tell = Callable[[str, bool], None]
+
+
+def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
+    """What gives an agent its link to the store: `given`, or the one that `spec` names. `as_program`: the process is
+    the agent's alone."""
+
+    def make(node: str, name: str, listener: Listener) -> Link:
+        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
+        return Driver(node, name, job, _opener(spec, given, tell, as_program), listener, spec.beat_s, spec.lease_s)
+
+    return make
+
+
+def address(spec: RendezvousSpec) -> str:
+    """How other nodes reach this one: as told, else the local address of the route to the store."""
+    if spec.local_addr:
+        return spec.local_addr
+    found = "127.0.0.1"
+    for endpoint in spec.endpoint.split(",") if spec.endpoint else ():
+        try:
+            found = local_address(endpoint)
+        except StoreUnreachable:  # one of several; the store was reached by another
+            continue
+        if not found.startswith("127.") and found not in ("::1", "localhost"):
+            break
+    return found
+
+
+def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_program: bool) -> OpenStore:
+    def say(line: str) -> None:
+        if tell:
+            tell(line, False)
+
+    def open_c10d(closing: threading.Event, join: Join) -> Store:
+        from ..rendezvous.c10d import store as c10d
+
+        return c10d.open_c10d(
+            spec.endpoint,
+            spec.run_id,
+            is_host=spec.is_host,
+            connect_timeout_s=spec.connect_timeout_s,
+            on_wait=say,
+            cancelled=closing,
+            join=join,
+        )
+
+    def open_etcd(closing: threading.Event, join: Join) -> Store:
+        from ..rendezvous.etcd import store as etcd
+
+        if as_program:
+            _need_only_grpc()
+        return etcd.open_etcd(
+            [parse_endpoint(one) for one in spec.endpoint.split(",")],
+            etcd.Place(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
+            tls=_tls(spec.etcd),
+            login=_login(spec.etcd),
+            connect_timeout_s=spec.connect_timeout_s,
+            on_wait=say,
+            cancelled=closing,
+            join=join,
+        )
+
+    if given is not None:
+        return partial(_join, given)
+    return open_etcd if spec.backend == "etcd" else open_c10d
+
+
+def _need_only_grpc() -> None:
+    """Import grpc as in a Python without ssl, for which asyncio is made. grpc takes asyncio along, and asyncio OpenSSL:
+    5 MiB for what no agent uses, as grpc brings its own. Whoever wants ssl afterwards has it; asyncio stays without, so
+    this is not for a process that others share."""
+    from ..rendezvous.etcd.cluster import need_grpc
+
+    modules: dict[str, Any] = sys.modules
+    hidden = "ssl" not in modules
+    if hidden:
+        modules["ssl"] = None  # as the reference of the import system has it: not to be found
+    try:
+        need_grpc()
+    finally:
+        if hidden:
+            del modules["ssl"]
+
+
+def etcd_client(endpoints: str, etcd: EtcdSpec) -> EtcdClient:
+    """A client of the cluster at `HOST:PORT,...`. Raises EtcdTlsRefused for certificates that cannot be read, and
+    StoreError if grpcio is not installed."""
+    from ..rendezvous.etcd.client import EtcdClient
+
+    return EtcdClient([parse_endpoint(one) for one in endpoints.split(",")], _tls(etcd), _login(etcd))
+
+
+def _join(given: Store, closing: threading.Event, join: Join) -> Store:
+    join(given)
+    return given
+
+
+def _tls(etcd: EtcdSpec) -> Tls | None:
+    from ..rendezvous.etcd.cluster import Tls
+
+    return Tls(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
+
+
+def _login(etcd: EtcdSpec) -> Login | None:
+    from ..rendezvous.etcd.cluster import Login
+
+    return Login(etcd.user, etcd.password) if etcd.user else None

@@ -1,0 +1,82 @@
+"""`torchrun --rdzv-backend elastic-etcd`: etcd v3 for people who stay on torchrun.
+
+torchrun finds `etcd` in the entry-point group `torchrun.handlers` (torch 2.13,
+`torch.distributed.elastic.rendezvous.registry`), at each of its starts and whatever backend it is given; so nothing is
+imported here before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ...agent.errors import UsageError
+from ...agent.spec import EtcdSpec, RendezvousSpec
+from ..config.etcd_conf import KEYS, read_endpoints, read_etcd_conf
+from ..config.rdzv_conf import PASSWORD_VARIABLE, refuse_unknown
+from ..config.values import seconds
+from ..store_link import address, etcd_client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+
+RECORD_TTL_S = 60.0
+"""How long a job's keys stay after the last agent, and by then its run id is free again. torch says at no time which
+agent is the last, so only a lease can clean up."""
+READ_TIMEOUT_S, STORE_GRACE_S = 60.0, 30.0
+"""As torch has the one for its c10d backend, and the agent the other."""
+
+TORCH_KEYS = {
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "timeout",
+}
+"""What torch's DynamicRendezvousHandler reads of `--rdzv-conf`, and what torchrun itself adds to it."""
+
+_password: dict[str, str] = {}
+"""Taken out of the environment, which torchrun hands on to its workers."""
+
+
+def etcd() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """The entry point: what makes a handler of a job's parameters."""
+    return make_handler
+
+
+def make_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """The handler of this job, whose cluster has answered. Raises UsageError for parameters that cannot be,
+    RendezvousConnectionError if the cluster did not answer within `read_timeout`, or refuses."""
+    from . import store as torchrun_etcd
+    from .folder import Patience
+
+    conf = {key: value for key, value in params.config.items() if value is not None}
+    refuse_unknown(conf, {*KEYS, *TORCH_KEYS, "read_timeout", "store_grace"})
+    if not params.endpoint:
+        raise UsageError("--rdzv-backend elastic-etcd needs servers; give --rdzv-endpoint HOST:PORT,...")
+    endpoints, said = read_endpoints(params.endpoint)
+    spec = _spec(conf, said)
+    patience = Patience(
+        first_s=seconds("--rdzv-conf read_timeout", conf.get("read_timeout", READ_TIMEOUT_S), above_zero=True),
+        later_s=seconds("--rdzv-conf store_grace", conf.get("store_grace", STORE_GRACE_S)),
+    )
+    # torch's own choice, the name of this host, may be known to nobody else.
+    params.local_addr = params.local_addr or _address(endpoints)
+    return torchrun_etcd.make_handler(params, lambda: etcd_client(endpoints, spec), spec, patience)
+
+
+def _spec(conf: Mapping[str, str], tls: bool | None) -> EtcdSpec:
+    found = os.environ.pop(PASSWORD_VARIABLE, None)
+    if found is not None:
+        _password[PASSWORD_VARIABLE] = found
+    spec = read_etcd_conf(conf, tls, _password)
+    return spec if "record_ttl" in conf else replace(spec, record_ttl_s=RECORD_TTL_S)
+
+
+def _address(endpoints: str) -> str | None:
+    found = address(RendezvousSpec(endpoint=endpoints))
+    return None if found.startswith("127.") or found in ("::1", "localhost") else found

@@ -1,0 +1,278 @@
+"""What torchrun's rendezvous keeps in etcd v3: its state, and the store by which agents tell each other of a round.
+
+Written against torch 2.13, `torch.distributed.elastic.rendezvous.dynamic_rendezvous`. torch pickles its state, and
+unpickles what it finds: whoever may write below the prefix may run code as every agent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # re-exported without saying so
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStateError,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousTimeout,
+)
+
+from ...agent.spec import EtcdSpec
+from ...rendezvous.etcd.client import EtcdClient
+from ...rendezvous.etcd.errors import EtcdCompacted, EtcdWatchLost
+from ...rendezvous.etcd.keys import TorchrunKeys
+from ...rendezvous.etcd.ops import Item, Outcome, Put, Read, holds, is_absent, is_unchanged
+from ...rendezvous.store import StoreError
+from .folder import Folder, Patience
+
+STATE_BYTES = 1 << 20
+"""Most that a state or a value may have; a node costs some 100 bytes of the state. Servers take 1.5 MiB."""
+
+T = TypeVar("T")
+
+
+class EtcdRendezvousBackend(RendezvousBackend):
+    """torch's state of the rendezvous in one key. The fencing token is the revision that wrote it."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        return "elastic-etcd"
+
+    def get_state(self) -> tuple[bytes, int] | None:
+        """The state and its token. Raises RendezvousConnectionError, RendezvousStateError."""
+        key = self._folder.keys.state
+        return _state(self._ask(lambda lease: self._folder.client.read(Read(key)).items))
+
+    def set_state(self, state: bytes, token: object = None) -> tuple[bytes, int, bool] | None:
+        """Write it if nobody did since `token`, or, without one, at all; the state that is there then, its token, and
+        whether it is ours. Raises RendezvousConnectionError, RendezvousStateError."""
+        if len(state) > STATE_BYTES:
+            raise RendezvousStateError(f"the state has {len(state)} bytes, more than {STATE_BYTES}; use fewer nodes")
+        if token is not None and not isinstance(token, int):
+            there = self.get_state()
+            return (*there, False) if there else None
+        key, client = self._folder.keys.state, self._folder.client
+        unchanged = is_unchanged(key, token) if token else is_absent(key)
+        done = self._ask(lambda lease: client.txn([unchanged], [Put(key, state, lease)], [Read(key)], repeatable=True))
+        if done.succeeded:
+            return state, done.revision, True
+        there = _state(done.found[0].items)
+        # Ours, where an attempt whose answer was lost was applied.
+        return (*there, there[0] == state) if there else None
+
+    def _ask(self, do: Callable[[int], T]) -> T:
+        try:
+            return self._folder.ask(do)
+        except StoreError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+
+def _state(items: Sequence[Item]) -> tuple[bytes, int] | None:
+    if not items:
+        return None
+    [item] = items
+    if len(item.value) > STATE_BYTES:
+        raise RendezvousStateError(
+            f"{item.key.decode()} in etcd has {len(item.value)} bytes, more than {STATE_BYTES}; "
+            "somebody else writes there"
+        )
+    return item.value, item.mod_revision
+
+
+class EtcdAgentStore(Store):
+    """The store by which torchrun's agents tell each other of a round: counts, ranks, the address of rank 0.
+
+    Its workers never see it: they meet in a TCPStore at that address. Raises DistStoreError, for a key that nobody
+    wrote within the store's time-out, too.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__()
+        self._folder = folder
+        self._adder = folder.keys.adder(uuid.uuid4().hex)
+        self._additions = 0
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        name, held = self._folder.keys.of(key), _bounded(key, value)
+        self._ask(lambda lease: self._folder.client.put(Put(name, held, lease)))
+
+    def get(self, key: str) -> bytes:
+        """Waits for the key."""
+        [item] = self._wait([key], self._limit())
+        return item.value
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Waits for all of the keys."""
+        return [item.value for item in self._wait(keys, self._limit())]
+
+    def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def add(self, key: str, value: int) -> int:
+        """Add to a count, 0 if it is not there; returns the sum. Counts once, whatever answers are lost."""
+        name = self._folder.keys.of(key)
+        with self._lock:
+            self._additions += 1
+            mark = b"%d" % self._additions
+            items = self._ask(lambda lease: self._folder.client.read(Read(name)).items)
+            while True:
+                total = (int(items[0].value) if items else 0) + value
+                done = self._ask(partial(self._count, name, items, total, mark))
+                if done.succeeded or [item.value for item in done.found[1].items] == [mark]:
+                    return total
+                items = done.found[0].items
+
+    def _count(self, name: bytes, items: Sequence[Item], total: int, mark: bytes, lease: int) -> Outcome:
+        """Write the sum where the count is still `items`, with a mark that tells so where the answer is lost."""
+        same = is_unchanged(name, items[0].mod_revision) if items else is_absent(name)
+        puts = [Put(name, b"%d" % total, lease), Put(self._adder, mark, lease)]
+        return self._folder.client.txn([same], puts, [Read(name), Read(self._adder)], repeatable=True)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Write `desired` where `expected` is, or, if that is empty, nothing; returns what is there then, and
+        `expected` where nothing is, as TCPStore does."""
+        name, client = self._folder.keys.of(key), self._folder.client
+        old, new = _bounded(key, expected), _bounded(key, desired)
+        same = holds(name, old) if old else is_absent(name)
+        done = self._ask(lambda lease: client.txn([same], [Put(name, new, lease)], [Read(name)], repeatable=True))
+        if done.succeeded:
+            return new
+        return bytes(done.found[0].items[0].value) if done.found[0].items else old
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there, now."""
+        return all(self._read(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._wait(keys, self._limit() if timeout is None else timeout)
+
+    def _limit(self) -> timedelta:
+        limit: timedelta = self.timeout  # type: ignore[attr-defined]  # not in torch's stubs
+        return limit
+
+    def _read(self, keys: Sequence[str]) -> list[Sequence[Item]]:
+        reads = [Read(self._folder.keys.of(key)) for key in keys]
+        done = self._ask(lambda lease: self._folder.client.txn([], reads, repeatable=True))
+        self._revision = done.revision
+        return [found.items for found in done.found]
+
+    def _wait(self, keys: Sequence[str], timeout: timedelta) -> list[Item]:
+        deadline = time.monotonic() + timeout.total_seconds()
+        while True:
+            found = self._read(keys)
+            missing = [key for key, items in zip(keys, found, strict=True) if not items]
+            if not missing:
+                return [items[0] for items in found]
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise DistStoreError(
+                    f"nobody wrote {missing[0]!r} ({len(missing)} of {len(keys)} keys) in etcd within "
+                    f"{timeout.total_seconds():g} s"
+                )
+            self._watch(missing[0], left_s)
+
+    def _watch(self, key: str, left_s: float) -> None:
+        """Until something happens to the key after it was read, or nothing can be heard of it any more."""
+
+        def watch(lease: int) -> None:
+            name, after = self._folder.keys.of(key), self._revision + 1
+            try:
+                watching = self._folder.client.watch(name, start_revision=after)
+                try:
+                    watching.wait(left_s)
+                finally:
+                    watching.close()
+            except (EtcdWatchLost, EtcdCompacted):
+                return
+
+        self._ask(watch)
+
+    def _ask(self, do: Callable[[int], T]) -> T:
+        try:
+            return self._folder.ask(do)
+        except StoreError as error:
+            raise DistStoreError(str(error)) from error
+
+
+def _bounded(key: str, value: str | bytes) -> bytes:
+    raw = value.encode() if isinstance(value, str) else bytes(value)
+    if len(raw) > STATE_BYTES:
+        raise DistStoreError(f"the value of {key!r} has {len(raw)} bytes, more than {STATE_BYTES}; write less")
+    return raw
+
+
+class EtcdRendezvousHandler(DynamicRendezvousHandler):
+    """torch's handler, with a store for the workers of each round of its own."""
+
+    folder: Folder
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """torch 2.13 keeps the first round's store, and its address, for the life of the agent: a surviving rank 0
+        never tells a newcomer where it is, other survivors go to where a dead one was, and restarted workers find what
+        those before them wrote. So each round begins as the first does."""
+        last = self._shared_tcp_store_server  # until all are here: others' workers may still hang on it
+        self._bootstrap_store_info = None
+        self._shared_tcp_store_server = None
+        try:
+            return super().next_rendezvous()
+        finally:
+            del last
+
+    def shutdown(self) -> bool:
+        """Close the rendezvous, and the client."""
+        try:
+            return super().shutdown()
+        finally:
+            self.folder.close()
+
+
+def make_handler(
+    params: RendezvousParameters, connect: Callable[[], EtcdClient], spec: EtcdSpec, patience: Patience
+) -> EtcdRendezvousHandler:
+    """The handler of this job, whose cluster has answered. Raises RendezvousConnectionError."""
+    try:
+        folder = Folder(connect(), TorchrunKeys(spec.prefix, params.run_id), spec.record_ttl_s, patience)
+    except StoreError as error:
+        raise RendezvousConnectionError(str(error)) from error
+    try:
+        backend, store = EtcdRendezvousBackend(folder), EtcdAgentStore(folder)
+        store.set_timeout(timedelta(seconds=patience.first_s))
+        backend.get_state()
+        handler: EtcdRendezvousHandler = EtcdRendezvousHandler.from_backend(
+            params.run_id,
+            store,
+            backend,
+            params.min_nodes,
+            params.max_nodes,
+            params.local_addr,
+            RendezvousTimeout(
+                *(_time(params, f"{what}_timeout") for what in ("join", "last_call", "close", "heartbeat"))
+            ),
+            keep_alive_interval=params.get_as_int("keep_alive_interval", 5) or 0,
+            keep_alive_max_attempt=params.get_as_int("keep_alive_max_attempt", 3) or 0,
+        )
+    except BaseException:
+        folder.close()
+        raise
+    handler.folder = folder
+    return handler
+
+
+def _time(params: RendezvousParameters, key: str) -> timedelta | None:
+    value = params.get_as_int(key)
+    return None if value is None else timedelta(seconds=value)

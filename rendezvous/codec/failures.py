@@ -1,0 +1,107 @@
+"""Ends of workers and of rounds to bytes and back, for `records.py`, in the same manner."""
+
+from __future__ import annotations
+
+from ...proto import elastic_pb2 as wire
+from ..records import Ending, EndKind, Judged, Role, Sign, WorkerFailure
+from .fields import MAX_NUMBER, checked, codes, cut, known, last_bytes, utf8
+
+MAX_SAID_BYTES = 4096
+"""`WorkerFailure.said` keeps its end, where an exception is."""
+MAX_JUDGED = 16
+"""Ends of workers in an announcement."""
+
+# Order of definition is the numbering of elastic.proto; tests/test_codec.py compares the names one by one.
+END_CODES = codes(EndKind)
+SIGN_CODES = codes(Sign)
+ROLE_CODES = codes(Role)
+_END_KINDS = {code: kind for kind, code in END_CODES.items()}
+_SIGNS = {code: sign for sign, code in SIGN_CODES.items()}
+_ROLES = {code: role for role, code in ROLE_CODES.items()}
+
+
+def ending_out(ending: Ending) -> wire.Ending:
+    """As a message. Raises ForeignBytes for a number out of range, as all here."""
+    message = wire.Ending(
+        round=checked("ended.round", ending.round), because=cut(ending.because), charged=utf8(ending.charged)
+    )
+    message.kind = END_CODES[ending.kind]  # type: ignore[assignment]
+    message.role = ROLE_CODES[ending.role]  # type: ignore[assignment]
+    message.judged.extend(_judged_out(judged) for judged in ending.judged[:MAX_JUDGED])
+    if ending.failure is not None:
+        message.failure.CopyFrom(failure_out(ending.failure))
+    return message
+
+
+def ending_in(message: wire.Ending) -> Ending:
+    """Back again."""
+    return Ending(
+        round=checked("ended.round", message.round),
+        kind=known("ended.kind", _END_KINDS, message.kind),
+        because=message.because,
+        charged=message.charged,
+        failure=failure_in(message.failure) if message.HasField("failure") else None,
+        role=known("ended.role", _ROLES, message.role),
+        judged=tuple(_judged_in(judged) for judged in message.judged[:MAX_JUDGED]),
+    )
+
+
+def _judged_out(judged: Judged) -> wire.Judged:
+    message = wire.Judged(death=failure_out(judged.death), because=cut(judged.because))
+    message.role = ROLE_CODES[judged.role]  # type: ignore[assignment]
+    return message
+
+
+def _judged_in(message: wire.Judged) -> Judged:
+    return Judged(failure_in(message.death), known("role", _ROLES, message.role), message.because)
+
+
+def failure_out(failure: WorkerFailure) -> wire.WorkerFailure:
+    """As a message. Long texts are cut, `said` at its beginning."""
+    message = wire.WorkerFailure(
+        node=utf8(failure.node),
+        host=utf8(failure.host),
+        rank=checked("rank", failure.rank, least=-1),
+        local_rank=checked("local_rank", failure.local_rank, least=-1),
+        pid=checked("pid", failure.pid),
+        exit_code=checked("exit_code", failure.exit_code, least=-MAX_NUMBER),
+        message=cut(failure.message),
+        error_file=utf8(failure.error_file),
+        at=utf8(failure.at),
+        startup=failure.startup,
+        final=failure.final,
+        order=checked("order", failure.order),
+        after_s=failure.after_s,
+        stopped_by=checked("stopped_by", failure.stopped_by),
+        sign_because=cut(failure.sign_because),
+        suspects=[checked("suspect", rank) for rank in failure.suspects],
+        said=last_bytes(failure.said, MAX_SAID_BYTES),
+        note=cut(failure.note),
+    )
+    message.sign = SIGN_CODES[failure.sign]  # type: ignore[assignment]
+    return message
+
+
+def failure_in(message: wire.WorkerFailure) -> WorkerFailure:
+    """Back again."""
+    return WorkerFailure(
+        node=message.node,
+        host=message.host,
+        rank=checked("rank", message.rank, least=-1),
+        local_rank=checked("local_rank", message.local_rank, least=-1),
+        pid=checked("pid", message.pid),
+        exit_code=checked("exit_code", message.exit_code, least=-MAX_NUMBER),
+        message=message.message,
+        error_file=message.error_file,
+        at=message.at,
+        startup=message.startup,
+        final=message.final,
+        order=checked("order", message.order),
+        after_s=message.after_s,
+        stopped_by=checked("stopped_by", message.stopped_by),
+        sign=known("sign", _SIGNS, message.sign),
+        sign_because=message.sign_because,
+        suspects=tuple(checked("suspect", rank) for rank in message.suspects),
+        said=message.said,
+        note=message.note,
+    )

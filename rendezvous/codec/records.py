@@ -1,0 +1,174 @@
+"""Records to bytes and back: protobuf (`proto/elastic.proto`), bounded, and total when reading.
+
+Whatever lies in a shared store may have been written by a stranger, so `decode_*` answers any bytes with a record
+or with `ForeignBytes`, and with nothing else. `encode_*` refuses what `decode_*` would refuse.
+
+The record of the job itself is in `job.py`, in the same manner.
+
+Imports protobuf; a single-machine agent does without, as `rendezvous/memory_store.py` does not ask for bytes to mean
+anything.
+"""
+
+from __future__ import annotations
+
+from ...proto import elastic_pb2 as wire
+from ..coordinator.root_cause import TOLD_MAX
+from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from . import fields
+from .failures import ending_in, ending_out, failure_in, failure_out
+from .fields import bounded, check_head, checked, codes, cut, known, parse, utf8
+
+MAX_NODE_BYTES = 256 * 1024
+"""A node's record is some 300 bytes, plus, where workers failed, at most `causes.TOLD_MAX` ends with their texts."""
+MAX_ROUND_BYTES = 1024 * 1024
+"""A member takes some 150 bytes, so 1 MiB holds about 6,000 nodes beside `ending_codec.MAX_JUDGED` ends of workers;
+TCPStore's own limit is 8 MiB."""
+NODE_MAGIC = 0x316E4145
+ROUND_MAGIC = 0x31724145
+
+
+# Order of definition is the numbering of elastic.proto; tests/test_codec.py compares the names one by one.
+STATE_CODES = codes(NodeState)
+PHASE_CODES = codes(RoundPhase)
+OUTCOME_CODES = codes(Outcome)
+_STATES = {code: state for state, code in STATE_CODES.items()}
+_PHASES = {code: phase for phase, code in PHASE_CODES.items()}
+OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
+
+
+def encode_node(record: NodeRecord) -> bytes:
+    """The record as bytes. Long texts for people are cut.
+
+    Raises ForeignBytes if it would not decode: a number out of range, or over `MAX_NODE_BYTES`.
+    """
+    message = wire.NodeRecord(
+        magic=NODE_MAGIC,
+        version=fields.PROTOCOL_VERSION,
+        node=utf8(record.node),
+        name=utf8(record.name),
+        seq=checked("seq", record.seq),
+        round=checked("round", record.round),
+        nproc=checked("nproc", record.nproc),
+        role=utf8(record.role),
+        addr=utf8(record.addr),
+        port=checked("port", record.port, limit=65535),
+        restarts_left=checked("restarts_left", record.restarts_left),
+        finished=record.finished,
+        because=cut(record.because),
+        min_nodes=checked("min_nodes", record.min_nodes),
+        max_nodes=checked("max_nodes", record.max_nodes),
+        deaths=[failure_out(death) for death in record.deaths[:TOLD_MAX]],
+        charge_local=record.charge_local,
+        told=record.told,
+    )
+    # The enum fields are typed by name in the stubs; what is stored is this number.
+    message.state = STATE_CODES[record.state]  # type: ignore[assignment]
+    if record.wish is not None:
+        message.wish = checked("wish", record.wish)
+    if record.failure is not None:
+        message.failure.CopyFrom(failure_out(record.failure))
+    return bounded("node record", message.SerializeToString(), MAX_NODE_BYTES)
+
+
+def decode_node(data: bytes) -> NodeRecord:
+    """The record in these bytes. Raises ForeignBytes for anything that is not one."""
+    message = wire.NodeRecord()
+    parse("node record", message, data, MAX_NODE_BYTES)
+    check_head("node record", message.magic, NODE_MAGIC, message.version)
+    return NodeRecord(
+        node=message.node,
+        name=message.name,
+        state=known("state", _STATES, message.state),
+        seq=checked("seq", message.seq),
+        round=checked("round", message.round),
+        nproc=checked("nproc", message.nproc),
+        role=message.role,
+        addr=message.addr,
+        port=checked("port", message.port, limit=65535),
+        wish=checked("wish", message.wish) if message.HasField("wish") else None,
+        restarts_left=checked("restarts_left", message.restarts_left),
+        failure=failure_in(message.failure) if message.HasField("failure") else None,
+        finished=message.finished,
+        because=message.because,
+        min_nodes=checked("min_nodes", message.min_nodes),
+        max_nodes=checked("max_nodes", message.max_nodes),
+        deaths=tuple(failure_in(death) for death in message.deaths[:TOLD_MAX]),
+        charge_local=message.charge_local,
+        told=message.told,
+    )
+
+
+def encode_round(record: Round) -> bytes:
+    """The round as bytes. Long texts for people are cut.
+
+    Raises ForeignBytes if it would not decode: a number out of range, or over `MAX_ROUND_BYTES`.
+    """
+    message = wire.Round(
+        magic=ROUND_MAGIC,
+        version=fields.PROTOCOL_VERSION,
+        record=checked("version", record.version),
+        epoch=checked("epoch", record.epoch),
+        number=checked("number", record.number),
+        because=cut(record.because),
+        members=[_member_out(member) for member in record.members],
+        master_addr=utf8(record.master_addr),
+        master_port=checked("master_port", record.master_port, limit=65535),
+        restarts=checked("restarts", record.restarts),
+        finishing=record.finishing,
+        hold=record.hold,
+    )
+    message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
+    if record.ended is not None:
+        message.ended.CopyFrom(ending_out(record.ended))
+    if record.unsettled is not None:
+        message.unsettled.CopyFrom(ending_out(record.unsettled))
+    if record.outcome is not None:
+        message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
+    return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
+
+
+def decode_round(data: bytes) -> Round:
+    """The round in these bytes. Raises ForeignBytes for anything that is not one."""
+    message = wire.Round()
+    parse("round", message, data, MAX_ROUND_BYTES)
+    check_head("round", message.magic, ROUND_MAGIC, message.version)
+    return Round(
+        version=checked("version", message.record),
+        epoch=checked("epoch", message.epoch),
+        number=checked("number", message.number),
+        phase=known("phase", _PHASES, message.phase),
+        because=message.because,
+        members=tuple(_member_in(member) for member in message.members),
+        master_addr=message.master_addr,
+        master_port=checked("master_port", message.master_port, limit=65535),
+        ended=ending_in(message.ended) if message.HasField("ended") else None,
+        unsettled=ending_in(message.unsettled) if message.HasField("unsettled") else None,
+        restarts=checked("restarts", message.restarts),
+        finishing=message.finishing,
+        hold=message.hold,
+        outcome=known("outcome", OUTCOMES, message.outcome) if message.outcome else None,
+    )
+
+
+def _member_out(member: Member) -> wire.Member:
+    return wire.Member(
+        node=utf8(member.node),
+        name=utf8(member.name),
+        group_rank=checked("group_rank", member.group_rank),
+        rank_offset=checked("rank_offset", member.rank_offset),
+        nproc=checked("nproc", member.nproc),
+        role=utf8(member.role),
+        role_offset=checked("role_offset", member.role_offset),
+    )
+
+
+def _member_in(message: wire.Member) -> Member:
+    return Member(
+        node=message.node,
+        name=message.name,
+        group_rank=checked("group_rank", message.group_rank),
+        rank_offset=checked("rank_offset", message.rank_offset),
+        nproc=checked("nproc", message.nproc),
+        role=message.role,
+        role_offset=checked("role_offset", message.role_offset),
+    )

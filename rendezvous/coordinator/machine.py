@@ -1,0 +1,267 @@
+"""The coordinator: which nodes are in which round. A pure machine.
+
+    step(state, event, now, rules) -> Step(state, because, effects)
+
+An event first changes what is known (`observations.py`); then the phase's judge decides what follows, again and again
+until nothing changes. `TRANSITIONS` names the note for each (phase, event); `EDGES` lists every change of phase with
+its occasion, and docs/state-machines.md is drawn from it. Time is this host's monotonic clock, in seconds, and an
+argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..records import Ending, EndKind, NodeState, Outcome, RoundPhase
+from ..text import count
+from . import charging, deadlines, explain, leases, ranks, root_cause
+from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
+from .observations import NOTES, Note
+from .state import Rendezvous, Rules
+
+GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
+
+EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
+    (GATHERING, LAST_CALL): "min_nodes are here, first round",
+    (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
+    (GATHERING, CLOSED): "join timeout, or nobody left",
+    (LAST_CALL, GATHERING): "fewer than min_nodes again",
+    (LAST_CALL, RUNNING): "max_nodes are here, or nobody new came",
+    (LAST_CALL, CLOSED): "nobody left",
+    (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
+    (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
+    (OVER, GATHERING): "all members answered; their workers are gone",
+    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or nobody left",
+}
+
+MAX_MOVES = 8
+"""Changes of phase that one event can cause. The longest chain is OVER, GATHERING, RUNNING, CLOSED; more is our bug."""
+
+
+class IllegalEvent(RuntimeError):
+    """An event unknown in this phase, or a change of phase that EDGES does not list. Our bug; nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one event led to."""
+
+    state: Rendezvous
+    because: str
+    effects: tuple[Effect, ...]
+
+
+def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
+    """Apply one event. Raises IllegalEvent, leaving the caller's state as it was."""
+    note = TRANSITIONS.get((state.phase, type(event)))
+    if note is None:
+        raise IllegalEvent(f"the coordinator got {event!r} while {state.phase.value}")
+    known = note(state, event, now, rules) if state.leading or isinstance(event, Elected) else state
+    if not known.leading:
+        return Step(known, known.because, ())
+    decided = _decide(known, now, rules)
+    announced, effects = _announce(decided)
+    watching, more = _watch(announced, now, rules)
+    return Step(watching, watching.because, (*effects, *more))
+
+
+def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    for _ in range(MAX_MOVES):
+        decided = _JUDGES[state.phase](state, now, rules)
+        if decided.phase is state.phase:
+            return decided
+        if (state.phase, decided.phase) not in EDGES:
+            raise IllegalEvent(f"the coordinator went from {state.phase.value} to {decided.phase.value}")
+        state = decided
+    raise IllegalEvent(f"the coordinator did not come to rest within {MAX_MOVES} moves: {state.because}")
+
+
+def _announce(state: Rendezvous) -> tuple[Rendezvous, tuple[Effect, ...]]:
+    said = state.announced
+    if said is not None and state.view(state.version, said.because) == said:
+        return state, ()  # A new sentence alone is not worth a read by every node.
+    view = state.view(state.version + 1, state.because)
+    return replace(state, version=view.version, announced=view), (Announce(view),)
+
+
+def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
+    """Ask for the next reading of heartbeats and the next wake-up."""
+    effects: list[Effect] = []
+    verdict_at = deadlines.verdict_at(state, rules)
+    doubtful = verdict_at is not None and now >= verdict_at and not leases.is_over(state, verdict_at, now)
+    reading_at = None if state.reading else now if doubtful else leases.next_reading(state, rules)
+    if reading_at is not None and reading_at <= now:
+        effects.append(ReadBeats(tuple(leases.watched(state, rules))))
+        state = replace(state, reading=True, asked_at=now)
+        reading_at = None
+    waits = (reading_at, deadlines.deadline(state, rules), *charging.evidence_until(state))
+    wake_ups = [when for when in waits if when is not None and when > now]
+    if wake_ups:
+        effects.append(WakeAt(min(wake_ups)))
+    if state.phase is CLOSED and _deserted(state, rules):
+        effects.append(Retire())
+    return state, tuple(effects)
+
+
+TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Note] = {
+    (phase, event): note for phase in RoundPhase for event, note in NOTES.items()
+}
+
+
+# -- what follows ---------------------------------------------------------------------------------------------------
+
+
+def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    here = len(state.candidates())
+    if _deserted(state, rules):
+        return _close(state, now, Outcome.ABANDONED, "every node has left")
+    if state.owing():
+        return replace(state, because=f"waiting for {explain.names(state.owing())} to stop its workers")
+    if here >= rules.max_nodes or (here >= rules.min_nodes and state.number > 1):
+        return _start(state, now, rules, explain.enough(here, rules))
+    if here >= rules.min_nodes:
+        last_call_until = now + rules.last_call_timeout_s
+        because = f"{count(here, 'node')} here, {rules.max_nodes} may come: last call"
+        return replace(state, phase=LAST_CALL, last_call_until=last_call_until, because=because)
+    if leases.is_over(state, state.barrier_until, now):
+        return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
+    if leases.is_over(state, state.since + rules.join_timeout_s, now):
+        return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
+    return replace(
+        state, because=f"{here} of at least {rules.min_nodes} nodes are here: {explain.names(state.candidates())}"
+    )
+
+
+def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    here = state.candidates()
+    if _deserted(state, rules):
+        return _close(state, now, Outcome.ABANDONED, "every node has left")
+    if len(here) < rules.min_nodes:
+        return replace(state, phase=GATHERING, last_call_until=None, because="a node went away during last call")
+    if state.owing():
+        return state
+    if len(here) >= rules.max_nodes:
+        return _start(state, now, rules, explain.enough(len(here), rules))
+    if now >= deadlines.last_call_ends(state, rules):
+        return _start(state, now, rules, f"last call is over with {count(len(here), 'node')}")
+    return state
+
+
+def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    ending = _why_over(state, now, rules)
+    if ending is not None:
+        return _end(state, now, ending)
+    if all(seen.finished for _, seen in state.seen_members()):
+        return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
+    if leases.is_over(state, state.barrier_until, now):
+        return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
+    return state
+
+
+def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    state = charging.settle(state, now)
+    ending = state.ended
+    if ending is None:
+        raise IllegalEvent(f"round {state.number} is over without an ending")
+    if _deserted(state, rules):
+        return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
+    if (beyond := charging.beyond_restart(state, now, rules)) is not None:
+        return _close(beyond[0], now, Outcome.FAILED, beyond[1])
+    if leases.is_over(state, state.barrier_until, now):
+        return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
+    if not state.settled:
+        return state
+    if state.able() == 0:
+        return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
+    if state.owing():
+        return state
+    restarts = state.restarts + (ending.kind is EndKind.FAILURE)
+    number = state.number + 1
+    return replace(state, phase=GATHERING, number=number, since=now, restarts=restarts, because=ending.because)
+
+
+def _judge_closed(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    return state
+
+
+_JUDGES: Mapping[RoundPhase, Callable[[Rendezvous, float, Rules], Rendezvous]] = {
+    GATHERING: _judge_gathering,
+    LAST_CALL: _judge_last_call,
+    RUNNING: _judge_running,
+    OVER: _judge_over,
+    CLOSED: _judge_closed,
+}
+
+
+def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
+    """The first reason to end the running round: a failure, a departure, or arrivals for whom there is room."""
+    number = state.number
+    for member, seen in state.seen_members():
+        record = seen.record
+        if record.failure is not None and record.round == number and not seen.gone:
+            return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
+    for member, seen in state.seen_members():
+        record = seen.record
+        if seen.finished:
+            continue
+        if seen.lost:
+            return Ending(number, EndKind.DEPARTURE, f"{member.name} was lost: not heard of for {rules.lease_s:g} s")
+        if record.state in (NodeState.LEAVING, NodeState.ENDED):
+            return Ending(number, EndKind.DEPARTURE, f"{member.name} left: {record.because}")
+        if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round >= number:
+            return Ending(number, EndKind.DEPARTURE, f"{member.name} gave its place up: {record.because}")
+    return _arrival(state, now, rules)
+
+
+def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
+    """Newcomers end the round once, together: when they fill it, or when no more have come for a quiet while."""
+    new = state.newcomers()
+    room = rules.max_nodes - len(state.members)
+    if not new or room <= 0 or state.finishing:
+        return None
+    if len(new) < room and now < deadlines.arrivals_settled(new, rules):
+        return None
+    return Ending(state.number, EndKind.ARRIVAL, f"{explain.names(new[:room])} arrived and there is room")
+
+
+def _deserted(state: Rendezvous, rules: Rules) -> bool:
+    """Everybody that ever came has ended for good or is lost. Our own node may only be late with its first word."""
+    alive = (seen for seen in state.nodes.values() if not seen.lost)
+    return rules.own in state.nodes and all(seen.record.state is NodeState.ENDED for seen in alive)
+
+
+# -- moves ----------------------------------------------------------------------------------------------------------
+
+
+def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezvous:
+    last = state.last_ranks()
+    chosen = ranks.choose([seen.record for seen in state.candidates()], last, rules.max_nodes)
+    try:
+        members = ranks.assign(chosen, last, static=rules.static)
+    except ranks.RankConflict as conflict:
+        return _close(state, now, Outcome.MISCONFIGURED, str(conflict))
+    first = state.nodes[members[0].node].record
+    placed = {member.node: replace(state.nodes[member.node], placed=state.number) for member in members}
+    return replace(
+        state,
+        phase=RUNNING,
+        nodes={**state.nodes, **placed},
+        members=members,
+        master_addr=rules.master_addr or first.addr,
+        master_port=first.port,
+        since=now,
+        last_call_until=None,
+        deaths=(),
+        because=because,
+    )
+
+
+def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
+    over = replace(state, phase=OVER, since=now, ended=ending, settled=False, because=ending.because)
+    over = replace(over, hold=ending.failure is not None and root_cause.looks_like_an_echo(ending.failure))
+    return replace(over, unanswered=frozenset(member.node for member in state.members), departed="")
+
+
+def _close(state: Rendezvous, now: float, outcome: Outcome, because: str) -> Rendezvous:
+    return replace(state, phase=CLOSED, since=now, outcome=outcome, settled=True, because=because)

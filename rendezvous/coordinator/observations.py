@@ -1,0 +1,65 @@
+"""What each event adds to what the coordinator knows. Nothing is decided here: that is for the judges in `machine.py`.
+
+Level-triggered: any word of any node may come at any time, in every phase, so each event has one note. While another
+node coordinates, only `Elected` means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..records import NodeState
+from . import charging, leases
+from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen
+from .state import Rendezvous, Rules, Seen
+from .takeover import take_over
+
+Note = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
+
+
+def note_elected(state: Rendezvous, event: Elected, now: float, rules: Rules) -> Rendezvous:
+    return take_over(event, now, rules)
+
+
+def note_deposed(state: Rendezvous, event: Deposed, now: float, rules: Rules) -> Rendezvous:
+    return Rendezvous(because="another node coordinates from here on")
+
+
+def note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
+    record = event.record
+    old = state.nodes.get(record.node)
+    if old is not None and record.seq <= old.record.seq:
+        return replace(state, beats_due_at=now)  # why are we told? Perhaps it lost its lease, or has one again
+    began_waiting = record.state is NodeState.WAITING and (old is None or not old.waiting)
+    new = Seen(
+        record=record,
+        arrival=old.arrival if old else len(state.nodes),
+        waiting_since=now if began_waiting or old is None else old.waiting_since,
+        heard_at=now,
+        count=old.count if old else -1,
+        placed=old.placed if old else 0,
+    )
+    known = charging.heard(replace(state, nodes={**state.nodes, record.node: new}), record)
+    if record.finished and state.barrier_until is None:
+        known = replace(known, barrier_until=now + rules.exit_barrier_s)
+    return known
+
+
+def note_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
+    return leases.age(state, event, now, rules)
+
+
+def note_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:
+    return state
+
+
+NOTES: Mapping[type[Event], Note] = {
+    Elected: note_elected,
+    Deposed: note_deposed,
+    NodeSeen: note_node,
+    BeatsSeen: note_beats,
+    DeadlineReached: note_time,
+}
+"""For every event there is."""

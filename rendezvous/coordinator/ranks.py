@@ -1,0 +1,71 @@
+"""Who gets which rank: pure arithmetic over the records of the nodes that will be in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..records import Member, NodeRecord
+
+
+class RankConflict(ValueError):
+    """Static ranks that cannot be: two nodes with one --node-rank, or one outside the round."""
+
+
+def choose(waiting: Sequence[NodeRecord], last: Mapping[str, int], places: int) -> tuple[NodeRecord, ...]:
+    """Who of `waiting` (in order of arrival) gets one of `places`: members of the last round first, then arrival."""
+    returning = [record for record in waiting if record.node in last]
+    newcomers = [record for record in waiting if record.node not in last]
+    return tuple((returning + newcomers)[:places])
+
+
+def assign(chosen: Sequence[NodeRecord], last: Mapping[str, int], *, static: bool = False) -> tuple[Member, ...]:
+    """Give each chosen node its place, ordered by group rank.
+
+    `last` maps a node to its group rank in the last round. A node's --node-rank goes first, then the rank it had,
+    then what is free in order of arrival. With `static`, --node-rank is law: raises RankConflict where it cannot be.
+    """
+    ranks = _static_ranks(chosen) if static else _ranks(chosen, last)
+    ordered = sorted(chosen, key=lambda record: ranks[record.node])
+    members: list[Member] = []
+    offset = 0
+    role_offsets: dict[str, int] = {}
+    for group_rank, record in enumerate(ordered):
+        role_offset = role_offsets.get(record.role, 0)
+        members.append(Member(record.node, record.name, group_rank, offset, record.nproc, record.role, role_offset))
+        offset += record.nproc
+        role_offsets[record.role] = role_offset + record.nproc
+    return tuple(members)
+
+
+def _static_ranks(chosen: Sequence[NodeRecord]) -> dict[str, int]:
+    holders: dict[int, NodeRecord] = {}
+    for record in chosen:
+        rank = record.wish if record.wish is not None else -1
+        if not 0 <= rank < len(chosen):
+            raise RankConflict(
+                f"{record.name} says --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}"
+            )
+        if rank in holders:
+            raise RankConflict(
+                f"{holders[rank].name} and {record.name} both say --node-rank {rank}; give each node its own"
+            )
+        holders[rank] = record
+    return {record.node: rank for rank, record in holders.items()}
+
+
+def _ranks(chosen: Sequence[NodeRecord], last: Mapping[str, int]) -> dict[str, int]:
+    free = set(range(len(chosen)))
+    ranks: dict[str, int] = {}
+
+    def take(record: NodeRecord, rank: int | None) -> None:
+        if record.node not in ranks and rank in free:
+            free.remove(rank)
+            ranks[record.node] = rank
+
+    for record in chosen:
+        take(record, record.wish)
+    for record in chosen:
+        take(record, last.get(record.node))
+    for record in chosen:
+        take(record, min(free, default=None))
+    return ranks

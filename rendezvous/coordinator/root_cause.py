@@ -1,0 +1,224 @@
+"""Which end of a worker was the cause of a round's end, which only followed, and which nobody can tell. Pure.
+
+    judge(deaths) -> Judgement(cause, role, because)
+
+Takes the ends of workers in the order in which the coordinator heard of them, each with what it says by itself
+(`agent/failures/classify.py`). No clock is compared: order within a node is that of its agent, order between nodes
+that of the store. `CLAUSES` are asked one after the other; the first that names an end decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..records import Judged, Role, Sign, WorkerFailure
+
+ECHOES = frozenset({Sign.PEER, Sign.TIMEOUT})
+"""Signs of an end that followed another."""
+FAULTS = frozenset({Sign.OWN, Sign.MACHINE})
+"""Signs of an end that followed no other."""
+PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING})
+"""Signs of an end that is no failure by itself."""
+
+TOLD_MAX = 8
+"""Ends of workers in one node's record: one for each of the usual eight devices. It bounds what thousands of nodes may
+write at once."""
+
+Deaths = Sequence[WorkerFailure]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Who it was, how sure that is, and why."""
+
+    cause: WorkerFailure | None
+    """None where no worker ended."""
+    role: Role
+    because: str
+
+
+def looks_like_an_echo(death: WorkerFailure) -> bool:
+    """Whether this end says that its cause is elsewhere."""
+    return death.sign in ECHOES
+
+
+def telling(deaths: Deaths) -> tuple[WorkerFailure, ...]:
+    """Of a node's ends those worth telling the coordinator, in their order: at most `TOLD_MAX`, failures before those
+    that were stopped, and these before those that exited 0."""
+    if len(deaths) <= TOLD_MAX:
+        return tuple(deaths)
+    weight = [Sign.STOPPED, Sign.LEFT]
+    ranked = sorted(
+        range(len(deaths)), key=lambda at: weight.index(deaths[at].sign) if deaths[at].sign in weight else -1
+    )
+    return tuple(deaths[at] for at in sorted(ranked[:TOLD_MAX]))
+
+
+def judge(deaths: Deaths, *, complete: bool = True) -> Judgement:
+    """Name the cause among these ends, in the order seen. While they are not `complete`, only one that failed on its
+    own is certain: everybody else is judged by what the others did not do."""
+    for clause in CLAUSES:
+        if (judgement := clause(deaths)) is not None:
+            certain = complete or clause is _own
+            return judgement if certain else replace(judgement, role=Role.UNDECIDED)
+    return Judgement(None, Role.UNDECIDED, "no worker was seen to end")
+
+
+def roles(deaths: Deaths, judgement: Judgement) -> tuple[Judged, ...]:
+    """What each of these ends was, given who the cause was."""
+    return tuple(Judged(death, *_role(death, judgement)) for death in deaths)
+
+
+def echoes_of_departure(deaths: Deaths) -> tuple[Judged, ...]:
+    """What each of these ends was in a round that a member's departure ended."""
+    return tuple(
+        Judged(death, Role.UNDECIDED, f"{death.sign_because}; but a node departed at the time")
+        if death.sign in FAULTS or death.sign is Sign.UNCLEAR
+        else Judged(death, Role.COLLATERAL, death.sign_because)
+        for death in deaths
+    )
+
+
+def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
+    if death is judgement.cause:
+        return judgement.role, judgement.because
+    if death.sign in ECHOES or death.sign in PASSIVE:
+        return Role.COLLATERAL, death.sign_because
+    if judgement.role is Role.CAUSE:
+        return Role.COLLATERAL, f"{death.sign_because}; seen after the cause"
+    return Role.UNDECIDED, death.sign_because
+
+
+# -- the clauses, most telling first ---------------------------------------------------------------------------------
+
+
+def _own(deaths: Deaths) -> Judgement | None:
+    """The one that failed on its own, as it says itself or by the signal that killed it, or that its machine took. Of
+    several the first, and no more than likely: one that lost its peer may tell another error of its own, and be seen
+    to end sooner."""
+    faults = [death for death in deaths if death.sign in FAULTS]
+    if not faults:
+        return None
+    if (odd := _odd_one(faults, sum(death.sign not in PASSIVE for death in deaths))) is not None:
+        return Judgement(
+            odd, Role.UNDECIDED, f"{odd.sign_because}, while most of the others failed alike, in another way"
+        )
+    first = faults[0]
+    before = next((d for d in deaths[: _at(deaths, first)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)
+    if before is not None:
+        because = f"{first.sign_because}; but rank {before.rank} was seen to fail before it"
+        return Judgement(first, Role.UNDECIDED, because)
+    if len(faults) > 1 and first.sign is Sign.OWN:
+        because = f"{first.sign_because}; the first seen of {len(faults)} that failed on their own"
+        return Judgement(first, Role.UNDECIDED, because)
+    return Judgement(first, Role.CAUSE, first.sign_because)
+
+
+def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
+    """The first that failed in another way than most of all that failed, who did so alike: what one failure does to its
+    peers, it does to all of them. None where one was taken by its machine, which no peer's failure does."""
+    ways = [_way(death) for death in faults]
+    common = max(ways, key=ways.count)
+    if ways.count(common) < 2 or ways.count(common) * 2 <= failed or any(d.sign is not Sign.OWN for d in faults):
+        return None
+    return next((death for death, way in zip(faults, ways, strict=True) if way != common), None)
+
+
+def _way(death: WorkerFailure) -> str:
+    """How it failed, whatever numbers of ranks and steps its error tells."""
+    return "".join(letter for letter in death.sign_because if not letter.isdigit())
+
+
+def _quiet(deaths: Deaths) -> Judgement | None:
+    """The first that chose an exit code, and says nothing of a peer."""
+    first = next((death for death in deaths if death.sign is Sign.QUIET), None)
+    if first is None:
+        return None
+    rivals = [death for death in deaths if death is not first and death.sign in (Sign.UNCLEAR, Sign.QUIET)]
+    return Judgement(first, Role.UNDECIDED if rivals else Role.CAUSE, first.sign_because)
+
+
+def _named(deaths: Deaths) -> Judgement | None:
+    """A rank that the others' errors name as missing."""
+    named = [rank for death in deaths for rank in death.suspects]
+    for rank in dict.fromkeys(named):
+        found = next((death for death in deaths if death.rank == rank and death.sign not in ECHOES), None)
+        if found is not None:
+            role = Role.CAUSE if len(set(named)) == 1 else Role.UNDECIDED
+            witness = next(death.rank for death in deaths if rank in death.suspects)
+            return Judgement(found, role, f"the error of rank {witness} names it as missing; it {found.sign_because}")
+    return None
+
+
+def _unclear(deaths: Deaths) -> Judgement | None:
+    """The first whose end says nothing, where the others' say that they followed."""
+    unclear = [death for death in deaths if death.sign is Sign.UNCLEAR]
+    if not unclear:
+        return None
+    first = unclear[0]
+    rest = [death for death in deaths if death is not first]
+    if any(death.sign in ECHOES for death in rest) and len(unclear) == 1:
+        return Judgement(first, Role.CAUSE, f"the others only followed, by what they say; {first.sign_because}")
+    if not rest:
+        return Judgement(first, Role.CAUSE, first.sign_because)
+    return Judgement(first, Role.UNDECIDED, f"the first seen to fail; {first.sign_because}".strip("; "))
+
+
+def _standing(deaths: Deaths) -> Judgement | None:
+    """One that stood still while the others waited for it."""
+    standing = [death for death in deaths if death.sign is Sign.STANDING]
+    if not standing:
+        return None
+    role = Role.CAUSE if len(standing) == 1 else Role.UNDECIDED
+    return Judgement(standing[0], role, f"it {standing[0].sign_because}, and the others waited for it")
+
+
+def _deserter(deaths: Deaths) -> Judgement | None:
+    """One that exited 0, unasked, and left the others without a peer. When it was seen to says nothing: its connections
+    close before it ends, so its peers may be gone sooner."""
+    echo = next((death for death in deaths if death.sign in ECHOES), None)
+    left = [death for death in deaths if death.sign is Sign.LEFT]
+    if not left or echo is None:
+        return None
+    alone = len(left) == 1 and not any(death.sign is Sign.STOPPED for death in deaths)
+    because = f"it exited 0 while rank {echo.rank} still needed it"
+    return Judgement(left[0], Role.CAUSE if alone else Role.UNDECIDED, because)
+
+
+def _silent(deaths: Deaths) -> Judgement | None:
+    """One that went on, silent, when all others had given up waiting for it."""
+    silent = [death for death in deaths if death.sign is Sign.STOPPED]
+    echo = next((death for death in deaths if death.sign in ECHOES), None)
+    if not silent or echo is None:
+        return None
+    if len(silent) > 1:
+        ranks = ", ".join(str(rank) for rank in sorted(death.rank for death in silent))
+        because = f"one of ranks {ranks}, which went on when rank {echo.rank} gave up"
+        return Judgement(silent[0], Role.UNDECIDED, because)
+    return Judgement(silent[0], Role.CAUSE, "it went on, silent, when all others had given up waiting for it")
+
+
+def _first(deaths: Deaths) -> Judgement | None:
+    """All say that the cause is elsewhere: the first of them is named, and no more."""
+    first = next((death for death in deaths if death.sign in ECHOES), None)
+    if first is None:
+        return None
+    because = f"the first seen to fail, but the cause is elsewhere: {first.sign_because}"
+    return Judgement(first, Role.UNDECIDED, because)
+
+
+CLAUSES: tuple[Callable[[Deaths], Judgement | None], ...] = (
+    _own,
+    _quiet,
+    _named,
+    _standing,
+    _unclear,
+    _deserter,
+    _silent,
+    _first,
+)
+
+
+def _at(deaths: Deaths, wanted: WorkerFailure) -> int:
+    return next(at for at, death in enumerate(deaths) if death is wanted)
