@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
-from elastic_agent.agent.lifecycle import handlers, leaving, losses, restart_policy, transitions, verdicts
 from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle import (
+    on_deadline,
+    on_request,
+    on_round,
+    on_store,
+    on_workers,
+    restart_policy,
+    transitions,
+    verdicts,
+)
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.agent.lifecycle.stop_ladder import Ladder
-from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous.c10d import keys, notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
@@ -17,6 +26,7 @@ from elastic_agent.rendezvous.driver import inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.driver.term import Term
+from elastic_agent.rendezvous.failures import charges
 
 from .planting import Misplaced, Mutant
 
@@ -67,14 +77,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant(
         "the port of a round that was missed is offered again",
-        handlers._missed,
+        on_round._missed,
         "if (seen.master_addr, seen.master_port) == (node.addr, node.port):",
         "if False:",
     ),
     Mutant("the last rank is the master", coordinator._start, "members[0].node", "members[-1].node"),
     # -- when a round may begin
-    Mutant("nobody is waited for", Rendezvous.owing, "if seen.owes", "if False"),
-    Mutant("the dead are waited for", Seen.owes, "not self.lost and ", ""),
+    Mutant("nobody is waited for", Rendezvous.may_have_workers, "if seen.may_have_workers", "if False"),
+    Mutant("the dead are waited for", Seen.may_have_workers, "not self.lost and ", ""),
     Mutant("the lost count as waiting", Seen.waiting, "not self.lost and ", ""),
     Mutant("the same round again", coordinator._judge_over, "number = state.number + 1", "number = state.number"),
     # -- why a round ends
@@ -103,21 +113,21 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "answers are not waited for",
         charging._answer,
-        "if record.round < state.number or not (record.told or record.state is NodeState.WAITING):",
+        "if record.round < state.number or not (record.all_exits_reported or record.state is NodeState.WAITING):",
         "if False:",
     ),
     Mutant("a lost member did not depart", charging._answer, 'return f"{member.name} was lost"', 'return ""'),
     Mutant("one answer is enough", charging.settle, "if unanswered and not", "if False and not"),
-    Mutant("a restart too many", charging.spent, "restarts_left <= 0", "restarts_left < 0"),
-    Mutant("a restart too few", charging.spent, "restarts_left <= 0", "restarts_left <= 1"),
+    Mutant("a restart too many", charging.node_out_of_restarts, "restarts_left <= 0", "restarts_left < 0"),
+    Mutant("a restart too few", charging.node_out_of_restarts, "restarts_left <= 0", "restarts_left <= 1"),
     Mutant("every node is charged", transitions.costs_us, "ended.charged == rules.node", "bool(ended.charged)"),
     Mutant("nobody is charged", transitions.settle_charge, "if not costs_us(node, rules, ended):", "if True:"),
     Mutant("charged before it is settled", transitions.settle_charge, " or seen.number <= ended.round", ""),
     Mutant(
         "the charge is not looked at while joining",
-        handlers.on_round_while_joining,
-        "moves.settle_charge(replace(node, seen=seen), rules, now, seen)",
-        "replace(node, seen=seen)",
+        on_round.on_round_while_joining,
+        "moves.settle_charge(replace(node, latest_round=seen), rules, now, seen)",
+        "replace(node, latest_round=seen)",
     ),
     Mutant(
         "the budget is not told", restart_policy.restarts_left, "policy.max_restarts - counted", "policy.max_restarts"
@@ -131,7 +141,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "nobody pauses", transitions.rejoin, "if node.paused_until is None or now >= node.paused_until:", "if True:"
     ),
-    Mutant("a pause has no end", handlers.on_time_while_joining, "if now < node.paused_until:", "if True:"),
+    Mutant("a pause has no end", on_deadline.on_time_while_joining, "if now < node.paused_until:", "if True:"),
     # -- who is alive
     Mutant("an observer that was late judges all the same", leases._unwatched_s, 'return float("inf")', "return 0.0"),
     Mutant("a moment unwatched counts", leases._unwatched_s, "now - seen_at - rules.beat_s", "0.0"),
@@ -152,14 +162,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
-        "leases.is_over(state, state.barrier_until, now)",
+        "leases.deadline_confirmed(state, state.barrier_until, now)",
         "False",
     ),
     Mutant(
         "the barrier is short",
         coordinator._judge_running,
-        "leases.is_over(state, state.barrier_until, now)",
-        "leases.is_over(state, state.barrier_until and state.barrier_until - 2, now)",
+        "leases.deadline_confirmed(state, state.barrier_until, now)",
+        "leases.deadline_confirmed(state, state.barrier_until and state.barrier_until - 2, now)",
     ),
     Mutant(
         "nobody looks when the barrier ends",
@@ -170,7 +180,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the join timeout never comes",
         coordinator._judge_gathering,
-        "leases.is_over(state, state.since + rules.join_timeout_s, now)",
+        "leases.deadline_confirmed(state, state.since + rules.join_timeout_s, now)",
         "False",
     ),
     Mutant(
@@ -181,7 +191,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant(
         "who hears nothing says who is missing",
-        leases.is_over,
+        leases.deadline_confirmed,
         " and state.looked_at is not None and state.looked_at >= until",
         "",
     ),
@@ -200,54 +210,61 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     # -- what a node does
     Mutant(
         "a round is started twice",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         "seen.number > node.round",
         "seen.number >= node.round",
     ),
     Mutant(
         "a missed round is not told",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         "if passed > node.round and node.place_ready:",
         "if False:",
     ),
-    Mutant("what was said meanwhile is forgotten", handlers.on_prepared, "if node.seen is None:", "if True:"),
-    Mutant("round numbers are not looked at", handlers._still_mine, "seen.number < node.round or (", "False and ("),
-    Mutant("closed on a connection error", transitions.bear, "until = now + rules.store_grace_s", "until = now"),
-    Mutant("the store's return is not noted", handlers.on_came_back, "store_lost_until=None", "store_lost_why=''"),
+    Mutant("what was said meanwhile is forgotten", on_round.on_prepared, "if node.latest_round is None:", "if True:"),
+    Mutant("round numbers are not looked at", on_round._still_mine, "seen.number < node.round or (", "False and ("),
+    Mutant(
+        "closed on a connection error",
+        transitions.tolerate_store_outage,
+        "until = now + rules.store_grace_s",
+        "until = now",
+    ),
+    Mutant("the store's return is not noted", on_store.on_came_back, "store_lost_until=None", "store_lost_why=''"),
     Mutant(
         "a spare has no patience",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         "until = now + rules.join_timeout_s",
         "until = now + 1.0",
     ),
     Mutant(
         "a spare has patience without end",
-        handlers.on_time,
+        on_deadline.on_time,
         "if node.spare_until is not None and now >= node.spare_until",
         "if False",
     ),
-    Mutant("finished with workers still at work", handlers.on_exited, "if node.running:", "if False:"),
-    Mutant("a worker's failure is overlooked", handlers.on_exited, "if event.failure is not None:", "if False:"),
-    Mutant("all that is gone has finished", handlers.on_gone, "if node.finished:", "if True:"),
+    Mutant("finished with workers still at work", on_workers.on_exited, "if node.running:", "if False:"),
+    Mutant("a worker's failure is overlooked", on_workers.on_exited, "if event.failure is not None:", "if False:"),
+    Mutant("all that is gone has finished", on_workers.on_gone, "if node.finished:", "if True:"),
     Mutant(
         "a lost nursery is nobody's failure",
-        losses.on_nursery_lost,
+        on_workers.on_nursery_lost,
         "node = moves.fail(replace(node, running=frozenset()), rules, now, failure)",
         "pass",
     ),
-    Mutant("a lost nursery is charged", charging.charges, "failure.sign is not Sign.MACHINE", "True"),
+    Mutant("a lost nursery is charged", charges, "failure.sign is not Sign.HOST", "True"),
     Mutant("one lost nursery is enough", restart_policy.is_sick, ">= SICK_AFTER", ">= 1"),
     Mutant("a node that leaves comes back", transitions.stop, "verdict=verdict", "verdict=None"),
     Mutant("nobody is killed", transitions.climb, "KillWorkers(),", ""),
     Mutant("the ladder has no end", Ladder.climb, "replace(self, rung=Rung.GIVEN_UP)", "replace(self, until=now + 10)"),
-    Mutant("the host leaves first", leaving.on_written, "if node.hosting and not node.others_ended:", "if False:"),
-    Mutant("the host leaves when a call breaks", leaving.on_went_away_while_ending, "if not node.hosting:", "if True:"),
-    Mutant("the host does not wait for its last word", leaving._serve_on, "now < lost", "now < 0"),
+    Mutant("the host leaves first", on_store.on_written, "if node.hosting and not node.others_ended:", "if False:"),
+    Mutant(
+        "the host leaves when a call breaks", on_store.on_went_away_while_ending, "if not node.hosting:", "if True:"
+    ),
+    Mutant("the host does not wait for its last word", on_deadline._serve_on, "now < lost", "now < 0"),
     Mutant("finished nodes share the blame", verdicts.of_closed, "if node.finished:", "if False:"),
     Mutant("whatever happens is fine", verdicts.of_closed, "STATUS[outcome]", "OK"),
     Mutant("a lost store is a failed worker", verdicts.of_store_lost, "STORE_LOST", "WORKER_FAILED"),
     # -- drivers
-    Mutant("an empty store is taken for the old one", founding.check, "if token and life != token:", "if False:"),
+    Mutant("an empty store is taken for the old one", keys.check, "if token and life != token:", "if False:"),
     Mutant("a broken session is used again", Connection.call, "self._session = None", "pass"),
     Mutant("the store's return is not told", CallGuard.answered, "if was_away:", "if False:"),
     Mutant("the store's absence is not told", CallGuard.broke, "if first:", "if False:"),
@@ -288,31 +305,29 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "the close goes unheard when finished",
         agent.TRANSITIONS,
         (Phase.FINISHED, agent_events.RoundSeen),
-        leaving.on_nothing,
+        agent.ignore,
     ),
     Misplaced(
-        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), leaving.on_nothing
+        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), agent.ignore
     ),
     Misplaced(
         "nobody notices that workers are gone",
         agent.TRANSITIONS,
         (Phase.STOPPING, agent_events.WorkersGone),
-        leaving.on_nothing,
+        agent.ignore,
     ),
-    Misplaced(
-        "signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), leaving.on_nothing
-    ),
+    Misplaced("signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), agent.ignore),
     Misplaced(
         "a wake-up while stopping is ignored",
         agent.TRANSITIONS,
         (Phase.STOPPING, agent_events.DeadlineReached),
-        leaving.on_nothing,
+        agent.ignore,
     ),
     Misplaced(
         "a stale wake-up is honoured",
         agent.TRANSITIONS,
         (Phase.ENDING, agent_events.DeadlineReached),
-        leaving.on_at_once,
+        on_request.on_at_once,
     ),
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",

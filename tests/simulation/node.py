@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class SimNode:
     """One agent and its workers."""
 
-    def __init__(self, world: World, ident: str, host: bool, nproc: int, habit: Habit, wish: int | None) -> None:
+    def __init__(
+        self, world: World, ident: str, host: bool, nproc: int, habit: Habit, preferred_rank: int | None
+    ) -> None:
         job = world.job
         self.world = world
         self.ident = ident
@@ -32,7 +34,7 @@ class SimNode:
         self.rules = AgentRules(
             node=ident,
             name=ident,
-            wish=wish,
+            preferred_rank=preferred_rank,
             restarts=job.restarts,
             jitter=(0.37 * len(world.nodes) % 1,),
             grace_s=job.grace_s,

@@ -67,7 +67,7 @@ def unfinished(truth: Checkers, after: Rendezvous) -> None:
 
 
 def misconfigured(truth: Checkers, after: Rendezvous) -> None:
-    wishes = [node.rules.wish for node in truth.world.nodes.values()]
+    wishes = [node.rules.preferred_rank for node in truth.world.nodes.values()]
     fits = all(wish is not None and wish < truth.world.job.max_nodes for wish in wishes)
     truth.need(not fits or len(set(wishes)) < len(wishes), CLASHING, f"all wishes differ: {wishes}")
 

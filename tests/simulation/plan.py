@@ -42,7 +42,7 @@ class Founder:
     name: str
     at: float
     nproc: int
-    wish: int | None
+    preferred_rank: int | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Scenario:
         yield f"store: {self.face or 'none, straight'}; clocks {self.skew_s:g} s apart"
         yield from (
             f"{each.name} comes at {each.at:.3f} s with {each.nproc} workers"
-            + (f", wishes for rank {each.wish}" if each.wish is not None else "")
+            + (f", wishes for rank {each.preferred_rank}" if each.preferred_rank is not None else "")
             for each in self.founders
         )
         yield from (str(fault) for fault in self.faults)
@@ -164,10 +164,10 @@ def _draw_founders(rng: random.Random, job: Job, unequal: bool) -> Iterator[Foun
     clash = job.static and rng.random() < 0.5
     for index in range(max(1, job.max_nodes + spares)):
         nproc = rng.randint(1, 3) if unequal else 2
-        wish = rng.randrange(4) if rng.random() < 0.1 else None
+        preferred_rank = rng.randrange(4) if rng.random() < 0.1 else None
         if job.static:
-            wish = 0 if clash else index
-        yield Founder(f"n{index}", index and rng.random() * apart_s, nproc, wish)
+            preferred_rank = 0 if clash else index
+        yield Founder(f"n{index}", index and rng.random() * apart_s, nproc, preferred_rank)
 
 
 def _draw_faults(rng: random.Random) -> Iterator[Fault]:
@@ -228,4 +228,4 @@ def build(scenario: Scenario, log: Callable[[float, str], None] | None = None) -
 
 def _comes(world: World, scenario: Scenario, founder: Founder) -> None:
     world.checkers.last_fault = world.now
-    world.join(founder.name, founder.nproc, scenario.habit, founder.wish)
+    world.join(founder.name, founder.nproc, scenario.habit, founder.preferred_rank)

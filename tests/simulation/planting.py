@@ -21,11 +21,12 @@ from typing import Any
 
 from elastic_agent.agent import inbox
 from elastic_agent.agent.lifecycle import machine as agent
-from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous.c10d import keys as founding
+from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import takeover
-from elastic_agent.rendezvous.driver import connection, driver, inbound, pulse, term
+from elastic_agent.rendezvous.driver import connection, driver, inbound, term
 from elastic_agent.rendezvous.driver import threads as crew
 
 from . import found, plan, run
@@ -34,7 +35,7 @@ from .driven import Mistake
 
 DRIVERS = {
     module.__name__
-    for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, notifications, inbound, takeover)
+    for module in (driver, term, crew, connection, c10d, founding, inbox, notifications, inbound, takeover)
 }
 """Modules whose bugs show only where production drivers run."""
 

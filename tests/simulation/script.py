@@ -75,9 +75,9 @@ class Script:
 
     def _join(self, *words: str) -> None:
         options = dict(word.split("=") for word in words if "=" in word)
-        wish = int(options["node_rank"]) if "node_rank" in options else None
+        preferred_rank = int(options["node_rank"]) if "node_rank" in options else None
         for name in (word for word in words if "=" not in word):
-            self.world.join(name, int(options.get("nproc", "1")), Habit(), wish)
+            self.world.join(name, int(options.get("nproc", "1")), Habit(), preferred_rank)
 
     def _worker(self, which: str, what: str, code: str = "1") -> None:
         name, local_rank = which.split("/")

@@ -157,14 +157,16 @@ class World:
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    def join(self, ident: str, nproc: int = 1, habit: Habit | None = None, wish: int | None = None) -> SimNode:
+    def join(
+        self, ident: str, nproc: int = 1, habit: Habit | None = None, preferred_rank: int | None = None
+    ) -> SimNode:
         """A node starts its agent. The first one hosts the store."""
         with self._pretend():
-            return self._join(ident, nproc, habit, wish)
+            return self._join(ident, nproc, habit, preferred_rank)
 
-    def _join(self, ident: str, nproc: int, habit: Habit | None, wish: int | None) -> SimNode:
+    def _join(self, ident: str, nproc: int, habit: Habit | None, preferred_rank: int | None) -> SimNode:
         hosts = not self.nodes and not self.elects
-        node = SimNode(self, ident, hosts, nproc, habit or Habit(), wish)
+        node = SimNode(self, ident, hosts, nproc, habit or Habit(), preferred_rank)
         self.nodes[ident] = node
         if hosts:
             self.host = node
