@@ -70,7 +70,7 @@ format: setup ## put the sources in the house format
 	$(PY) -m ruff format .
 
 stories: setup ## tell the stories again; REWRITE=1 records what happens now as what should
-	REWRITE=$(REWRITE) $(PYTEST) tests/test_stories.py $(ARGS)
+	REWRITE=$(REWRITE) $(PYTEST) tests/stories/test_stories.py $(ARGS)
 
 sim: setup ## simulated jobs with faults; SEED=n replays one with its trace
 	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -82,16 +82,16 @@ mutants: setup ## plant a hundred bugs in the protocol and see each found by the
 	$(PY) -m tests.simulation --mutants $(ARGS)
 
 chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one; STORE=etcd: on three etcd servers that fail too
-	$(PY) -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
+	$(PY) -m tests.campaigns.chaos $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
 
 survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count who survives; ARGS
-	PYTHONPATH=.typing:tests $(PY) tests/survivors.py $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/survivors.py $(ARGS)
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
-	PYTHONPATH=.typing:tests $(PY) tests/storms.py $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/storms.py $(ARGS)
 
 causes: setup ## who is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
-	$(PY) -m tests.causes $(ARGS)
+	$(PY) -m tests.campaigns.causes $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

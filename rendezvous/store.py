@@ -7,7 +7,7 @@ by none of us, so any node may come to coordinate: it keeps the leases of nodes,
 leadership loses it with its lease. Each term of leadership has an epoch, by which the store refuses what an earlier
 coordinator still says.
 
-`memory.py`, `c10d.py` (and later etcd) implement `Store`; `tests/test_store_contract.py` holds them to it.
+`memory.py`, `c10d.py` (and later etcd) implement `Store`; `tests/integration/test_store_contract.py` holds them to it.
 All values are bytes; `codec.py` gives them meaning. Calls block, so each runs on a thread of `driver.py`, never on the
 agent's loop. A call either returns, or raises a `StoreError` within its deadline *if the backend can promise that*;
 TCPStore cannot against a frozen server, so the driver keeps a deadline of its own around every call.

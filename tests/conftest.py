@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from consoles import Console
-from procfs import read, wait_exit
+from support.consoles import Console
+from support.procfs import read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"

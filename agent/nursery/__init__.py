@@ -1,5 +1,4 @@
 """The nursery, a process of its own that is the parent of all workers, and the guardian above it.
 
-Lean: the standard library and, of ours, `agent/processes/protocol.py` only, because it stays in memory for the whole
-job.
+Imports a little of the standard library and nothing of ours, as it stays in memory for the whole job.
 """

@@ -28,11 +28,11 @@ import time
 
 from .descendants import SIGKILL, SIGTERM, Progeny, minds, send, strike_group
 from .frames import READ_BYTES, Frames
-from .spawn import Birth, Worker, become, shut
+from .spawn import Launch, Spawner, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .zygote_client import Incubator
+    from .zygote_client import ZygoteClient
 
 LAST_KILL_S = 10.0
 """How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
@@ -51,11 +51,7 @@ class Nursery:
         """The agent is gone, and did not close in order."""
         self.socket = _socket.socket(fileno=fd)
         self.frames, self.outbox = Frames(), bytearray()
-        self.workers: dict[int, Worker] = {}
-        """By pid."""
-        self.reports: dict[int, Worker] = {}
-        """Those whose exec is not known to have gone well or badly, by the pipe that will say so."""
-        self.incubator: Incubator | None = None
+        self.zygote: ZygoteClient | None = None
         """Where workers are forked with modules imported; only with --preload."""
         self.to_come = 0
         """Launches of the current batch that are still on their way; nothing is "left" before they came."""
@@ -64,7 +60,7 @@ class Nursery:
         self.alone = False
         # Signals whose disposition a worker must not inherit: what Python set, and what our parents ignored. But an
         # ignored SIGHUP is what nohup is.
-        self.inherited = [
+        inherited = [
             signum
             for signum in _signal.valid_signals()
             if _signal.getsignal(signum) not in (_signal.SIG_DFL, None)
@@ -79,18 +75,20 @@ class Nursery:
         for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
+        self.spawner = Spawner(progeny, self.poll, inherited, self.say)
+        self.workers = self.spawner.workers
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> None:
         """Return when agent or guardian is gone: a pidfd or the end of the socket says so."""
-        while self.turn(self.incubator.wait_ms() if self.incubator is not None else None):
+        while self.turn(self.zygote.wait_ms() if self.zygote is not None else None):
             self.reap()
 
     def end(self) -> None:
         """End all that is left; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
         self.alone, self.to_come = True, 0
-        if self.incubator is not None:
-            self.incubator.dismiss()
+        if self.zygote is not None:
+            self.zygote.dismiss()
         for fd in (self.socket.fileno(), self.agent, self.guardian):
             if fd >= 0:
                 self.poll.unregister(fd)
@@ -114,10 +112,10 @@ class Nursery:
                 return False
             if fd == self.wake:
                 self.drain()
-            elif fd in self.reports:
-                self.settle(self.reports[fd])
-            elif self.incubator is not None and fd == self.incubator.fd:
-                self.incubator.hear(happened)
+            elif fd in self.spawner.starting:
+                self.spawner.settle(self.spawner.starting[fd])
+            elif self.zygote is not None and fd == self.zygote.fd:
+                self.zygote.hear(happened)
             elif not self.hear(happened):
                 return False
         return True
@@ -146,8 +144,8 @@ class Nursery:
         return not self.frames.ended
 
     def obey(self, verb: bytes, fields: list[bytes]) -> None:
-        if self.incubator is not None and verb in (b"signal", b"forward", b"kill"):
-            self.incubator.overtake(verb, fields)
+        if self.zygote is not None and verb in (b"signal", b"forward", b"kill"):
+            self.zygote.overtake(verb, fields)
         if verb in (b"start", b"fork"):
             self.start(fields, verb == b"fork")
         elif verb == b"preload":
@@ -196,50 +194,16 @@ class Nursery:
     def start(self, fields: list[bytes], forked: bool) -> None:
         """Start one worker, or have it forked from the zygote."""
         self.to_come, self.started = int(fields[1]), True
-        birth = Birth(fields[4:], self.frames.take(fields[2:4]))
-        birth.key = fields[0].decode()
-        if not (forked and self.incubator is not None and self.incubator.take(birth)):
-            self.bear(birth)
-
-    def bear(self, birth: Birth) -> None:
-        """Fork one worker; `settle` will know how its exec went."""
-        ends: list[int] = []
-        try:
-            ends += os.pipe()
-            pid = os.fork()
-        except OSError as error:
-            self.say("unborn", birth.key, f"{error.strerror}: cannot fork")
-            shut(*ends)
-            birth.close()
-            return
-        if pid == 0:
-            become(birth, ends[1], self.inherited, self.progeny)
-        shut(ends[1])
-        birth.close()
-        self.adopt(birth.key, pid, ends[0])
-
-    def adopt(self, key: str, pid: int, report: int) -> None:
-        """Enter a child into the books; `report` will say whether it became a worker."""
-        self.workers[pid] = self.reports[report] = Worker(key, pid, report)
-        self.poll.register(report, select.POLLIN)
-
-    def settle(self, worker: Worker) -> None:
-        """Read how exec went: the pipe closes itself on success, and holds the reason otherwise."""
-        reason = os.read(worker.report, READ_BYTES)
-        self.poll.unregister(worker.report)
-        os.close(worker.report)
-        del self.reports[worker.report]
-        if reason:
-            del self.workers[worker.pid]
-            self.say("failed", worker.key, reason.decode())
-        else:
-            self.say("started", worker.key, worker.pid)
+        launch = Launch(fields[4:], self.frames.take(fields[2:4]))
+        launch.key = fields[0].decode()
+        if not (forked and self.zygote is not None and self.zygote.take(launch)):
+            self.spawner.start(launch)
 
     def preload(self, fields: list[bytes]) -> None:
         """Have modules imported ahead, for workers to be forked from where they are. Who does not ask does not pay."""
-        from .zygote_client import Incubator
+        from .zygote_client import ZygoteClient
 
-        self.incubator = Incubator(self, fields)
+        self.zygote = ZygoteClient(self.spawner, fields)
 
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:
@@ -264,15 +228,15 @@ class Nursery:
         return True
 
     def unborn(self) -> bool:
-        return self.incubator is not None and self.incubator.expecting()
+        return self.zygote is not None and self.zygote.expecting()
 
     def check(self, worker: Worker) -> None:
         """Learn of a worker's exit without reaping it."""
         info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is None:
             return
-        if worker.report in self.reports:
-            self.settle(worker)
+        if worker.report in self.spawner.starting:
+            self.spawner.settle(worker)
         worker.exited = True
         if worker.pid in self.workers:
             code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status

@@ -1,14 +1,16 @@
-"""From fork to exec: what the nursery's child does to become a worker. Part of the nursery, and as lean."""
+"""Starting workers: fork, what the child does until exec, and which processes are workers. Part of the nursery, and as
+lean."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import errno
 import os
+import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from .descendants import Progeny
@@ -19,7 +21,7 @@ REASON_BYTES = 2000
 """Well below PIPE_BUF, so the reason arrives in one piece."""
 
 
-class Birth:
+class Launch:
     """One worker to start, as the agent described it."""
 
     __slots__ = ("argv", "cwd", "env", "key", "stdio")
@@ -47,8 +49,60 @@ class Worker:
         self.key = key
         self.pid = pid
         self.report = report
-        """Read end of the pipe that says how exec went. Closed, and out of `Nursery.reports`, once that is known."""
+        """Read end of the pipe that says how exec went. Closed, and out of `Spawner.starting`, once that is known."""
         self.exited = False
+
+
+class Spawner:
+    """Forks workers and keeps the list of them. What `zygote_client.py` needs of the nursery, and no more."""
+
+    def __init__(
+        self, descendants: Progeny, poll: select.poll, inherited: Sequence[int], report: Callable[..., None]
+    ) -> None:
+        """`poll` is the nursery's; `inherited`: signals that workers get at their defaults; `report` sends a line to
+        the agent."""
+        self.descendants = descendants
+        self.poll = poll
+        self.inherited = inherited
+        self.report = report
+        self.workers: dict[int, Worker] = {}
+        """By pid."""
+        self.starting: dict[int, Worker] = {}
+        """Those whose exec is not known to have gone well or badly, by the pipe that will say so."""
+
+    def start(self, launch: Launch) -> None:
+        """Fork one worker; `settle` reads how its exec went."""
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self.report("unborn", launch.key, f"{error.strerror}: cannot fork")
+            shut(*ends)
+            launch.close()
+            return
+        if pid == 0:
+            become(launch, ends[1], self.inherited, self.descendants)
+        shut(ends[1])
+        launch.close()
+        self.adopt(launch.key, pid, ends[0])
+
+    def adopt(self, key: str, pid: int, report: int) -> None:
+        """List a child; the pipe `report` will say whether it became a worker."""
+        self.workers[pid] = self.starting[report] = Worker(key, pid, report)
+        self.poll.register(report, select.POLLIN)
+
+    def settle(self, worker: Worker) -> None:
+        """Read how exec went: the pipe closes itself on success, and holds the reason otherwise."""
+        reason = os.read(worker.report, REASON_BYTES)
+        self.poll.unregister(worker.report)
+        os.close(worker.report)
+        del self.starting[worker.report]
+        if reason:
+            del self.workers[worker.pid]
+            self.report("failed", worker.key, reason.decode())
+        else:
+            self.report("started", worker.key, worker.pid)
 
 
 def shut(*fds: int) -> None:
@@ -58,7 +112,7 @@ def shut(*fds: int) -> None:
             os.close(fd)
 
 
-def become(birth: Birth, report: int, inherited: Sequence[int], progeny: Progeny, *, apart: bool = False) -> NoReturn:
+def become(launch: Launch, report: int, inherited: Sequence[int], progeny: Progeny, *, apart: bool = False) -> NoReturn:
     """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
 
     `inherited` are the signals to set to their defaults; `apart`: it is not to be where workers are. Exec closes all
@@ -75,14 +129,14 @@ def become(birth: Birth, report: int, inherited: Sequence[int], progeny: Progeny
             progeny.admit()
         for signum in inherited:
             _signal.signal(signum, _signal.SIG_DFL)
-        for target, fd in enumerate(birth.stdio, 1):
+        for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)
-        where = f": {os.fsdecode(birth.cwd)!r} (working directory)"
-        os.chdir(birth.cwd)
-        where = f": {os.fsdecode(birth.argv[0])!r}"
+        where = f": {os.fsdecode(launch.cwd)!r} (working directory)"
+        os.chdir(launch.cwd)
+        where = f": {os.fsdecode(launch.argv[0])!r}"
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        execute(birth.argv, birth.env)
+        execute(launch.argv, launch.env)
     except Exception as error:  # noqa: BLE001 (whatever it is, the agent must hear of it)
         said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         text = f"{said}{where}".replace("\n", " ").encode(errors="backslashreplace")

@@ -14,11 +14,7 @@ import time
 
 from .descendants import SIGKILL, SIGSTOP, send, strike_group
 from .frames import framed, rights
-from .spawn import Birth, become, shut
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .server import Nursery
+from .spawn import Launch, Spawner, become, shut
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "zygote")
 PATIENCE_S = 60.0
@@ -26,14 +22,14 @@ PATIENCE_S = 60.0
 READ_BYTES = 1 << 16
 
 
-class Incubator:
+class ZygoteClient:
     """One zygote at a time, and the workers that wait for it."""
 
-    def __init__(self, nursery: Nursery, fields: list[bytes]) -> None:
+    def __init__(self, spawner: Spawner, fields: list[bytes]) -> None:
         """`fields`: MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE..."""
-        self.nursery = nursery
+        self.spawner = spawner
         self.order = framed([b"preload", *fields[:2]])
-        self.zygote = Birth(fields[2:], (-1, -1))
+        self.zygote = Launch(fields[2:], (-1, -1))
         self.pid = 0
         self.socket: _socket.socket | None = None
         self.heard = b""
@@ -41,9 +37,9 @@ class Incubator:
         """What the zygote had no room for: bytes, descriptors that go with them, and which of these we close then."""
         self.ready = self.served = False
         """Whether it has imported; whether a worker was forked from it."""
-        self.waiting: list[Birth] = []
+        self.waiting: list[Launch] = []
         """Not asked for yet, as the zygote is not ready."""
-        self.asked: dict[str, tuple[Birth, int, int]] = {}
+        self.asked: dict[str, tuple[Launch, int, int]] = {}
         """Asked for, by key, with our ends of the gate that lets the worker go and the pipe that says how it went."""
         self.missed: list[int] = []
         """Signals that those asked for should have had since."""
@@ -65,16 +61,16 @@ class Incubator:
         except OSError as error:
             for end in pair:
                 end.close()
-            self.nursery.say("unpreloaded", f"{error.strerror}: cannot start the process that preloads")
+            self.spawner.report("unpreloaded", f"{error.strerror}: cannot start the process that preloads")
             return
         ours, theirs = pair
         if self.pid == 0:
             os.set_inheritable(theirs.fileno(), True)
             paused(self.zygote.env, theirs.fileno())
-            become(self.zygote, theirs.fileno(), self.nursery.inherited, self.nursery.progeny, apart=True)
+            become(self.zygote, theirs.fileno(), self.spawner.inherited, self.spawner.descendants, apart=True)
         theirs.close()
         self.socket = ours
-        self.nursery.progeny.spared.add(self.pid)
+        self.spawner.descendants.spared.add(self.pid)
         self.heard, self.served = b"", False
         self.send(self.order, [], [])
 
@@ -82,35 +78,35 @@ class Incubator:
         """End the zygote; return how it ended. Who waits for it is started plainly."""
         if self.socket is None:
             return ""
-        self.nursery.poll.unregister(self.fd)
+        self.spawner.poll.unregister(self.fd)
         self.socket.close()
         self.socket = None
         self.drop()
         # What a module has started goes with it. Stopped, it starts no more, and who dies is not reaped.
         os.kill(self.pid, SIGSTOP)
-        for pid in self.nursery.progeny.below(self.pid):
+        for pid in self.spawner.descendants.below(self.pid):
             send(os.kill, pid, SIGKILL)
         strike_group(self.pid, SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.nursery.progeny.spared.discard(self.pid)
+        self.spawner.descendants.spared.discard(self.pid)
         self.ready = False
-        for birth, gate, report in self.asked.values():
+        for launch, gate, report in self.asked.values():
             # Where it is forked already, it now learns that nobody wants it.
             shut(gate, report)
-            self.waiting.append(birth)
+            self.waiting.append(launch)
         self.asked.clear()
         waiting, self.waiting = self.waiting, []
-        for birth in waiting:
-            self.nursery.bear(birth)
+        for launch in waiting:
+            self.spawner.start(launch)
         return f"the process that preloads {'was killed by signal' if code < 0 else 'exited with code'} {abs(code)}"
 
     def dismiss(self) -> None:
         """End the zygote, and start nobody any more."""
-        for birth, gate, report in self.asked.values():
+        for launch, gate, report in self.asked.values():
             shut(gate, report)
-            birth.close()
-        for birth in self.waiting:
-            birth.close()
+            launch.close()
+        for launch in self.waiting:
+            launch.close()
         self.asked.clear()
         self.waiting.clear()
         self.close()
@@ -133,17 +129,17 @@ class Incubator:
                 self.deliver(key, int(pid))
             elif verb == "unfit":
                 self.close()
-                self.nursery.say("unpreloaded", rest)
+                self.spawner.report("unpreloaded", rest)
                 return
             else:
-                self.nursery.say("preloaded" if verb == "ready" else "note", rest)
+                self.spawner.report("preloaded" if verb == "ready" else "note", rest)
                 self.ready = self.ready or verb == "ready"
         if not data:
             self.lose()
         elif self.ready:
             waiting, self.waiting = self.waiting, []
-            for birth in waiting:
-                self.ask(birth)
+            for launch in waiting:
+                self.ask(launch)
 
     def lose(self) -> None:
         """The zygote is dead. One that was of use is replaced; who dies without would only die again."""
@@ -151,10 +147,10 @@ class Incubator:
         if self.served:
             self.open()
         else:
-            self.nursery.say("unpreloaded", said or how)
+            self.spawner.report("unpreloaded", said or how)
 
-    # -- births --------------------------------------------------------------------------------------------------------
-    def take(self, birth: Birth) -> bool:
+    # -- launches ------------------------------------------------------------------------------------------------------
+    def take(self, launch: Launch) -> bool:
         """Have this worker forked; False: it has to be started plainly."""
         if self.socket is None:
             return False
@@ -162,34 +158,34 @@ class Incubator:
             self.until = time.monotonic() + PATIENCE_S
             self.missed.clear()
         if self.ready:
-            self.ask(birth)
+            self.ask(launch)
         else:
-            self.waiting.append(birth)
+            self.waiting.append(launch)
         return True
 
-    def ask(self, birth: Birth) -> None:
+    def ask(self, launch: Launch) -> None:
         ends: list[int] = []
         try:
             ends += os.pipe()
             ends += os.pipe()
         except OSError:
             shut(*ends)
-            self.nursery.bear(birth)  # which tells the agent if descriptors are short for that too
+            self.spawner.start(launch)  # which tells the agent if descriptors are short for that too
             return
         gate, let_go, report, tell = ends
-        env = [name + b"=" + value for name, value in birth.env.items()]
-        has = [b"0" if fd < 0 else b"1" for fd in birth.stdio]
-        words = [b"fork", birth.key.encode(), *has, birth.cwd, b"%d" % len(birth.argv), *birth.argv, *env]
-        self.asked[birth.key] = birth, let_go, report
-        self.send(framed(words), [*(fd for fd in birth.stdio if fd >= 0), gate, tell], [gate, tell])
+        env = [name + b"=" + value for name, value in launch.env.items()]
+        has = [b"0" if fd < 0 else b"1" for fd in launch.stdio]
+        words = [b"fork", launch.key.encode(), *has, launch.cwd, b"%d" % len(launch.argv), *launch.argv, *env]
+        self.asked[launch.key] = launch, let_go, report
+        self.send(framed(words), [*(fd for fd in launch.stdio if fd >= 0), gate, tell], [gate, tell])
 
     def deliver(self, key: str, pid: int) -> None:
         """A worker has been forked and waits at its gate."""
-        birth, gate, report = self.asked.pop(key)
+        launch, gate, report = self.asked.pop(key)
         self.served = True
-        self.nursery.adopt(key, pid, report)
-        self.nursery.progeny.admit(pid)
-        birth.close()
+        self.spawner.adopt(key, pid, report)
+        self.spawner.descendants.admit(pid)
+        launch.close()
         for signum in self.missed:
             strike_group(pid, signum)  # it has all signals blocked yet, and sees them when it is let go
         try:
@@ -218,8 +214,8 @@ class Incubator:
     def hurry(self) -> None:
         """Start plainly who waits."""
         waiting, self.waiting = self.waiting, []
-        for birth in waiting:
-            self.nursery.bear(birth)
+        for launch in waiting:
+            self.spawner.start(launch)
 
     def overtake(self, verb: bytes, fields: list[bytes]) -> None:
         """An order for all workers is about to be carried out, and holds for those, too, who are not there yet."""
@@ -231,7 +227,7 @@ class Incubator:
             self.missed.append(int(fields[0]))
         else:
             for key in self.asked:
-                self.nursery.say("unheard", key, int(fields[0]))  # it cannot have a handler yet
+                self.spawner.report("unheard", key, int(fields[0]))  # it cannot have a handler yet
 
     # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, data: bytes, fds: list[int], lent: list[int]) -> None:
@@ -254,7 +250,7 @@ class Incubator:
             pass  # POLLOUT will tell
         except (BrokenPipeError, ConnectionResetError):
             self.drop()  # the zygote is dead, as the next read will find
-        self.nursery.poll.register(self.fd, select.POLLIN | (select.POLLOUT if self.unsent else 0))
+        self.spawner.poll.register(self.fd, select.POLLIN | (select.POLLOUT if self.unsent else 0))
 
     def drop(self) -> None:
         for _, _, lent in self.unsent:

@@ -11,7 +11,7 @@ MAX_SAID_BYTES = 4096
 MAX_JUDGED = 16
 """Ends of workers in an announcement."""
 
-# Order of definition is the numbering of elastic.proto; tests/test_codec.py compares the names one by one.
+# Order of definition is the numbering of elastic.proto, whose names test_codec.py compares.
 END_CODES = codes(EndKind)
 SIGN_CODES = codes(Sign)
 ROLE_CODES = codes(Role)

@@ -27,7 +27,7 @@ NODE_MAGIC = 0x316E4145
 ROUND_MAGIC = 0x31724145
 
 
-# Order of definition is the numbering of elastic.proto; tests/test_codec.py compares the names one by one.
+# Order of definition is the numbering of elastic.proto, whose names test_codec.py compares.
 STATE_CODES = codes(NodeState)
 PHASE_CODES = codes(RoundPhase)
 OUTCOME_CODES = codes(Outcome)

@@ -96,4 +96,4 @@ ANSWERS = {
 }
 """Ours differ where the protocol does: budgets are each node's own (S9), nobody acknowledges a round before it starts
 but all say that they stopped before the next (S3, S4), and the host outlives the others (L3). S13, bytes of strangers,
-means here that agents end, and truthfully; what they say then is `tests/test_bad_input.py`'s."""
+means here that agents end, and truthfully; what they say then is `tests/integration/test_bad_input.py`'s."""

@@ -48,10 +48,12 @@ from .syntax import (
 
 ESCAPES = {
     "a place given up goes unnoticed": "nobody gives one up without a failure or a goodbye: a second line of defence",
-    "a moment unwatched counts": "it takes a stall and a cut of the right lengths at once; tests/test_leases.py has it",
+    "a moment unwatched counts": (
+        "it takes a stall and a cut of the right lengths at once; tests/unit/rendezvous/test_leases.py has it"
+    ),
     "the place of a node is forgotten": (
         "it must say again that it waits before it hears of the round that it has, and that round be over by then; "
-        "tests/test_takeover.py has it"
+        "tests/unit/rendezvous/test_takeover.py has it"
     ),
     "what was said meanwhile is forgotten": (
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
@@ -59,7 +61,7 @@ ESCAPES = {
     ),
     "a successor trusts the silent": (
         "who has a place and does not know it must stay deaf, yet heard, through a takeover and the end of the round; "
-        "tests/test_takeover.py has it"
+        "tests/unit/rendezvous/test_takeover.py has it"
     ),
 }
 """Bugs that no seed need find, and why."""

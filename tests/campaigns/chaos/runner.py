@@ -1,0 +1,272 @@
+"""Lets one plan happen, and writes down what was done and what was seen. Judges nothing.
+
+One thread conducts: it takes what happened from a queue, and does what is due. Left in the folder are the plan, each
+agent's own events and words, and `facts.jsonl`: what was done to whom, and which workers came and went, by the same
+clock as the agents' events.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from support.harness import WORKER, Desk, ProcessNode, Worker, free_port
+from support.procfs import read, wait_exit
+
+from .plan import FINISH, HOST, LAUNCH, SERVED, Fault, Plan, Start
+from .remains import MARK, held, marked
+
+HANG_S = 60.0
+"""An agent that has not ended so long after the last thing done to the job hangs. The longest patience of a plan is a
+tenth of it."""
+ORPHAN_S = 5.0
+"""How long what an agent leaves behind may take to be gone. The nursery needs less than one."""
+LEAST_WORK_S = 0.3
+"""What a worker does when it comes after the others have begun to finish."""
+
+
+class Run:
+    """One job, from the first agent to the last."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self._began = time.monotonic()
+        self._happened: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._rng = random.Random(plan.seed)
+        self._token = f"{os.getpid()}-{plan.seed}-{time.monotonic_ns()}"
+        self._endpoint = f"127.0.0.1:{free_port()}"
+        (folder / "locks").mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(plan.as_dict(), indent=1) + "\n")
+        self._facts: IO[str] = (folder / "facts.jsonl").open("w")
+        self._desk = Desk(folder, self._heard)
+        self._nodes: dict[str, ProcessNode] = {}
+        self._starts = {start.name: start for start in plan.starts}
+        self._live: set[str] = set()
+        self._frozen: set[str] = set()
+        self._reached: set[str] = set()
+        self._finish_at: float | None = None
+        self._ordered: dict[int, str] = {}
+        """How workers were told to end, by process id."""
+
+    def play(self) -> None:
+        """Until every agent has ended, or one hangs; then until nothing is left of any of them."""
+        try:
+            self._reach(LAUNCH)
+            quiet_since = time.monotonic()
+            while self._live or self._due:
+                if not self._live and not self._coming():
+                    break
+                done = self._conduct(quiet_since + HANG_S)
+                if not done and time.monotonic() >= quiet_since + HANG_S:
+                    self._fact("hang", nodes=sorted(self._live))
+                    break
+                quiet_since = time.monotonic() if done else quiet_since
+        finally:
+            self._bury()
+
+    def _coming(self) -> bool:
+        return len(self._nodes) < sum(1 for start in self.plan.starts if start.anchor in self._reached)
+
+    def _conduct(self, until: float) -> bool:
+        """Wait for what comes next and do it; whether there was anything."""
+        now = time.monotonic()
+        if self._due and self._due[0][0] <= now:
+            heapq.heappop(self._due)[2]()
+            return True
+        next_due = self._due[0][0] if self._due else until
+        try:
+            self._happened.get(timeout=max(0.001, min(next_due, until) - now))()
+        except queue.Empty:
+            return False
+        return True
+
+    def _at(self, when: float, act: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (when, self._count, act))
+
+    def _fact(self, what: str, **more: Any) -> None:
+        self._facts.write(json.dumps({"what": what, "at_s": time.monotonic(), **more}) + "\n")
+        self._facts.flush()
+
+    # -- anchors ----------------------------------------------------------------------------------------------------
+
+    def _reach(self, anchor: str) -> None:
+        if anchor in self._reached:
+            return
+        self._reached.add(anchor)
+        now = time.monotonic()
+        for start in self.plan.starts:
+            if start.anchor == anchor:
+                self._at(now + start.after_s, lambda start=start: self._start(start))  # type: ignore[misc]
+        for fault in self.plan.faults:
+            if fault.anchor == anchor:
+                self._at(now + fault.after_s, lambda fault=fault: self._befall(fault))  # type: ignore[misc]
+        if anchor == "round 1":
+            self._finish_at = now + self.plan.work_s
+
+    # -- agents -----------------------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        plan, name = self.plan, start.name
+        conf = {
+            "join_timeout": plan.join_timeout_s, "last_call_timeout": plan.last_call_s, "quiet": plan.quiet_s,
+            "beat": plan.beat_s, "lease": plan.lease_s, "store_grace": plan.store_grace_s, **self._conf(start),
+        }  # fmt: skip
+        flags = [
+            "--nnodes", f"{plan.min_nodes}:{plan.max_nodes}", "--nproc-per-node", str(start.nproc),
+            "--max-restarts", str(plan.max_restarts), "--rdzv-backend", plan.store, "--rdzv-endpoint", self._endpoint,
+            "--rdzv-id", "chaos", "--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items()),
+            "--exit-barrier-timeout", str(plan.barrier_s), "--shutdown-timeout", str(plan.grace_s),
+            "--local-addr", "127.0.0.1", "--log-dir", str(self.folder / f"logs-{name}"),
+        ]  # fmt: skip
+        env = {
+            **os.environ, "TEST_NODE": name, "TEST_DESK": self._desk.path, "TEST_LOCKS": str(self.folder / "locks"),
+            "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1", MARK: self._token,
+            "ELASTIC_AGENT_EVENTS": str(self.folder / f"events-{name}.jsonl"),
+        }  # fmt: skip
+        node = self._nodes[name] = ProcessNode(name, [*flags, WORKER], env, self.folder, within=self._within(name))
+        self._live.add(name)
+        self._fact("start", node=name, pid=node.process.pid, nproc=start.nproc)
+        threading.Thread(target=self._attend, args=(node,), daemon=True, name=f"chaos-{name}").start()
+        if name == HOST and self.plan.store == "c10d":
+            threading.Thread(target=self._await_store, args=(node,), daemon=True, name="chaos-store").start()
+
+    def _conf(self, start: Start) -> dict[str, object]:
+        """What this node needs to know of the store."""
+        return {
+            "read_timeout": 12 if start.anchor == LAUNCH else 3,  # the host of a launch is busy with its own start
+            "is_host": int(start.name == HOST),
+        }
+
+    def _within(self, name: str) -> Sequence[str]:
+        """What this node's command is a tail of."""
+        return ()
+
+    def _await_store(self, node: ProcessNode) -> None:
+        node.wait_text("the store answers", HANG_S)
+        self._happened.put(lambda: self._reach(SERVED))
+
+    def _attend(self, node: ProcessNode) -> None:
+        code = node.process.wait()
+        self._happened.put(lambda: self._ended(node, code))
+
+    def _ended(self, node: ProcessNode, code: int) -> None:
+        self._live.discard(node.name)
+        self._fact("ended", node=node.name, code=code, alive=held(self.folder / "locks", node.name))
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def _heard(self, what: str, worker: Worker) -> None:
+        act = self._came if what == "hello" else self._went
+        self._happened.put(lambda: act(worker))
+
+    def _came(self, worker: Worker) -> None:
+        env = worker.env
+        self._fact(
+            "worker", node=worker.node, round=worker.round, rank=worker.rank, pid=worker.pid,
+            local_rank=int(env["LOCAL_RANK"]), world_size=int(env["WORLD_SIZE"]), restarts=worker.restarts,
+            started_s=float(env["TEST_STARTED"]), master=f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}",
+            ident=env["ELASTIC_AGENT_NODE"], alive=[name for name in env["TEST_ALIVE"].split(",") if name],
+        )  # fmt: skip
+        start = self._starts[worker.node]
+        if start.ignores_term:
+            self._order(worker, f"ignore {int(signal.SIGTERM)}")
+        self._reach("round 1")
+        self._reach(f"round {worker.round}")
+        if self._finish_at is not None:
+            at = max(self._finish_at, time.monotonic() + LEAST_WORK_S) + start.finishes_late_s
+            self._at(at, lambda: self._finish(worker))
+
+    def _finish(self, worker: Worker) -> None:
+        if not worker.gone.is_set() and worker.pid not in self._ordered:
+            self._end_worker(worker, "exit 0")
+            self._reach(FINISH)
+
+    def _end_worker(self, worker: Worker, how: str) -> None:
+        self._ordered[worker.pid] = how
+        self._fact("order", node=worker.node, round=worker.round, pid=worker.pid, how=how)
+        self._order(worker, how)
+
+    def _order(self, worker: Worker, how: str) -> None:
+        try:
+            worker.order(how)
+        except OSError:
+            self._fact("deaf", node=worker.node, round=worker.round, pid=worker.pid, how=how)
+
+    def _went(self, worker: Worker) -> None:
+        self._fact("gone", node=worker.node, round=worker.round, pid=worker.pid)
+        if self._ordered.get(worker.pid) == "exit 0":
+            return
+        for peer in self._desk.workers:
+            fails = peer.round == worker.round and peer.node != worker.node and self._rng.random() < self.plan.echo
+            if fails and not peer.gone.is_set() and peer.pid not in self._ordered:
+                self._at(time.monotonic() + self._rng.random() * 0.05, lambda peer=peer: self._echo(peer))  # type: ignore[misc]
+
+    def _echo(self, peer: Worker) -> None:
+        if not peer.gone.is_set() and peer.pid not in self._ordered:
+            self._end_worker(peer, "raise lost my peer")
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def _befall(self, fault: Fault) -> None:
+        if fault.node not in self._live or (fault.kind == "freeze" and fault.node in self._frozen):
+            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node)
+            return
+        if fault.kind == "crash":
+            self._crash(fault)
+            return
+        self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
+        process = self._nodes[fault.node].process
+        if fault.kind == "freeze":
+            self._frozen.add(fault.node)
+            self._at(time.monotonic() + fault.for_s, lambda: self._thaw(fault.node))
+        process.send_signal({"kill": signal.SIGKILL, "term": signal.SIGTERM, "freeze": signal.SIGSTOP}[fault.kind])
+
+    def _thaw(self, name: str) -> None:
+        self._frozen.discard(name)
+        if name in self._live:
+            self._fact("thaw", node=name)
+            self._nodes[name].process.send_signal(signal.SIGCONT)
+
+    def _crash(self, fault: Fault) -> None:
+        alive = [each for each in self._desk.workers if each.node == fault.node and not each.gone.is_set()]
+        able = [each for each in alive if each.pid not in self._ordered]
+        if not able:
+            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node)
+            return
+        self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
+        self._end_worker(able[-1], fault.how)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _bury(self) -> None:
+        for name in self._live:
+            self._nodes[name].process.send_signal(signal.SIGCONT)
+        hung = bool(self._live)
+        for node in self._nodes.values():
+            node.end()
+            (self.folder / f"stderr-{node.name}.txt").write_text(node.text())
+        left = [] if hung else marked(self._token)
+        deadline = time.monotonic() + ORPHAN_S
+        for pid in left:
+            wait_exit(pid, deadline)
+        for pid in marked(self._token):
+            self._fact("orphan", pid=pid, command=read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode())
+            os.kill(pid, signal.SIGKILL)
+        while not self._happened.empty():
+            self._happened.get()()
+        self._facts.close()
+        self._desk.close()
+        Path(self._desk.path).unlink()

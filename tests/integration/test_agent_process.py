@@ -1,0 +1,356 @@
+"""The agent as a process: signals, stopping, and that nothing of it or its workers is ever left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from support.harness import WORKER, Desk, ProcessNode
+from support.procfs import parent_of, wait_exit
+
+SLOW_GRACE_S = 60
+
+
+class Machine:
+    """One machine, one agent, no store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.desk = Desk(folder)
+        self._nodes: list[ProcessNode] = []
+
+    def start(self, *flags: str, **env: str) -> ProcessNode:
+        known = {
+            **os.environ,
+            "TEST_NODE": "one",
+            "TEST_DESK": self.desk.path,
+            "LOGLEVEL": "INFO",
+            "OMP_NUM_THREADS": "1",
+        }
+        logs = ("--log-dir", str(self.folder / "logs"))
+        node = ProcessNode("one", ["--standalone", *logs, *flags, WORKER], {**known, **env}, self.folder)
+        self._nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.end()
+        self.desk.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def spawned(machine: Machine, worker_index: int = 0) -> int:
+    """Have a worker start a child that outlives it, and tell its pid."""
+    worker = machine.desk.workers[worker_index]
+    worker.order("spawn")
+    said = machine.desk.wait(lambda: [line for line in worker.said if line.startswith("spawned")], "a child")
+    return int(said[0].split()[1])
+
+
+def wait_dead(pids: list[int], bound_s: float) -> None:
+    deadline = time.monotonic() + bound_s
+    for pid in pids:
+        wait_exit(pid, deadline)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(machine: Machine, signum: int) -> None:
+    """A signal to the agent stops the workers with that same signal and ends the agent truthfully."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    agent.terminate(signum)
+    assert agent.wait() == 128 + signum
+    assert all(worker.gone.is_set() or not alive(worker.pid) for worker in world)
+    assert agent.text().splitlines()[-1].startswith(f"elastic-agent: exit {128 + signum}: ")
+    assert "elastic_agent/" not in agent.text()  # a traceback of ours would name our modules
+
+
+def test_a_signal_to_everybody_at_once_is_a_request_to_stop_and_no_failure(machine: Machine) -> None:
+    """Schedulers signal all processes of a step, workers too: what the agent then sees at one time is preemption."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    agent.terminate(signal.SIGSTOP)
+    for worker in world:
+        os.kill(worker.pid, signal.SIGTERM)
+    machine.desk.wait_gone(world)
+    agent.terminate(signal.SIGTERM)
+    agent.terminate(signal.SIGCONT)
+    assert agent.wait() == 143
+    assert "worker failed" not in agent.text()
+
+
+def test_a_signal_that_comes_to_the_workers_first_is_no_failure_either(machine: Machine) -> None:
+    """Between one process of a step and the next a scheduler may take its time; no restart is left here."""
+    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "0")
+    world = machine.desk.wait_world(2)
+    for worker in world:
+        os.kill(worker.pid, signal.SIGTERM)
+    agent.wait_text("waiting 1 s for one to this agent")
+    agent.terminate(signal.SIGTERM)
+    assert agent.wait() == 143
+
+
+def test_a_stop_signal_to_a_worker_alone_is_a_failure(machine: Machine) -> None:
+    """The agent waits for its own, and no longer than it says."""
+    agent = machine.start("--max-restarts", "0")
+    os.kill(machine.desk.wait_world(1)[0].pid, signal.SIGTERM)
+    assert agent.wait(SLOW_GRACE_S / 4) == 1
+
+
+def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> None:
+    """--shutdown-timeout holds: a worker that ignores SIGTERM is killed when it has passed, not before."""
+    agent = machine.start("--shutdown-timeout", "1")
+    worker = machine.desk.wait_world(1)[0]
+    worker.order("ignore 15")
+    machine.desk.wait(lambda: "done ignore" in worker.said, "a worker that ignores SIGTERM")
+    began = time.monotonic()
+    agent.terminate()
+    assert agent.wait() == 143
+    assert 1.0 <= time.monotonic() - began < 4.0
+
+
+def test_the_grace_holds_for_a_failure_too(machine: Machine) -> None:
+    """--shutdown-timeout also bounds how long a failed worker's stubborn peer delays the restart."""
+    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
+    world = machine.desk.wait_world(2)
+    world[0].order("ignore 15")
+    machine.desk.wait(lambda: "done ignore" in world[0].said, "a worker that ignores SIGTERM")
+    began = time.monotonic()
+    world[1].order("exit 5")
+    again = machine.desk.wait_world(2, after=1)
+    assert 1.0 <= time.monotonic() - began < 5.0
+    for worker in again:
+        worker.order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_a_second_signal_shortens_the_grace_and_abandons_nobody(machine: Machine) -> None:
+    """A second SIGINT kills what was given time; the workers are gone when the agent is."""
+    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = machine.desk.wait_world(1)[0]
+    for number in (2, 15):
+        worker.order(f"ignore {number}")
+    machine.desk.wait(lambda: worker.said.count("done ignore") == 2, "a worker that ignores both")
+    child = spawned(machine)
+    agent.terminate(signal.SIGINT)
+    agent.wait_text("stopped by signal 2")
+    agent.terminate(signal.SIGINT)
+    assert agent.wait(10) == 130
+    assert not alive(worker.pid)
+    assert not alive(child)
+
+
+def test_killing_the_agent_takes_its_workers_and_their_children_within_a_second(machine: Machine) -> None:
+    """kill -9 of the agent: its workers and what they started are gone within 1 s."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    child = spawned(machine)
+    agent.process.kill()
+    wait_dead([*(worker.pid for worker in world), child], 1.0)
+    agent.wait()
+
+
+def test_what_a_crashed_worker_had_started_dies_before_the_next_round(machine: Machine) -> None:
+    """After a worker crashes, its children are gone before its successor runs."""
+    agent = machine.start("--max-restarts", "1")
+    worker = machine.desk.wait_world(1)[0]
+    child = spawned(machine)
+    worker.order("kill 9")
+    again = machine.desk.wait_world(1, after=1)
+    assert not alive(child)
+    again[0].order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_what_a_successful_worker_left_behind_is_stopped_and_the_node_still_succeeds(machine: Machine) -> None:
+    """A child left by a worker that exited 0 does not survive the job, nor spoil it."""
+    agent = machine.start()
+    worker = machine.desk.wait_world(1)[0]
+    child = spawned(machine)
+    worker.order("exit 0")
+    assert agent.wait() == 0
+    assert not alive(child)
+
+
+def test_a_stopped_worker_can_still_be_stopped(machine: Machine) -> None:
+    """A worker under SIGSTOP sees SIGTERM all the same, because it is woken for it."""
+    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = machine.desk.wait_world(1)[0]
+    os.kill(worker.pid, signal.SIGSTOP)
+    agent.terminate()
+    assert agent.wait(10) == 143
+
+
+def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
+    """Under nohup a hang-up ends neither agent nor job."""
+    script = tmp_path / "job.py"
+    script.write_text("import signal\nprint(repr(signal.getsignal(signal.SIGHUP)), flush=True)\ninput()\n")
+    agent = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "elastic_agent", "--standalone", str(script)],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert agent.stdout is not None
+    assert agent.stdin is not None
+    for line in agent.stdout:
+        if "SIG_IGN" in line:
+            break
+    agent.send_signal(signal.SIGHUP)
+    agent.stdin.write("go on\n")
+    agent.stdin.close()
+    rest = agent.stdout.read()
+    agent.stdout.close()
+    assert agent.wait(20) == 0, rest
+
+
+BLOCKING_CLICK = """\
+import os, sys
+print("importing", flush=True)
+sys.stdin.readline()
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["click"]
+import click
+"""
+"""A module `click` whose import waits for a line on stdin, and then becomes the real one."""
+
+
+@pytest.fixture
+def importing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """An agent in the midst of its imports."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "click.py").write_text(BLOCKING_CLICK)
+    (tmp_path / "job.py").write_text("print('trained', flush=True)\n")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'slow'}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    flags = ["--standalone", "--log-dir", os.devnull, "--forward-signals", "usr1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "elastic_agent", *flags, str(tmp_path / "job.py")], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as agent:  # fmt: skip
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "importing\n"
+        yield agent
+        agent.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_during_the_imports_ends_in_the_documented_way(
+    importing: subprocess.Popen[str], signum: signal.Signals
+) -> None:
+    """Handlers exist from the first line on: one line, status 128+n, at once."""
+    importing.send_signal(signum)
+    out, err = importing.communicate(timeout=20)
+    assert importing.returncode == 128 + signum
+    because = f"the agent was stopped by signal {signum} before anything began"
+    assert err == f"elastic-agent: exit {128 + signum}: {because}\n"
+    assert out == ""
+
+
+def test_a_forwarded_signal_during_the_imports_ends_nothing(importing: subprocess.Popen[str]) -> None:
+    """SIGUSR1 would end a program that has not read yet that it is meant for the workers."""
+    importing.send_signal(signal.SIGUSR1)
+    out, err = importing.communicate("go on\n", timeout=20)
+    assert importing.returncode == 0, err
+    assert out == "trained\n"
+    assert "signal 10 came while no worker of this node ran; nobody heard it" in err
+
+
+def test_forwarded_signals_reach_the_workers_and_stop_nothing(machine: Machine) -> None:
+    """--forward-signals: each worker's handler runs, the worker without one goes on, and so does the job."""
+    agent = machine.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
+    world = machine.desk.wait_world(2)
+    world[0].order("handle 10")
+    machine.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
+    agent.terminate(signal.SIGUSR1)
+    machine.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
+    agent.wait_text("local rank 1 has no handler for signal 10, which was not passed on to it")
+    agent.terminate(signal.SIGUSR2)
+    agent.wait_text("local rank 0 has no handler for signal 12")
+    for worker in world:
+        worker.order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_the_nursery_dying_costs_no_restart_and_the_job_goes_on(machine: Machine) -> None:
+    """If the process that owns the workers is killed, the agent says so, starts another and goes on, though no script
+    may be restarted here."""
+    agent = machine.start("--max-restarts", "0")
+    worker = machine.desk.wait_world(1)[0]
+    assert parent_of(worker.pid) != agent.process.pid
+    os.kill(parent_of(worker.pid), signal.SIGKILL)
+    again = machine.desk.wait_world(1, after=1)
+    assert again[0].restarts == 0
+    assert "a failure of this machine, not of the script: the process that owns the workers died" in agent.text()
+    assert "costs this node no restart" in agent.text()
+    again[0].order("exit 0")
+    assert agent.wait() == 0
+
+
+def test_a_machine_that_kills_its_nursery_again_and_again_is_left(machine: Machine) -> None:
+    """The third time in a row the agent gives up, whatever the budget, with a status that says whose fault it was."""
+    agent = machine.start("--max-restarts", "9")
+    seen = []
+    for after in range(SICK_AFTER):
+        seen += machine.desk.wait_world(1, after=after)
+        os.kill(parent_of(seen[-1].pid), signal.SIGKILL)
+    assert agent.wait() == 71
+    last = agent.text().splitlines()[-1]
+    assert last.startswith("elastic-agent: exit 71: ")
+    assert "3 times in a row" in last
+    assert not any(alive(worker.pid) for worker in seen)
+
+
+def test_a_machine_without_descriptors_ends_the_agent(machine: Machine) -> None:
+    """Another nursery cannot be had: that is said in the last line, with a status that says whose fault it was."""
+    agent = machine.start()
+    worker = machine.desk.wait_world(1)[0]
+    least = len(os.listdir(f"/proc/{agent.process.pid}/fd"))
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (least, least))
+    os.kill(parent_of(worker.pid), signal.SIGKILL)
+    assert agent.wait() == 71, agent.text()
+    assert "Too many open files" in agent.text().splitlines()[-1]
+    assert not alive(worker.pid)
+
+
+def test_logs_of_every_round_are_kept_under_their_own_name(machine: Machine) -> None:
+    """Nothing of an earlier attempt is overwritten or deleted."""
+    agent = machine.start("--max-restarts", "2", "--redirects", "3")
+    for after in range(3):
+        worker = machine.desk.wait_world(1, after=after)[0]
+        worker.order(f"raise attempt {after}" if after < 2 else "exit 0")
+    assert agent.wait() == 0
+    texts = sorted(path.read_text() for path in (machine.folder / "logs").glob("*/attempt_*/0/stderr.log"))
+    assert len(texts) == 3
+    assert ["attempt 0" in texts[1], "attempt 1" in texts[2]] == [True, True]
+
+
+def test_ten_signals_at_once_end_in_the_documented_way(machine: Machine) -> None:
+    """A storm of signals neither hangs the agent nor leaves a worker."""
+    agent = machine.start("--nproc-per-node", "2")
+    world = machine.desk.wait_world(2)
+    for _ in range(10):
+        agent.terminate(signal.SIGTERM)
+    assert agent.wait(15) == 143
+    assert not any(alive(worker.pid) for worker in world)

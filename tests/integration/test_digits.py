@@ -1,0 +1,66 @@
+"""The main example, run as a user runs it: two workers learn to read digits, and a crash costs one epoch at most."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.source_tree import ROOT
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = ROOT / "examples" / "digits" / "train.py"
+RUN_S = 100
+"""Bound on one whole run, imports of torch included; about ten seconds on two idle cores."""
+
+
+def train(checkpoints: Path, *options: str, agent_options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    agent = [sys.executable, "-m", "elastic_agent", "--standalone", "--nproc-per-node", "2", *agent_options]
+    command = [*agent, str(SCRIPT), "--checkpoint-dir", str(checkpoints), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def accuracies(output: str) -> dict[int, float]:
+    """Test accuracy in percent by epoch, in the order printed."""
+    return {
+        int(epoch): float(percent) for epoch, percent in re.findall(r"epoch (\d+): test accuracy ([\d.]+)%", output)
+    }
+
+
+def test_two_workers_learn_to_read_digits(tmp_path: Path) -> None:
+    """An unmodified torchrun script trains to the end: 95 % of unseen digits are read right, and the job exits 0."""
+    job = train(tmp_path)
+    assert job.returncode == 0, job.stderr
+    reached = accuracies(job.stdout)
+    assert list(reached) == list(range(1, 13))
+    assert reached[12] >= 95.0
+    assert "resuming" not in job.stdout
+
+
+def test_training_goes_on_from_the_last_epoch_after_a_crash(tmp_path: Path) -> None:
+    """A worker that dies in epoch 4 costs one restart; epochs 1 to 3 are not trained again, and the job exits 0."""
+    job = train(tmp_path, "--crash-at-epoch", "4", agent_options=("--max-restarts", "1"))
+    assert job.returncode == 0, job.stderr
+    assert (tmp_path / "crashed").exists()
+    assert job.stdout.count("resuming from epoch 3") == 1
+    trained = re.findall(r"^.*epoch (\d+): test", job.stdout, re.MULTILINE)
+    assert trained == [str(epoch) for epoch in range(1, 13)]
+    assert accuracies(job.stdout)[12] >= 95.0
+
+
+def test_a_crash_without_restarts_fails_the_job_and_says_why(tmp_path: Path) -> None:
+    """With no restart to spend the job exits non-zero, and the worker's own words reach the user."""
+    job = train(tmp_path, "--crash-at-epoch", "1")
+    assert job.returncode != 0
+    assert "crashing once, as --crash-at-epoch asked" in job.stderr
+
+
+def test_training_too_short_fails_the_job(tmp_path: Path) -> None:
+    """A job whose workers report that they missed the mark does not exit 0."""
+    job = train(tmp_path, "--epochs", "1")
+    assert job.returncode != 0
+    assert "wanted 95%" in job.stderr

@@ -1,0 +1,149 @@
+"""The etcd client on real servers, of each version that we promise."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
+from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Put, Read, holds, is_absent, is_unchanged
+from support.etcd_servers import VERSIONS, Servers, serving
+
+BOUND_S = 10.0
+"""What must happen at once may take this long on a busy machine."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """One server."""
+    with serving(request.param, tmp_path_factory.mktemp("etcd")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def client(one: Servers) -> Iterator[EtcdClient]:
+    """A client of it; its keys are gone before."""
+    with closing(one.client()) as made:
+        made.delete(Delete(b"", prefix=True))
+        yield made
+
+
+def test_what_was_put_is_read_with_the_revision_that_wrote_it(client: EtcdClient) -> None:
+    """A key has its value, its revisions and its count of writes."""
+    first = client.put(Put(b"k", b"1"))
+    second = client.put(Put(b"k", b"2"))
+    [item] = client.read(Read(b"k")).items
+    assert (item.value, item.create_revision, item.mod_revision, item.version) == (b"2", first, second, 2)
+
+
+def test_a_prefix_reads_what_begins_with_it_and_nothing_else(client: EtcdClient) -> None:
+    """Also where the prefix ends with the greatest byte, and where it is empty."""
+    for key in (b"a", b"a/1", b"a/2", b"a0", b"b\xff", b"b\xff\xff1", b"c"):
+        client.put(Put(key, b""))
+    assert [item.key for item in client.read(Read(b"a/", prefix=True)).items] == [b"a/1", b"a/2"]
+    assert [item.key for item in client.read(Read(b"b\xff", prefix=True)).items] == [b"b\xff", b"b\xff\xff1"]
+    assert len(client.read(Read(b"", prefix=True)).items) == 7
+
+
+def test_only_what_changed_since_is_read(client: EtcdClient) -> None:
+    """`changed_since` names the oldest revision of interest; `revision` reads the past."""
+    client.put(Put(b"k/1", b""))
+    before = client.read(Read(b"k/", prefix=True)).revision
+    client.put(Put(b"k/2", b""))
+    changed = client.read(Read(b"k/", prefix=True, changed_since=before + 1))
+    assert [item.key for item in changed.items] == [b"k/2"]
+    assert [item.key for item in client.read(Read(b"k/", prefix=True, revision=before)).items] == [b"k/1"]
+
+
+def test_a_transaction_writes_only_where_all_compares_hold(client: EtcdClient) -> None:
+    """Absence, value, revision, version and lease; who loses learns in one step what is there."""
+    assert client.txn([is_absent(b"k")], [Put(b"k", b"1")]).succeeded
+    lost = client.txn([is_absent(b"k")], [Put(b"k", b"2")], [Read(b"k")])
+    assert not lost.succeeded
+    assert lost.found[0].items[0].value == b"1"
+    here = lost.found[0].items[0].mod_revision
+    assert not client.txn([holds(b"k", b"1"), is_unchanged(b"k", here - 1)], [Delete(b"k")]).succeeded
+    sure = [Compare(b"k", "version", "<", 2), Compare(b"k", "lease", "!=", 1), Compare(b"k", "mod_revision", ">", 0)]
+    assert client.txn([holds(b"k", b"1"), is_unchanged(b"k", here), *sure], [Delete(b"k")]).succeeded
+    assert not client.read(Read(b"k")).items
+
+
+def test_a_watch_tells_every_change_from_its_revision_on(client: EtcdClient) -> None:
+    """Past ones too, in order, deletions among them, and of its prefix only."""
+    begin = client.put(Put(b"k/1", b"1"))
+    client.put(Put(b"other", b""))
+    with closing(client.watch(b"k/", prefix=True, start_revision=begin)) as watch:
+        assert [change.item.value for change in watch.wait(BOUND_S)] == [b"1"]
+        assert watch.wait(0.0) == ()
+        client.txn([], [Put(b"k/2", b"2"), Delete(b"k/1")])
+        changes = watch.wait(BOUND_S)
+        assert {(change.item.key, change.deleted) for change in changes} == {(b"k/2", False), (b"k/1", True)}
+        assert watch.next_revision == changes[-1].item.mod_revision + 1
+
+
+def test_a_watch_from_a_compacted_revision_says_so(client: EtcdClient, one: Servers) -> None:
+    """What was missed cannot be told any more: the reader must read anew."""
+    begin = client.put(Put(b"k", b"1"))
+    client.put(Put(b"k", b"2"))
+    kept = one.compact()
+    with closing(client.watch(b"k", start_revision=begin)) as watch:
+        for _ in range(2):
+            with pytest.raises(EtcdCompacted, match="read anew") as caught:
+                watch.wait(BOUND_S)
+            assert caught.value.revision == kept
+    with pytest.raises(EtcdCompacted):
+        client.read(Read(b"k", revision=begin))
+
+
+def test_a_lease_takes_its_keys_along(client: EtcdClient) -> None:
+    """Revoked, or run out: keys go, watchers hear of it, and renewing says that it is gone."""
+    lease = client.grant(60)
+    client.renew(lease)
+    assert 50 < client.left_s(lease) <= 60 == lease.ttl_s
+    client.put(Put(b"k", b"", lease.id))
+    with closing(client.watch(b"k")) as watch:
+        client.revoke(lease)
+        client.revoke(lease)
+        assert watch.wait(BOUND_S)[0].deleted
+        short = client.grant(1)
+        client.put(Put(b"k", b"", short.id))
+        deadline = time.monotonic() + BOUND_S
+        while not any(change.deleted for change in watch.wait(deadline - time.monotonic())):
+            assert time.monotonic() < deadline
+    for gone in (lease, short):
+        with pytest.raises(EtcdLeaseGone):
+            client.renew(gone)
+        with pytest.raises(EtcdLeaseGone):
+            client.left_s(gone)
+        with pytest.raises(EtcdLeaseGone):
+            client.put(Put(b"k", b"", gone.id))
+
+
+def test_closing_from_another_thread_ends_a_wait_at_once(client: EtcdClient) -> None:
+    """An agent that is told to stop waits for nobody; the session beside it goes on."""
+    session = client.session()
+    watch = session.watch(b"k")
+    closer = threading.Timer(0.2, session.close)
+    closer.start()
+    started = time.monotonic()
+    with pytest.raises(EtcdClosed):
+        watch.wait(60.0)
+    assert time.monotonic() - started < BOUND_S / 2
+    closer.join()
+    with pytest.raises(EtcdClosed):
+        session.read(Read(b"k"))
+    assert client.put(Put(b"k", b""))
+
+
+def test_a_server_tells_its_version_and_that_it_leads(client: EtcdClient, one: Servers) -> None:
+    """What a person wants to know first of a cluster."""
+    health = client.health()
+    assert health.version.startswith(one.members[0].binaries.version)
+    assert health.leader == health.member
+    assert not health.errors
+    assert client.alarms() == ()

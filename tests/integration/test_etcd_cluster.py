@@ -1,0 +1,261 @@
+"""The etcd client on three real servers that die, hang, lose each other and are replaced."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from elastic_agent.rendezvous.endpoint import Endpoint
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdFailed, EtcdReset, EtcdUnknown, EtcdWatchLost
+from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
+from elastic_agent.rendezvous.store import StoreUnreachable
+from support.etcd_servers import VERSIONS, Server, Servers, free_ports, serving
+
+BOUND_S = 10.0
+"""What must happen at once may take this long on a busy machine."""
+HUNG_S = 2.0
+"""As that, for what should take 1 s and takes more than 5 s if done wrong."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Three servers."""
+    with serving(request.param, tmp_path_factory.mktemp("etcd"), size=3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def client(three: Servers) -> Iterator[EtcdClient]:
+    """A client of all three."""
+    with closing(three.client()) as made:
+        yield made
+
+
+@contextmanager
+def frozen(servers: Servers, *members: Server) -> Iterator[None]:
+    """These hang meanwhile."""
+    with ExitStack() as undo:
+        for member in members:
+            undo.callback(member.thaw)
+            member.freeze()
+        yield
+    servers.wait()
+
+
+@contextmanager
+def killed(servers: Servers, *members: Server) -> Iterator[None]:
+    """These are dead meanwhile, and come back with their data."""
+    with ExitStack() as undo:
+        for member in members:
+            undo.callback(member.start)
+            member.kill()
+        yield
+    servers.wait()
+
+
+def used_by(client: EtcdClient, servers: Servers) -> Server:
+    [member] = (one for one in servers.members if one.endpoint == client.in_use)
+    return member
+
+
+def client_of_a_follower(servers: Servers) -> EtcdClient:
+    leader = servers.leader()
+    while True:
+        client = servers.client()
+        if client.in_use != leader.endpoint:
+            return client
+        client.close()
+
+
+def seconds(do: Callable[[], object]) -> float:
+    started = time.monotonic()
+    do()
+    return time.monotonic() - started
+
+
+def test_a_hung_server_costs_one_attempt(three: Servers) -> None:
+    """It keeps its connections and says nothing; reads, writes and renewals go on elsewhere, and stay there."""
+    with closing(client_of_a_follower(three)) as client:
+        lease = client.grant(60)
+        with frozen(three, used_by(client, three)):
+            assert seconds(lambda: client.put(Put(b"k", b"1"))) < HUNG_S
+            assert seconds(lambda: client.renew(lease)) < HUNG_S / 4
+            assert client.read(Read(b"k")).items[0].value == b"1"
+        client.revoke(lease)
+
+
+def test_a_dead_server_costs_next_to_nothing(three: Servers) -> None:
+    """Its port refuses, so the next one is asked at once; where it led, that waits for an election."""
+    with closing(client_of_a_follower(three)) as client:
+        client.put(Put(b"k", b"1"))
+        with killed(three, used_by(client, three)):
+            assert seconds(lambda: client.put(Put(b"k", b"2"))) < HUNG_S / 2
+    with closing(three.client()) as client, killed(three, three.leader()):
+        assert seconds(lambda: client.put(Put(b"k", b"3"))) < client.call_s
+
+
+def test_a_watch_leaves_a_hung_server_with_the_calls(three: Servers) -> None:
+    """A call beside it that hangs tells; the watch ends with a reason, and misses nothing when taken up elsewhere."""
+    with closing(client_of_a_follower(three)) as client, closing(client.session()) as other:
+        watch = client.watch(b"w")
+        with frozen(three, used_by(client, three)):
+            other.put(Put(b"w", b"1"))
+            started = time.monotonic()
+            with pytest.raises(EtcdWatchLost):
+                watch.wait(BOUND_S)
+            assert time.monotonic() - started < HUNG_S
+            with closing(client.watch(b"w", start_revision=watch.next_revision)) as again:
+                assert {change.item.value for change in again.wait(BOUND_S)} == {b"1"}  # put twice, perhaps
+
+
+def test_without_most_servers_nothing_is_applied_and_a_watch_ends(three: Servers) -> None:
+    """Who is left says that there is no leader, and is not waited for until the call's end; afterwards all is well."""
+    with closing(three.client(call_s=1.0)) as client:
+        leader = three.leader()
+        left = next(member for member in three.members if member is not leader)
+        with closing(EtcdClient([left.endpoint], call_s=2.0)) as alone:
+            watch = alone.watch(b"k")
+            with killed(three, *(member for member in three.members if member is not left)):
+                with pytest.raises(EtcdWatchLost, match="no leader"):
+                    watch.wait(BOUND_S)
+                with pytest.raises(EtcdFailed, match="given up after 2 s"):
+                    alone.put(Put(b"lost", b""))
+                with pytest.raises(StoreUnreachable):
+                    client.read(Read(b"k"))
+        assert not client.read(Read(b"lost")).items
+
+
+def test_all_servers_restarted_are_found_again(three: Servers, client: EtcdClient) -> None:
+    """The same client goes on, its lease and its watch's place too."""
+    lease = client.grant(60)
+    client.put(Put(b"k", b"before", lease.id))
+    watch = client.watch(b"k")
+    with killed(three, *three.members):
+        with pytest.raises(EtcdWatchLost):
+            watch.wait(BOUND_S)
+        with pytest.raises(EtcdFailed, match=r"no server of etcd can be reached: .*refused"):
+            client.read(Read(b"k"))
+    client.put(Put(b"k", b"after", lease.id))
+    client.renew(lease)
+    with closing(client.watch(b"k", start_revision=watch.next_revision)) as again:
+        assert [change.item.value for change in again.wait(BOUND_S)] == [b"after"]
+    client.revoke(lease)
+
+
+def test_a_member_is_replaced(three: Servers, client: EtcdClient) -> None:
+    """Another machine under the same address is the same cluster to us."""
+    client.put(Put(b"k", b"kept"))
+    three.replace(used_by(client, three))
+    for _ in three.members:
+        assert client.read(Read(b"k")).items[0].value == b"kept"
+        client.leave()
+
+
+def test_an_unanswered_write_is_unknown_and_not_sent_again(tmp_path: Path) -> None:
+    """Unless twice is as good as once. A read that nobody answered has failed."""
+    with serving("3.5", tmp_path) as alone, closing(alone.client(call_s=2.0)) as client:
+        client.put(Put(b"k", b""))
+        with frozen(alone, *alone.members):
+            started = time.monotonic()
+            with pytest.raises(EtcdUnknown):
+                client.txn([is_absent(b"t")], [Put(b"t", b"")])
+            assert time.monotonic() - started < client.call_s
+            with pytest.raises(EtcdUnknown, match="may have been applied"):
+                client.put(Put(b"k", b"twice"))
+            with pytest.raises(EtcdFailed, match="read of b'k'"):
+                client.read(Read(b"k"))
+        assert client.txn([], [Put(b"t", b"")]).succeeded
+
+
+def test_a_call_to_a_hung_server_ends_when_closed(tmp_path: Path) -> None:
+    """Before its attempt is over, with an error that says so."""
+    with serving("3.5", tmp_path) as alone, closing(alone.client(call_s=60.0)) as client:
+        client.put(Put(b"k", b""))
+        with frozen(alone, *alone.members), ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(client.read, Read(b"k"))
+            with pytest.raises(FutureTimeout):
+                asking.result(2.5)  # now in the third attempt, of 2.8 s
+            client.close()
+            started = time.monotonic()
+            with pytest.raises(EtcdClosed):
+                asking.result(BOUND_S)
+            assert time.monotonic() - started < 1.0
+
+
+@pytest.mark.slow
+def test_an_idle_watch_notices_that_its_server_hangs(tmp_path: Path) -> None:
+    """With nobody else to tell it: gRPC's own pings, each 6 s, have 2 s to be answered."""
+    with serving("3.5", tmp_path) as alone, closing(alone.client()) as client, ExitStack() as held:
+        watch = held.enter_context(closing(client.watch(b"k")))
+        held.enter_context(frozen(alone, *alone.members))
+        with pytest.raises(EtcdWatchLost, match="ping timeout"):
+            watch.wait(20.0)
+
+
+def test_a_lease_whose_answer_was_lost_is_not_granted_twice(three: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is the client's own: who asks again finds the first."""
+    chance = SimpleNamespace(randrange=lambda *_: 4711)
+    monkeypatch.setattr("elastic_agent.rendezvous.etcd.client.random", chance)
+    with closing(three.client()) as client:
+        first = client.grant(60)
+        again = client.grant(60)
+        assert first == again
+        client.revoke(first)
+
+
+def test_a_cluster_that_forgot_is_found_out(tmp_path: Path) -> None:
+    """The same address with an older revision has lost what it acknowledged: nothing that it says may be acted on."""
+    with serving("3.5", tmp_path) as alone, closing(alone.client()) as client:
+        for _ in range(3):
+            client.put(Put(b"k", b""))
+        alone.members[0].kill()
+        alone.members[0].data.rename(tmp_path / "away")
+        alone.members[0].start()
+        with pytest.raises(EtcdReset, match="revision 1 and had acknowledged 4"):
+            client.read(Read(b"k"))
+
+
+def test_endpoints_of_two_clusters_are_found_out(tmp_path: Path) -> None:
+    """A slip in a list of endpoints must not become two jobs that think they are one."""
+    with ExitStack() as both:
+        clusters = [both.enter_context(serving("3.5", tmp_path / name)) for name in "ab"]
+        endpoints = [endpoint for servers in clusters for endpoint in servers.endpoints]
+        client = both.enter_context(closing(EtcdClient(endpoints)))
+        client.read(Read(b"k"))
+        client.leave()
+        with pytest.raises(EtcdReset, match="different clusters"):
+            client.read(Read(b"k"))
+
+
+def test_nobody_at_an_endpoint_is_said_within_the_calls_time() -> None:
+    """One line with the endpoint, the reason and what to do; and nothing was applied."""
+    [port] = free_ports(1)
+    told = rf"127\.0\.0\.1:{port}: connection refused; see whether"
+    client = EtcdClient([Endpoint("127.0.0.1", port)], call_s=1.0)
+    with closing(client), pytest.raises(EtcdFailed, match=told) as caught:
+        client.txn([], [Put(b"k", b"")])
+    assert "\n" not in str(caught.value)
+
+
+def test_no_descriptor_of_a_client_reaches_a_child(client: EtcdClient) -> None:
+    """However the child is made: a worker that held a connection would keep it when its agent is gone."""
+    client.put(Put(b"k", b""))
+    begin, end = os.pipe()
+    with closing(client.watch(b"k")), open(begin, encoding="utf-8") as said:
+        actions = [(os.POSIX_SPAWN_DUP2, end, 1)]
+        pid = os.posix_spawn("/bin/ls", ["ls", "-l", "/proc/self/fd"], os.environ, file_actions=actions)
+        os.close(end)
+        shown = said.read()
+    os.waitpid(pid, 0)
+    assert "pipe:" in shown
+    assert "socket:" not in shown
+    assert "anon_inode" not in shown

@@ -1,0 +1,127 @@
+"""Jobs on three etcd servers that fail, each kind of fault once. The long ones: `make chaos STORE=etcd`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
+from campaigns.chaos.etcd_plan import SERVERS
+from elastic_agent.rendezvous.etcd.ops import Put, Read
+from support.etcd_servers import Servers, serving
+from support.harness import Cluster, Node
+from support.network import missing, switch
+
+SHORT_S = 1.5
+"""How long a fault lasts here."""
+LEASE_S = 3
+AWAY_S = 5.0
+"""Longer than the lease, with what servers add to it; shorter than `store_grace`."""
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Three servers that ask for a login and have little room."""
+    flags = ["--quota-backend-bytes", str(QUOTA), *QUICK_LOGINS]
+    with serving("3.5", tmp_path_factory.mktemp("etcd"), size=3, flags=flags) as servers:
+        servers.require_login(ROOT, USER, PREFIX + "/")
+        yield servers
+
+
+def job(servers: Servers, folder: Path, **conf: Any) -> Cluster:
+    """A job on these servers, as a user who may do no more than it must."""
+    made = Cluster("etcd", folder, servers, nnodes="2:3", conf={"beat": 0.4, "lease": LEASE_S, **conf})
+    if servers.login:
+        (folder / "password").write_text(USER.password)
+        made._defaults["conf"] |= {"prefix": PREFIX, "user": USER.user, "password_file": folder / "password"}
+    return made
+
+
+def newest(servers: Servers) -> int:
+    with closing(servers.client()) as client:
+        return client.read(Read(b"-")).revision
+
+
+def finish(cluster: Cluster, *nodes: Node) -> None:
+    for worker in cluster.desk.world():
+        worker.order("exit 0")
+    assert [node.wait() for node in nodes] == [0] * len(nodes)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_fault_of_the_servers_disturbs_no_worker(kind: str, three: Servers, tmp_path: Path) -> None:
+    """Nobody is evicted, nobody restarted, and the job ends as if nothing had been."""
+    with closing(job(three, tmp_path)) as cluster:
+        nodes = [cluster.start(name, nnodes="2") for name in "ab"]
+        world = cluster.desk.wait_world(2)
+        Servants(three, 1, lambda: newest(three)).befall(kind, SHORT_S)
+        finish(cluster, *nodes)
+        assert len(cluster.desk.workers) == len(world)
+
+
+def test_servers_that_stand_still_for_longer_than_a_lease_evict_nobody(three: Servers, tmp_path: Path) -> None:
+    """Two of three are gone for longer than a lease lasts; its time does not pass then."""
+    with closing(job(three, tmp_path)) as cluster:
+        nodes = [cluster.start(name, nnodes="2") for name in "ab"]
+        world = cluster.desk.wait_world(2)
+        Servants(three, 1, lambda: newest(three)).befall("quorum lost", AWAY_S)
+        finish(cluster, *nodes)
+        assert len(cluster.desk.workers) == len(world)
+
+
+def test_room_is_made_on_servers_that_somebody_else_compacts(three: Servers) -> None:
+    """Two faults of a campaign may do so at a time; the one that finds it done is no less over."""
+
+    def compacted() -> int:
+        revision = newest(three)
+        three.ctl("compact", str(revision))
+        return revision
+
+    Servants(three, 0, compacted).befall("no space", 0.0)
+    with closing(three.client()) as client:
+        client.put(Put(PREFIX.encode() + b"/room", b"there is"))
+
+
+@pytest.mark.parametrize("coordinates", [False, True])
+def test_a_frozen_agent_finds_itself_out_and_rejoins(coordinates: bool, three: Servers, tmp_path: Path) -> None:
+    """The others go on without it, another coordinates if it did; it stops its workers before it comes back."""
+    with closing(job(three, tmp_path)) as cluster:
+        nodes = {name: cluster.start(name) for name in "abc"}
+        world = cluster.desk.wait_world(3)
+        led = [name for name, node in nodes.items() if "this node coordinates" in node.text()]
+        name = next(name for name in nodes if (name in led) == coordinates)
+        nodes[name].process.send_signal(signal.SIGSTOP)
+        try:
+            without = cluster.desk.wait_world(2, after=world[0].round)
+            assert {worker.node for worker in without} == nodes.keys() - {name}
+        finally:
+            nodes[name].process.send_signal(signal.SIGCONT)
+        again = cluster.desk.wait_world(3, after=without[0].round)
+        assert all(worker.gone.is_set() for worker in world)
+        assert {worker.restarts for worker in again} == {0}
+        finish(cluster, *nodes.values())
+
+
+def test_an_agent_that_is_cut_off_and_comes_back_rejoins(tmp_path: Path) -> None:
+    """Its packets are dropped, and nobody is told."""
+    if missing():
+        pytest.skip(missing())
+    with switch() as lines:
+        for name in "abc":
+            lines.add(name)
+        with serving("3.5", tmp_path, size=3, host=lines.address) as servers:
+            cluster = job(servers, tmp_path)
+            with closing(cluster):
+                nodes = {name: cluster.start(name, within=lines.within(name)) for name in "abc"}
+                world = cluster.desk.wait_world(3)
+                lines.cut("b")
+                without = cluster.desk.wait_world(2, after=world[0].round)
+                assert {worker.node for worker in without} == {"a", "c"}
+                lines.mend("b")
+                cluster.desk.wait_world(3, after=without[0].round)
+                finish(cluster, *nodes.values())

