@@ -12,6 +12,6 @@ sometimes  what must be come across
 plan       a seed becomes a job and its faults (faults), all of it data
 run        play seeds, make failures small; `python -m tests.simulation --seed 7` replays one with its trace
 campaign   many seeds on all cores
-mutants    bugs that must be found; planting does it
+mutants    bugs that must be found
 script     verbs of the golden stories
 """

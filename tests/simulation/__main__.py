@@ -27,9 +27,9 @@ def main(argv: Sequence[str]) -> int:
             run.play(asked.seed, _print)
             return 0
         if asked.mutants is not None:
-            from . import mutants, planting
+            from .mutants import catalogue, search
 
-            return planting.report([bug for bug in mutants.MUTANTS if asked.mutants in bug.name], mutants.ESCAPES)
+            return search.report([bug for bug in catalogue.MUTANTS if asked.mutants in bug.name], catalogue.ESCAPES)
         return _many(asked)
     except run.SeedFailed as failed:
         sys.stderr.write(f"{failed}\n")

@@ -1,104 +1,36 @@
-"""Planting bugs: a function or a table of the protocol is changed, and the invariants must find it.
-
-A simulator whose invariants no bug can break proves nothing. The text of a function is changed and compiled anew, and
-its code exchanged in place, so that tables which hold the function have the bug, too. `mutants.py` lists the bugs.
-"""
+"""Looking for planted bugs: schedules are played until an invariant breaks, or a machine or the store refuses."""
 
 from __future__ import annotations
-import __future__
 
 import functools
-import inspect
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import FunctionType
-from typing import Any
 
 from elastic_agent.agent import inbox
 from elastic_agent.agent.lifecycle import machine as agent
-from elastic_agent.rendezvous.c10d import keys as founding
+from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import takeover
-from elastic_agent.rendezvous.driver import connection, driver, inbound, term
-from elastic_agent.rendezvous.driver import threads as crew
+from elastic_agent.rendezvous.driver import connection, driver, inbound, term, threads
 
-from . import found, plan, run
-from .checkers import Violation
-from .driven import Mistake
+from .. import found, plan, run
+from ..checkers import Violation
+from ..driven import Mistake
+from .planting import Misplaced, Mutant
 
 DRIVERS = {
     module.__name__
-    for module in (driver, term, crew, connection, c10d, founding, inbox, notifications, inbound, takeover)
+    for module in (driver, term, threads, connection, c10d, c10d_keys, inbox, notifications, inbound, takeover)
 }
 """Modules whose bugs show only where production drivers run."""
 
 SEEDS = 4000
 """Within so many a bug must be found, or by a schedule that once found one of ours."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug: in `where`, the text `right` becomes `wrong`."""
-
-    name: str
-    where: Callable[..., Any]
-    right: str
-    wrong: str
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """The bug is there. Raises LookupError if the function no longer says what is to be changed."""
-        function = _function(self.where)
-        source = textwrap.dedent(inspect.getsource(function))
-        if self.right not in source:
-            raise LookupError(f"{self.name}: {function.__qualname__} does not say {self.right!r}")
-        held = function.__code__
-        made: dict[str, Any] = {}
-        text = source.replace(self.right, self.wrong)
-        flags = __future__.annotations.compiler_flag
-        exec(compile(text, f"<{self.name}>", "exec", flags, dont_inherit=True), function.__globals__, made)
-        function.__code__ = _function(next(iter(made.values()))).__code__
-        try:
-            yield
-        finally:
-            function.__code__ = held
-
-
-@dataclass(frozen=True)
-class Misplaced:
-    """A bug in a table: what happens at `key` is what happens at another."""
-
-    name: str
-    table: Mapping[Any, Any]
-    key: Any
-    value: Any
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """The bug is there."""
-        table = self.table
-        if not isinstance(table, MutableMapping):
-            raise TypeError(f"{self.name}: the table cannot be changed")
-        held = table[self.key]
-        table[self.key] = self.value
-        try:
-            yield
-        finally:
-            table[self.key] = held
-
-
-def _function(where: object) -> FunctionType:
-    function = where.fget if isinstance(where, property) else where
-    if not isinstance(function, FunctionType):
-        raise TypeError(f"{where!r} is no function")
-    return function
 
 
 class By(Enum):
@@ -125,7 +57,7 @@ def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
 
     Raises SeedFailed where the seed that catches it fails without the bug, too: that says nothing about the bug."""
     drawn = _drawn(seeds)
-    below = isinstance(mutant, Mutant) and _function(mutant.where).__module__ in DRIVERS
+    below = isinstance(mutant, Mutant) and mutant.function().__module__ in DRIVERS
     came = Search()
     with mutant.planted():
         for scenario in sorted(drawn, key=lambda scenario: bool(scenario.face) != below):
@@ -177,7 +109,7 @@ def report(mutants: Sequence[Mutant | Misplaced], escapes: Mapping[str, str]) ->
             crashed = f"; crashed: {came.crashed.what}" if came.crashed is not None else ""
             escaped.append(f"{mutant.name}: {why or 'WHY?'}{crashed}")
             by = f"escaped {came.played} seeds{crashed}"
-        sys.stdout.write(f"{time.process_time() - began:6.1f} s  {mutant.name}: {by}\n")
+        sys.stdout.write(f"{time.process_time() - began:6.1f} s  {mutant}: {by}\n")
         sys.stdout.flush()
     kinds = ", ".join(f"{by.value} {number} times" for by, number in caught.items())
     sys.stdout.write(f"planted {len(mutants)}, caught {sum(caught.values())} ({kinds}), escaped {len(escaped)}\n")
