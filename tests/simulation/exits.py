@@ -71,10 +71,10 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         forbidden = verdict.cause is not None and verdict.cause.final
         return (outcome is Outcome.FAILED and forbidden is (code == 93)) or gave_up(verdict)
     if code == 71:
-        losses = node.nursery.losses[-restart_policy.SICK_AFTER :]
+        losses = node.nursery.losses[-restart_policy.MAX_HOST_FAILURES :]
         apart_s = restart_policy.HEALTHY_S + node.rules.restarts.pause_max_s
         near = all(late - early <= apart_s for early, late in pairwise(losses))
-        return len(losses) == restart_policy.SICK_AFTER and near
+        return len(losses) == restart_policy.MAX_HOST_FAILURES and near
     if code == 76:
         waited = truth.world.now - node.joined_at >= truth.world.job.join_timeout_s
         spare = node.state.spare_until is not None and node.clock() >= node.state.spare_until and waited

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S, LEFTOVER_S
-from elastic_agent.agent.lifecycle.transitions import LAST_WORD_S
+from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import RoundPhase
 
@@ -43,7 +43,7 @@ class Liveness:
         self._stale: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         self._stopping: dict[str, float] = {}
-        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
+        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
         """How long it may take to be rid of workers that nothing kills, and to say so."""
 
     def look(self, after: Rendezvous) -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine, verdicts
 from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
 from elastic_agent.agent.lifecycle.state import Rules as AgentRules
@@ -41,7 +42,7 @@ EVENTS: dict[type[Any], Any] = {
     events.NurseryLost: events.NurseryLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
-    events.SignalUnheard: events.SignalUnheard(0, 10),
+    events.SignalNotForwarded: events.SignalNotForwarded(0, 10),
     events.LeaveAsked: events.LeaveAsked("drained"),
     events.DeadlineReached: events.DeadlineReached(),
 }
@@ -184,9 +185,9 @@ def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> N
     state = tell(state, 2.0, rules, replace(record("c", 3, NodeState.FINISHED, round=1), finished=True))
     broken = record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1)
     state = tell(state, 3.0, rules, broken)
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S / 2, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_REPORTS_S / 2, rules).state
     assert state.phase is RoundPhase.OVER
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_REPORTS_S, rules).state
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
     assert state.ended is not None
     assert (state.ended.failure, state.ended.charged) == (FAILURE, "")
@@ -219,7 +220,7 @@ def test_an_agent_that_stood_still_gives_the_store_a_second_look() -> None:
     assert late.effects == (events.WakeAt(65.0),)
     gone = machine.step(late.node, events.DeadlineReached(), 65.0, RULES)
     assert gone.node.verdict is not None
-    assert gone.node.verdict.exit_code == verdicts.STORE_LOST
+    assert gone.node.verdict.exit_code == exit_status.STORE_LOST
 
 
 def test_a_place_that_a_missed_round_had_for_its_master_is_not_offered_again() -> None:

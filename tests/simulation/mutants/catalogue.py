@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle import machine as agent
@@ -98,7 +99,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a full round is ended by an arrival", coordinator._arrival, branch(0).comparison(0).operator("<")),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(2).removed()),
     Mutant("arrivals are never settled", deadlines.arrivals_settled, returned(0).plus(1000)),
-    Mutant("the place of a node is forgotten", observations.note_node, given(SEEN.placed).becomes(0)),
+    Mutant("the place of a node is forgotten", observations.observe_node, given(SEEN.placed).becomes(0)),
     Mutant(
         "the old master port is used again",
         coordinator._start,
@@ -172,7 +173,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one that finished is success", coordinator._judge_running, branch(1).calls(any)),
-    Mutant("nobody begins the barrier", observations.note_node, branch(1).never()),
+    Mutant("nobody begins the barrier", observations.observe_node, branch(1).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -228,7 +229,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(3).never(),
     ),
     Mutant("what was said meanwhile is forgotten", on_round.on_prepared, branch(0).always()),
-    Mutant("round numbers are not looked at", on_round._still_mine, returned(0).becomes(False)),
+    Mutant("round numbers are not looked at", on_round._still_in, returned(0).becomes(False)),
     Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
     Mutant("the store's return is not noted", on_store.on_came_back, given(NODE.store_lost_until).removed()),
     Mutant(
@@ -243,14 +244,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
     Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
-    Mutant("all that is gone has finished", on_workers.on_gone, branch(1).always()),
+    Mutant("all that is gone has finished", on_workers.on_workers_gone, branch(1).always()),
     Mutant(
         "a lost nursery is nobody's failure",
         on_workers.on_nursery_lost,
         call(transitions.fail).becomes(parameter(0)),
     ),
     Mutant("a lost nursery is charged", failures.charges, returned(0).operand(1).always()),
-    Mutant("one lost nursery is enough", restart_policy.is_sick, returned(0).operand(1).becomes(1)),
+    Mutant("one lost nursery is enough", restart_policy.host_keeps_failing, returned(0).operand(1).becomes(1)),
     Mutant("a node that leaves comes back", transitions.stop, given(NODE.verdict).becomes(None)),
     Mutant("nobody is killed", transitions.climb, call(KillWorkers).removed()),
     Mutant("the ladder has no end", Ladder.climb, returned(-1).becomes(returned(-2))),
@@ -258,11 +259,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the host leaves when a call breaks", on_store.on_went_away_while_ending, branch(0).always()),
     Mutant("the host does not wait for its last word", on_deadline._serve_on, branch(1).never()),
     Mutant("finished nodes share the blame", verdicts.of_closed, branch(0).never()),
-    Mutant("whatever happens is fine", verdicts.of_closed, subscript(0).becomes(verdicts.OK)),
+    Mutant("whatever happens is fine", verdicts.of_closed, subscript(0).becomes(exit_status.OK)),
     Mutant(
         "a lost store is a failed worker",
         verdicts.of_store_lost,
-        returned(1).argument(0).becomes(verdicts.WORKER_FAILED),
+        returned(1).argument(0).becomes(exit_status.WORKER_FAILED),
     ),
     # -- drivers
     Mutant("an empty store is taken for the old one", c10d_keys.check, branch(2).never()),
@@ -324,7 +325,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "a stale wake-up is honoured",
         agent.TRANSITIONS,
         (Phase.ENDING, agent_events.DeadlineReached),
-        on_request.on_at_once,
+        on_request.on_signal_while_ending,
     ),
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine, restart_policy, verdicts
-from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, SICK_AFTER, Charge, History, Policy
+from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, MAX_HOST_FAILURES, Charge, History, Policy
 from elastic_agent.agent.lifecycle.state import Node, Phase, Rules
 from elastic_agent.rendezvous.coordinator import events as told
 from elastic_agent.rendezvous.coordinator import machine as coordinator
@@ -277,8 +278,8 @@ def test_a_pause_ends_with_the_news_that_the_failure_costs_nothing(
     ("event", "status"),
     [
         (events.SignalReceived(15), 143),
-        (events.LeaveAsked("drained"), verdicts.ASKED_TO_LEAVE),
-        (events.RoundSeen(replace(word(RoundPhase.CLOSED), outcome=Outcome.FAILED)), verdicts.WORKER_FAILED),
+        (events.LeaveAsked("drained"), exit_status.ASKED_TO_LEAVE),
+        (events.RoundSeen(replace(word(RoundPhase.CLOSED), outcome=Outcome.FAILED)), exit_status.WORKER_FAILED),
     ],
 )
 def test_a_pause_keeps_nobody_from_ending(event: events.Event, status: int) -> None:
@@ -342,7 +343,7 @@ def test_the_pause_of_a_sick_machine_is_not_called_off_by_costing_nothing() -> N
 def test_a_machine_that_takes_its_workers_again_and_again_is_left() -> None:
     """Its node says goodbye, with a status of its own; the others go on without it."""
     node = LOSING
-    for number in range(SICK_AFTER - 1):
+    for number in range(MAX_HOST_FAILURES - 1):
         node, _ = lose(node, 100.0 + number)
     sick, effects = spend(node, (110.0, LOST))
     assert sick.phase is Phase.ENDING
@@ -368,14 +369,14 @@ def test_a_nursery_that_cannot_live_ends_somewhere_at_rest_too(phase: Phase) -> 
     while node.verdict is None:
         node, _ = spend(node, (0.1 * counted, LOST))
         counted += 1
-    assert (counted, node.verdict.exit_code) == (SICK_AFTER, 71)
+    assert (counted, node.verdict.exit_code) == (MAX_HOST_FAILURES, 71)
 
 
 def test_workers_that_the_machine_cannot_start_are_its_failure() -> None:
     """fork(2) refused: no command is at fault, no budget pays, and the third time the node leaves."""
     refused = replace(FAILURE, sign=Sign.HOST, message="Resource temporarily unavailable: cannot fork")
     node = LOSING
-    for number in range(SICK_AFTER):
+    for number in range(MAX_HOST_FAILURES):
         assert node.verdict is None
         node, _ = spend(replace(node, phase=Phase.WORKING), (100.0 + number, events.StartFailed(refused)))
     assert node.phase is Phase.STOPPING
@@ -501,7 +502,7 @@ def test_a_job_that_a_worker_forbade_to_restart_ends_with_a_status_of_its_own() 
     """But not on a node that had finished."""
     ended = Ending(1, EndKind.FAILURE, "failed", "", FINAL)
     closed = replace(word(RoundPhase.CLOSED), ended=ended, outcome=Outcome.FAILED)
-    assert verdicts.of_closed(Node(), closed).exit_code == verdicts.NO_RESTART == 93
+    assert verdicts.of_closed(Node(), closed).exit_code == exit_status.NO_RESTART == 93
     assert verdicts.of_closed(Node(finished=True), closed).exit_code == 0
 
 
