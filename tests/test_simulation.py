@@ -17,16 +17,21 @@ from elastic_agent.agent.lifecycle.restart_policy import Policy
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.records import Outcome
-from simulation import campaign, found, invariants, plan, run, sometimes
+from simulation import campaign, run
+from simulation.checks import coverage, invariants
+from simulation.checks.coverage import Reached
 from simulation.mutants import search
 from simulation.mutants.catalogue import ESCAPES, MUTANTS
 from simulation.mutants.planting import Misplaced, Mutant
-from simulation.workers import Habit
-from simulation.world import Delays, Job, Reached, World
+from simulation.schedules import draw, files
+from simulation.schedules.scenario import Founder, Pace, Scenario
+from simulation.world.job import Delays, Job
+from simulation.world.workers import Habit
+from simulation.world.world import World
 
-SEEDS = int(os.environ.get("SEEDS", str(sometimes.ENOUGH)))
+SEEDS = int(os.environ.get("SEEDS", str(coverage.ENOUGH)))
 ONE = os.environ.get("SEED", "")
-COUNTED = pytest.mark.skipif(SEEDS < sometimes.ENOUGH or bool(ONE), reason="too few seeds to come across everything")
+COUNTED = pytest.mark.skipif(SEEDS < coverage.ENOUGH or bool(ONE), reason="too few seeds to come across everything")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def test_every_seed_keeps_every_invariant_and_ends(reached: Reached) -> None:
 @COUNTED
 def test_seeds_come_across_everything_that_matters(reached: Reached) -> None:
     """A run that never reaches a situation says nothing about it."""
-    assert not sometimes.missing(reached)
+    assert not coverage.missing(reached)
 
 
 @COUNTED
@@ -67,26 +72,26 @@ def test_every_promise_is_checked() -> None:
     assert {each for answers in invariants.ANSWERS.values() for each in answers} <= set(sentences)
 
 
-def _told(scenario: plan.Scenario) -> list[str]:
+def _told(scenario: Scenario) -> list[str]:
     lines: list[str] = []
     run.play_scenario(scenario, lambda now, what: lines.append(f"{now:.6f} {what}"))
     return lines
 
 
-def _one_of_each_face() -> list[plan.Scenario]:
-    drawn = [plan.draw(seed) for seed in range(60)]
-    return [scenario for face in set(plan.FACES) for scenario in [s for s in drawn if s.face == face][:6]]
+def _some_of_each_store() -> list[Scenario]:
+    drawn = [draw.scenario(seed) for seed in range(60)]
+    return [scenario for store in set(draw.STORES) for scenario in [s for s in drawn if s.store == store][:6]]
 
 
 def test_a_seed_replays_exactly() -> None:
     """The same seed tells the same story, line by line, or a failure could not be looked at."""
-    for scenario in _one_of_each_face():
+    for scenario in _some_of_each_store():
         assert _told(scenario) == _told(scenario)
 
 
 def test_clocks_may_be_off_by_anything() -> None:
     """No node's clock is compared with another's: however far they are apart, the story is the same."""
-    for scenario in _one_of_each_face():
+    for scenario in _some_of_each_store():
         told = [_told(dataclasses.replace(scenario, skew_s=skew_s)) for skew_s in (0.0, 86400.0 * 365)]
         assert [line.split(" ", 1)[1] for line in told[0]] == [line.split(" ", 1)[1] for line in told[1]]
 
@@ -104,10 +109,20 @@ def test_many_nodes_at_once_cost_few_writes() -> None:
     assert world.rendezvous.version == 2
 
 
-@pytest.mark.parametrize("name", found.FOUND)
-def test_what_was_found_stays_mended(name: str) -> None:
-    """Each of these once led to a violation, and the machines, the driver or what is asked of them were mended."""
-    run.play_scenario(found.FOUND[name])
+@pytest.mark.parametrize("name", files.FOUND)
+def test_schedules_that_were_found_stay_mended(name: str) -> None:
+    """Each of these once led to a violation, and the machines, the drivers or the invariants were mended."""
+    run.play_scenario(files.FOUND[name])
+
+
+def test_schedules_are_files_and_back() -> None:
+    """What is read from a file is what is written to it, for the schedules kept and for any that a seed draws."""
+    for name, scenario in files.FOUND.items():
+        path = files.path_of(name)
+        assert path.read_text() == files.text(name, scenario)
+        assert files.read(path) == (name, scenario)
+    for scenario in map(draw.scenario, range(200)):
+        assert files.parse(files.text("any", scenario)) == ("any", scenario)
 
 
 def test_a_job_may_last_as_long_as_its_budgets() -> None:
@@ -115,9 +130,9 @@ def test_a_job_may_last_as_long_as_its_budgets() -> None:
     through many rounds before the first of them has no restart left."""
     job = Job(max_nodes=8, restarts=Policy(max_restarts=50), grace_s=6.0, join_timeout_s=15.0, exit_barrier_s=4.0)
     habit = Habit(work_s=1.0, start_fails=0.5, ignores_term=1.0)
-    founders = tuple(plan.Founder(f"n{index}", 0.0, 2, None) for index in range(job.max_nodes))
-    quick = plan.Pace(0.001, 0.002, 0.01)
-    world = run.play_scenario(plan.Scenario(0, job, habit, quick, 0.0, False, "", 0.0, founders, ()))
+    founders = tuple(Founder(f"n{index}", 0.0, 2, None) for index in range(job.max_nodes))
+    quick = Pace(0.001, 0.002, 0.01)
+    world = run.play_scenario(Scenario(0, job, habit, quick, 0.0, False, "", 0.0, founders, ()))
     assert world.rendezvous is not None
     assert world.rendezvous.outcome is Outcome.FAILED
     assert world.rendezvous.number > 50

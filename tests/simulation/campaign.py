@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import run
-from .world import Reached
+from .checks.coverage import Reached
 
 
 @dataclass

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from . import invariants, plan
-from .checkers import Violation
-from .plan import Scenario
-from .world import World
+from .checks import invariants
+from .checks.checkers import Violation
+from .schedules import build, draw
+from .schedules.scenario import Pace, Scenario
+from .world.world import World
 
 MOST_EVENTS = 400_000
 """No job of any seed comes near; one that does goes in circles without time passing."""
@@ -34,12 +35,12 @@ class SeedFailed(AssertionError):
 
 def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
     """One job, to its end. Raises SeedFailed."""
-    return play_scenario(plan.draw(seed), log)
+    return play_scenario(draw.scenario(seed), log)
 
 
 def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
     """As `play`, of a scenario that need not be all of its seed's."""
-    world = plan.build(scenario, log)
+    world = build.world(scenario, log)
     try:
         _to_the_end(world)
     except Exception as error:
@@ -50,7 +51,7 @@ def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None =
 def _to_the_end(world: World) -> None:
     job, truth = world.job, world.checkers
     world.most_events = MOST_EVENTS
-    world.run(plan.FAULTS_END_S + 25.0)
+    world.run(draw.FAULTS_END_S + 25.0)
     patience_s = 3 * (job.join_timeout_s + job.exit_barrier_s + job.grace_s + 40.0)
     # A worker that fails begins it anew: each failure spends a budget, and how many there may be is another invariant.
     while not world.over and world.now < (ends := max(truth.last_fault, truth.last_failure) + patience_s):
@@ -89,6 +90,6 @@ def _with_less(scenario: Scenario) -> Iterator[Scenario]:
         yield dataclasses.replace(scenario, founders=tuple(each for each in scenario.founders if each is not gone))
     if scenario.echo_chance:
         yield dataclasses.replace(scenario, echo_chance=0.0)
-    quick = plan.Pace(0.001, 0.002, 0.01)
+    quick = Pace(0.001, 0.002, 0.01)
     if scenario.pace != quick:
         yield dataclasses.replace(scenario, pace=quick)

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from elastic_agent.agent.lifecycle.restart_policy import Policy
 
-from .node import SimNode
-from .workers import Habit
-from .world import Delays, Job, World
+from .world.job import Delays, Job
+from .world.node import SimNode
+from .world.workers import Habit
+from .world.world import World
 
 MOMENT_S = 0.1
 
@@ -49,9 +50,9 @@ class Script:
         self._lines = []
         verb, *words = line.split()
         if verb == "job":
-            face = "etcd" if "store=etcd" in words else ""
+            store = "etcd" if "store=etcd" in words else ""
             job = _job([word for word in words if word != "store=etcd"])
-            self._world = World(job, random.Random(0), Delays(), self._log, face=face)
+            self._world = World(job, random.Random(0), Delays(), self._log, store=store)
         else:
             getattr(self, f"_{verb}")(*words)
             if verb != "wait":
@@ -75,9 +76,9 @@ class Script:
 
     def _join(self, *words: str) -> None:
         options = dict(word.split("=") for word in words if "=" in word)
-        wish = int(options["node_rank"]) if "node_rank" in options else None
+        preferred_rank = int(options["node_rank"]) if "node_rank" in options else None
         for name in (word for word in words if "=" not in word):
-            self.world.join(name, int(options.get("nproc", "1")), Habit(), wish)
+            self.world.join(name, int(options.get("nproc", "1")), Habit(), preferred_rank)
 
     def _worker(self, which: str, what: str, code: str = "1") -> None:
         name, local_rank = which.split("/")

@@ -18,9 +18,12 @@ from elastic_agent.rendezvous.coordinator import takeover
 from elastic_agent.rendezvous.driver import connection, driver, inbound, pulse, term
 from elastic_agent.rendezvous.driver import threads as crew
 
-from .. import found, plan, run
-from ..checkers import Violation
-from ..driven import Mistake
+from .. import run
+from ..checks.checkers import Violation
+from ..checks.coverage import MANY
+from ..schedules import draw, files
+from ..schedules.scenario import Scenario
+from ..stores.driver_link import DriverDied
 from .planting import Misplaced, Mutant
 
 DRIVERS = {
@@ -60,7 +63,7 @@ def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
     below = isinstance(mutant, Mutant) and mutant.function().__module__ in DRIVERS
     came = Search()
     with mutant.planted():
-        for scenario in sorted(drawn, key=lambda scenario: bool(scenario.face) != below):
+        for scenario in sorted(drawn, key=lambda scenario: bool(scenario.store) != below):
             came.played += 1
             try:
                 run.play_scenario(scenario)
@@ -80,15 +83,15 @@ def _caught(failed: run.SeedFailed) -> By | None:
     error = failed.__cause__
     if isinstance(error, Violation):
         return By.INVARIANT
-    fenced = isinstance(error, Mistake) and error.__cause__ is None
+    fenced = isinstance(error, DriverDied) and error.__cause__ is None
     return By.REFUSAL if fenced or isinstance(error, (agent.IllegalEvent, coordinator.IllegalEvent)) else None
 
 
 @functools.lru_cache(maxsize=2)
-def _drawn(seeds: int) -> list[plan.Scenario]:
+def _drawn(seeds: int) -> list[Scenario]:
     """Without the largest: each costs as much as a hundred others."""
-    drawn = [*found.FOUND.values(), *(plan.draw(seed) for seed in range(seeds))]
-    return [scenario for scenario in drawn if scenario.job.max_nodes < plan.MANY]
+    drawn = [*files.FOUND.values(), *(draw.scenario(seed) for seed in range(seeds))]
+    return [scenario for scenario in drawn if scenario.job.max_nodes < MANY]
 
 
 def report(mutants: Sequence[Mutant | Misplaced], escapes: Mapping[str, str]) -> int:

@@ -1,0 +1,53 @@
+"""`dataclasses.replace`, ten times as fast: the machines copy their state at every event, and did little else here.
+
+A copy is made as an instance of a class with the same slots that may be written to, and then becomes one of the frozen
+class: nothing can tell it from what `dataclasses.replace` makes. `substituted` puts it in the machines' way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from elastic_agent.agent.lifecycle import handlers, leaving, stop_ladder, transitions
+from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, takeover
+
+from .substitution import Substitute
+
+Copy = Callable[[Any, dict[str, Any]], Any]
+
+_COPIES: dict[type, Copy] = {}
+
+
+def replace(value: Any, **changes: Any) -> Any:
+    """As `dataclasses.replace`, of a frozen dataclass with slots and nothing of its own to do when it is made."""
+    kind = type(value)
+    copy = _COPIES.get(kind)
+    if copy is None:
+        copy = _COPIES[kind] = _make(kind)
+    return copy(value, changes)
+
+
+def _make(kind: type) -> Copy:
+    names = [field.name for field in dataclasses.fields(kind)]
+    if hasattr(kind, "__post_init__") or tuple(names) != kind.__dict__.get("__slots__"):
+        raise TypeError(f"{kind} is more than its fields")
+    loose = type(f"Loose{kind.__name__}", (), {"__slots__": tuple(names)})
+    lines = [
+        "def copy(value, changes):",
+        "    made = loose()",
+        *(f"    made.{name} = value.{name}" for name in names),
+        "    for name, new in changes.items():",
+        "        setattr(made, name, new)",
+        "    made.__class__ = kind",
+        "    return made",
+    ]
+    scope: dict[str, Any] = {"loose": loose, "kind": kind}
+    exec("\n".join(lines), scope)
+    copy: Copy = scope["copy"]
+    return copy
+
+
+_COPYING = (handlers, stop_ladder, leaving, transitions, charging, leases, machine, observations, takeover)
+SUBSTITUTES: list[Substitute] = [(module, "replace", replace) for module in _COPYING]
