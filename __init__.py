@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .agent.errors import AgentError as AgentError
     from .agent.errors import FinalisationTimedOut as FinalisationTimedOut
+    from .agent.errors import HostFailed as HostFailed
     from .agent.errors import InternalError as InternalError
-    from .agent.errors import MachineFailed as MachineFailed
     from .agent.errors import OtherJob as OtherJob
     from .agent.errors import OtherVersion as OtherVersion
     from .agent.errors import Preempted as Preempted
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .launcher.api import NodeAgent as NodeAgent
     from .launcher.api import launch as launch
     from .launcher.config.config import LaunchConfig as LaunchConfig
+    from .rendezvous.failures import WorkerFailure as WorkerFailure
     from .rendezvous.records import Member as Member
-    from .rendezvous.records import WorkerFailure as WorkerFailure
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOMES = {
     "AgentEvent": "agent.report",
     "FinalisationTimedOut": "agent.errors",
     "InternalError": "agent.errors",
-    "MachineFailed": "agent.errors",
+    "HostFailed": "agent.errors",
     "LaunchConfig": "launcher.config.config",
     "Member": "rendezvous.records",
     "NodeAgent": "launcher.api",
@@ -55,7 +55,7 @@ _HOMES = {
     "StoppedBySignal": "agent.errors",
     "StoreLost": "agent.errors",
     "UsageError": "agent.errors",
-    "WorkerFailure": "rendezvous.records",
+    "WorkerFailure": "rendezvous.failures",
     "WorkersFailed": "agent.errors",
     "launch": "launcher.api",
 }
@@ -66,7 +66,7 @@ __all__ = [
     "FinalisationTimedOut",
     "InternalError",
     "LaunchConfig",
-    "MachineFailed",
+    "HostFailed",
     "Member",
     "NodeAgent",
     "OtherJob",

@@ -13,7 +13,7 @@ from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, InternalError, MachineFailed, is_of_machine, refusal
+from .errors import AgentError, HostFailed, InternalError, is_of_machine, refusal
 from .inbox import Inbox
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
@@ -104,7 +104,7 @@ class Agent:
         except (machine.IllegalEvent, coordinator.IllegalEvent) as error:
             raise InternalError(f"{error}; this is a mistake of elastic-agent, please report it") from error
         except OSError as error:
-            raise MachineFailed(f"this machine refuses what the agent needs: {error}; see to its limits") from error
+            raise HostFailed(f"this machine refuses what the agent needs: {error}; see to its limits") from error
         finally:
             self._workers.close()
             self._link.close()
@@ -268,7 +268,7 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         node=node,
         name=name,
         role=workers.role,
-        wish=spec.node_rank,
+        preferred_rank=spec.node_rank,
         restarts=workers.restarts,
         jitter=tuple(byte / 255 for byte in os.urandom(16)),
         grace_s=workers.grace_s,

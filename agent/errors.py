@@ -5,7 +5,7 @@ docs/exit-codes.md explains the statuses to users.
 
 from __future__ import annotations
 
-from ..rendezvous.records import WorkerFailure
+from ..rendezvous.failures import WorkerFailure
 
 
 class AgentError(Exception):
@@ -138,7 +138,7 @@ class StoppedBySignal(AgentError):
         self.exit_code = 128 + signum
 
 
-class MachineFailed(AgentError):
+class HostFailed(AgentError):
     """This machine took the workers again and again, or refuses the agent what it needs: processes, descriptors."""
 
     exit_code = 71
@@ -157,4 +157,4 @@ def refusal(error: AgentError | OSError) -> str:
 
 def is_of_machine(error: AgentError | OSError) -> bool:
     """Whether the system refused it, whatever was asked for."""
-    return isinstance(error, OSError | MachineFailed)
+    return isinstance(error, OSError | HostFailed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..rendezvous.records import Member, WorkerFailure
+from ..rendezvous.failures import WorkerFailure
+from ..rendezvous.records import Member
 from .failures.error_files import ErrorReport
 from .lifecycle import events
 from .lifecycle.state import Node, Phase, Rules, Verdict
@@ -100,14 +101,14 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
         happened=type(happened).__name__,
         at_s=now,
         failure=failure,
-        members=node.seen.placed if node.seen else (),
+        members=node.latest_round.placed if node.latest_round else (),
         restarts_used=node.restarts_used,
     )
 
 
 def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, preload: str) -> Status:
     """The state as outsiders see it."""
-    seen = node.seen
+    seen = node.latest_round
     member = seen.member(rules.node) if seen and seen.placed else None
     return Status(
         name=rules.name,

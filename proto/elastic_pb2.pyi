@@ -54,7 +54,7 @@ class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STANDING: _ClassVar[Sign]
     LEFT: _ClassVar[Sign]
     QUIET: _ClassVar[Sign]
-    MACHINE: _ClassVar[Sign]
+    HOST: _ClassVar[Sign]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -96,7 +96,7 @@ STOPPED: Sign
 STANDING: Sign
 LEFT: Sign
 QUIET: Sign
-MACHINE: Sign
+HOST: Sign
 ROLE_UNSPECIFIED: Role
 CAUSE: Role
 COLLATERAL: Role
@@ -155,7 +155,7 @@ class Judged(_message.Message):
     def __init__(self, death: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., role: _Optional[_Union[Role, str]] = ..., because: _Optional[str] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "wish", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "told", "magic")
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -166,7 +166,7 @@ class NodeRecord(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDR_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
-    WISH_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_RANK_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -175,7 +175,7 @@ class NodeRecord(_message.Message):
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     DEATHS_FIELD_NUMBER: _ClassVar[int]
     CHARGE_LOCAL_FIELD_NUMBER: _ClassVar[int]
-    TOLD_FIELD_NUMBER: _ClassVar[int]
+    ALL_EXITS_REPORTED_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
@@ -187,7 +187,7 @@ class NodeRecord(_message.Message):
     role: str
     addr: str
     port: int
-    wish: int
+    preferred_rank: int
     restarts_left: int
     failure: WorkerFailure
     finished: bool
@@ -196,9 +196,9 @@ class NodeRecord(_message.Message):
     max_nodes: int
     deaths: _containers.RepeatedCompositeFieldContainer[WorkerFailure]
     charge_local: bool
-    told: bool
+    all_exits_reported: bool
     magic: int
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., wish: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., told: bool = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., magic: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")

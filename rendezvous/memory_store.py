@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .hosted import HostLeads
-from .store import StoreFenced, StoreUnreachable
+from .store import HostLeads, StoreFenced, StoreUnreachable
 
 KEEP_VERSIONS = 64
 """Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""

@@ -2,13 +2,15 @@
 
 Each node publishes one `NodeRecord`, which only it writes. The coordinator publishes `Round`s, numbered by `version`,
 which only it writes. Everything a node or the coordinator decides follows from these, so losing, repeating or delaying
-a notification changes nothing but latency. The record of the job itself is in `jobs.py`.
+a notification changes nothing but latency. The record of the job itself is in `codec/job.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from .failures import Ending, WorkerFailure
 
 
 class NodeState(Enum):
@@ -62,45 +64,6 @@ class Outcome(Enum):
     """Nodes ask for what cannot be together, such as one --node-rank twice."""
 
 
-class EndKind(Enum):
-    """Why a round ended."""
-
-    FAILURE = "failure"
-    DEPARTURE = "departure"
-    ARRIVAL = "arrival"
-
-
-class Sign(Enum):
-    """What a worker's end says by itself; `signs.py` reads it."""
-
-    UNCLEAR = "unclear"
-    """Its own fault or another's: nothing tells."""
-    OWN = "own"
-    """It failed on its own: an exception, a crash, a kill from outside."""
-    PEER = "peer"
-    """It lost a peer, or the store that lives in one."""
-    TIMEOUT = "timeout"
-    """It waited for the others in vain."""
-    STOPPED = "stopped"
-    """Its own agent stopped it."""
-    STANDING = "standing"
-    """It stood still, stopped by a signal, when its agent came to stop it."""
-    LEFT = "left"
-    """It exited 0."""
-    QUIET = "quiet"
-    """It chose an exit code and said nothing."""
-    MACHINE = "machine"
-    """Its machine took it, or could not start it: nobody's script is to blame, and nobody is charged."""
-
-
-class Role(Enum):
-    """What an end was in the end of its round; `causes.py` judges it."""
-
-    CAUSE = "cause"
-    COLLATERAL = "collateral"
-    UNDECIDED = "undecided"
-
-
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What all nodes of a job must have been asked for alike. What is a node's own is no part of it: how many workers,
@@ -113,53 +76,6 @@ class JobSpec:
     max_nodes: int = 1
     nproc: str = "number"
     """How workers are counted: "number", whichever; or a name such as "gpu"."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailure:
-    """One worker's death, as the node that watched it saw it."""
-
-    node: str
-    """Name of the node, for people (host and agent pid)."""
-    host: str
-    rank: int
-    """Global rank in the round that it died in."""
-    local_rank: int
-    pid: int
-    exit_code: int
-    """As `subprocess` has it: negative is the signal that killed it."""
-    message: str = ""
-    """First line of what the worker said in its error file; empty if it said nothing."""
-    error_file: str = ""
-    """Absolute path of its error file on that node; empty if there is none."""
-    at: str = ""
-    """Wall-clock time on that node, for people only; never compared."""
-    startup: bool = False
-    """It died in its start-up."""
-    final: bool = False
-    """Its node forbids a restart: it exited with a code that says so."""
-    order: int = 0
-    """Counts the ends of workers on that node, from 1 in each round, as its agent learnt of them."""
-    after_s: float = 0.0
-    """Seconds since the first of them, on that node's own clock."""
-    stopped_by: int = 0
-    """The last signal that its agent had sent it before it ended; 0 if none."""
-    sign: Sign = Sign.UNCLEAR
-    sign_because: str = ""
-    """The evidence for `sign`, in a few words."""
-    suspects: tuple[int, ...] = ()
-    """Global ranks that its error names as missing."""
-    said: str = ""
-    """Traceback of its error file, else last lines of its stderr, if kept; at most `ending_codec.MAX_SAID_BYTES`."""
-    note: str = ""
-    """What the machine adds: the kernel's OOM killer, a core dump. One sentence, never without evidence."""
-
-    def __str__(self) -> str:
-        died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
-        when = " in its start-up" if self.startup else ""
-        said = f": {self.message}" if self.message else ""
-        said += f" ({self.note})" if self.note else ""
-        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{when}{said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +98,7 @@ class NodeRecord:
     """Address at which others reach this node, offered as MASTER_ADDR."""
     port: int = 0
     """Port held free here, offered as MASTER_PORT of the next round."""
-    wish: int | None = None
+    preferred_rank: int | None = None
     """Group rank asked for with --node-rank, if any."""
     restarts_left: int = 0
     """What is left of this node's own budget."""
@@ -190,7 +106,7 @@ class NodeRecord:
     """With BROKEN: what failed."""
     deaths: tuple[WorkerFailure, ...] = ()
     """How workers of `round` ended so far, in that order, `failure` among them; also those that were stopped."""
-    told: bool = False
+    all_exits_reported: bool = False
     """No worker of `round` lives here any more, and `deaths` tells of all: so while WAITING, and in a pause."""
     charge_local: bool = False
     """It counts each failure of its own workers, whoever caused it (--charge local)."""
@@ -214,32 +130,6 @@ class Member:
     role: str = "default"
     role_offset: int = 0
     """Rank of its first worker among the workers of its role."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One end of a worker and what it was in the end of its round."""
-
-    death: WorkerFailure
-    role: Role
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a round ended, settled when all its members have answered or are known dead."""
-
-    round: int
-    kind: EndKind
-    because: str
-    charged: str = ""
-    """Identity of the node that this ending costs one restart; empty for a change of membership."""
-    failure: WorkerFailure | None = None
-    """The cause, or what comes nearest to one; the first failure seen until the ending is settled."""
-    role: Role = Role.UNDECIDED
-    """Whether `failure` is known to be the cause."""
-    judged: tuple[Judged, ...] = ()
-    """All ends of workers that the coordinator heard of, in the order in which it did, `failure` among them."""
 
 
 @dataclass(frozen=True, slots=True)

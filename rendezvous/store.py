@@ -159,3 +159,40 @@ class Store(Protocol):
 
 Join = Callable[[Store], None]
 """Joins the job in a store that was reached; raises what keeps this node out of it."""
+
+
+class HostLeads:
+    """Leadership on a store that one node hosts: nothing is elected. Its host coordinates in one term, as long
+    as the store is there, and an announcement's version alone fences. A base of classes that implement `Store`."""
+
+    @property
+    def hosted(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def elects(self) -> bool:
+        return False
+
+    def lead(self, node: str, timeout_s: float) -> int | None:
+        return FIRST_EPOCH if self.hosted else None
+
+    def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
+        return False
+
+    def resign(self, epoch: int) -> None:
+        """A host's term ends with its store."""
+
+    def clear(self, epoch: int) -> None:
+        """All goes with the host."""
+
+    def write_job(self, value: bytes, over: bytes = b"") -> bytes:
+        raise NotImplementedError
+
+    def announce(self, version: int, value: bytes, epoch: int) -> None:
+        raise NotImplementedError
+
+    def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
+        # The record first, so that nobody who learns of the end finds it without the outcome.
+        written = self.write_job(job, over) == job
+        self.announce(version, value, epoch)
+        return written

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...rendezvous.records import Sign
+from ...rendezvous.failures import Sign
 
 SIGABRT, SIGKILL, SIGTERM = 6, 9, 15
 """As numbers, because what decides imports nothing that acts."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...rendezvous.records import WorkerFailure
+from ...rendezvous.failures import WorkerFailure
 from . import classify
 
 SIZE_MAX = 1 << 20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...rendezvous.records import Member, NodeRecord, Round, WorkerFailure
+from ...rendezvous.failures import WorkerFailure
+from ...rendezvous.records import Member, NodeRecord, Round
 from .state import Verdict
 from .verdicts import STORE_LOST
 

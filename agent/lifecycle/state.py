@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ...rendezvous.records import Ending, NodeRecord, Outcome, Round, WorkerFailure
+from ...rendezvous.failures import Ending, WorkerFailure
+from ...rendezvous.records import NodeRecord, Outcome, Round
 from .restart_policy import History, Policy
 from .stop_ladder import Ladder
 
@@ -51,7 +52,7 @@ class Rules:
     node: str
     name: str
     role: str = "default"
-    wish: int | None = None
+    preferred_rank: int | None = None
     restarts: Policy = field(default_factory=Policy)
     jitter: tuple[float, ...] = (0.5,)
     """Random numbers from 0 to 1, for the pauses of a crash loop."""
@@ -83,8 +84,8 @@ class Node:
     """The last round that this node had a place in, or could have had."""
     place_ready: bool = False
     """The place for the next round is prepared and offered."""
-    seen: Round | None = None
-    """The coordinator's newest word."""
+    latest_round: Round | None = None
+    """The coordinator's newest announcement."""
     charges: History = field(default_factory=History)
     losses: History = field(default_factory=History)
     """How often this machine took its workers, or could not start them; never charged."""

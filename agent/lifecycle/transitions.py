@@ -1,11 +1,11 @@
-"""The agent's moves: each returns the new state and the effects that go with it. Pure; `handlers.py` says which."""
+"""The agent's transitions: each returns the new state and its effects. Pure; the `on_` modules choose."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.coordinator import charging, root_cause
-from ...rendezvous.records import Ending, Member, NodeRecord, NodeState, Round, WorkerFailure
+from ...rendezvous.failures import Ending, WorkerFailure, charges, worth_reporting
+from ...rendezvous.records import Member, NodeRecord, NodeState, Round
 from ...rendezvous.text import count
 from . import restart_policy, stop_ladder, verdicts
 from .events import (
@@ -48,16 +48,16 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         role=rules.role,
         addr=node.addr,
         port=node.port,
-        wish=rules.wish,
+        preferred_rank=rules.preferred_rank,
         restarts_left=restart_policy.restarts_left(rules.restarts, node.charges, at),
         failure=node.failures[0] if node.failures else None,
         finished=node.finished,
         because=because,
         min_nodes=rules.min_nodes,
         max_nodes=rules.max_nodes,
-        deaths=root_cause.telling(node.deaths),
+        deaths=worth_reporting(node.deaths),
         charge_local=rules.charge_local,
-        told=node.phase is Phase.JOINING,
+        all_exits_reported=node.phase is Phase.JOINING,
     )
     return replace(node, seq=record.seq, record=record, because=because), (Publish(record),)
 
@@ -73,7 +73,7 @@ def republish(node: Node, rules: Rules, now: float) -> Move:
     return replace(said, because="the store answers again"), effects
 
 
-def bear(node: Node, rules: Rules, now: float, reason: str) -> Move:
+def tolerate_store_outage(node: Node, rules: Rules, now: float, reason: str) -> Move:
     """The store went away: do without it for `store_grace`."""
     until = now + rules.store_grace_s
     doing = "workers go on" if node.phase is Phase.WORKING else "waiting for it"
@@ -159,7 +159,7 @@ def _excuse(node: Node, rules: Rules, running: Round) -> str:
 def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
     """A worker of ours failed, the first of this round; how soon workers may start again is decided here, and whether
     any start here again where the machine was at fault."""
-    if charging.charges(failure):
+    if charges(failure):
         pause_s = restart_policy.pause_s(rules.restarts, node.charges, now, rules.jitter)
     else:
         pause_s = restart_policy.loss_pause_s(rules.restarts, node.losses, now, rules.jitter)
@@ -198,7 +198,7 @@ def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
 
 def costs_us(node: Node, rules: Rules, ended: Ending) -> bool:
     """Whether that end of our last round is charged to this node."""
-    return ended.charged == rules.node or (rules.charge_local and charging.charges(next(iter(node.failures), None)))
+    return ended.charged == rules.node or (rules.charge_local and charges(next(iter(node.failures), None)))
 
 
 def stop(
@@ -222,7 +222,7 @@ def stop(
     return node, (*effects, *orders, WakeAt(rungs.until))
 
 
-def sweep(node: Node, rules: Rules, now: float, because: str) -> Move:
+def stop_leftovers(node: Node, rules: Rules, now: float, because: str) -> Move:
     """All workers exited 0: what they left behind ends too, before we call this finished."""
     rungs = stop_ladder.linger(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, finished=True, because=because)

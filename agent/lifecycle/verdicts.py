@@ -11,7 +11,7 @@ from .state import Node, Rules, Verdict
 OK = 0
 WORKER_FAILED = 1
 USAGE = 2
-MACHINE_FAILED = 71
+HOST_FAILED = 71
 ASKED_TO_LEAVE = 75
 JOIN_TIMED_OUT = 76
 OTHER_JOB = 78
@@ -65,7 +65,7 @@ def of_sick(reason: str) -> Verdict:
     """This machine failed once too often."""
     times = f"{restart_policy.SICK_AFTER} times in a row, each within {restart_policy.HEALTHY_S:g} s of the one before"
     what = "look at this machine's memory, limits and kernel log before it is used again"
-    return Verdict(MACHINE_FAILED, f"{reason}; {times}: {what}")
+    return Verdict(HOST_FAILED, f"{reason}; {times}: {what}")
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:

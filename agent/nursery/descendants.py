@@ -29,7 +29,7 @@ GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What /proc answers for a process that went while we looked, or that the host hides from us (hidepid)."""
 
 
-class Progeny:
+class Descendants:
     """All descendants of this process, which must be a subreaper and have one thread only."""
 
     def __init__(self, libc: CDLL, cgroup: Cgroup | None = None) -> None:
@@ -166,7 +166,7 @@ def lineage(pid: int) -> tuple[int, int]:
     return int(fields[1]), int(fields[2])
 
 
-def minds(pid: int, signum: int) -> bool:
+def handles_signal(pid: int, signum: int) -> bool:
     """Whether the process handles, ignores or blocks this signal, or the kernel would do nothing for it. Not a worker
     that has not come to its own handler: it is between fork and exec, or a script that still imports."""
     if signum in HARMLESS:

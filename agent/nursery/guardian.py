@@ -22,7 +22,7 @@ import sys
 import time
 
 from . import cgroups
-from .descendants import Progeny
+from .descendants import Descendants
 from .server import LAST_KILL_S, serve
 
 TYPE_CHECKING = False
@@ -41,25 +41,25 @@ SIGNALLED = 128
 class Guardian:
     """Waits for the nursery to end, or for it to be late, and then leaves nobody."""
 
-    def __init__(self, fd: int, agent: int, nursery: int, progeny: Progeny, grace_s: float) -> None:
+    def __init__(self, fd: int, agent: int, nursery: int, descendants: Descendants, grace_s: float) -> None:
         self.fd = fd
         self.agent = agent
         """Its pidfd; -1 if there is none."""
         self.nursery = nursery
-        self.progeny = progeny
+        self.descendants = descendants
         self.grace_s = grace_s
 
     def run(self) -> int:
         """Return when nothing is left, or after `LAST_KILL_S`: the exit code."""
         self.wait()
         code = self.clear()
-        if self.progeny.cgroup is not None:
-            self.progeny.cgroup.remove()
+        if self.descendants.cgroup is not None:
+            self.descendants.cgroup.remove()
         return code
 
     def wait(self) -> None:
         """Until the nursery has ended, or is late in ending. A kernel without pidfds cannot tell of a late one."""
-        nursery = self.progeny.pidfd(self.nursery)
+        nursery = self.descendants.pidfd(self.nursery)
         if nursery < 0:
             os.waitid(os.P_PID, self.nursery, os.WEXITED | os.WNOWAIT)
             return
@@ -87,7 +87,7 @@ class Guardian:
             left_s = until - time.monotonic()
             if ended[0] < 0 or left_s <= 0:
                 return code if code >= 0 else SIGNALLED - code
-            self.progeny.kill(())
+            self.descendants.kill(())
             _signal.sigtimedwait({_signal.SIGCHLD}, left_s)
 
 
@@ -122,19 +122,19 @@ def guard_or_serve() -> int:
     close_all_but(fd)
     libc = CDLL(None, use_errno=True)
     become_subreaper(libc, b"elastic-guard")
-    progeny = Progeny(libc, cgroup())
-    watched = progeny.pidfd(agent)
+    descendants = Descendants(libc, cgroup())
+    watched = descendants.pidfd(agent)
     # Asked after the pidfd: if the agent is still our parent now, the pidfd is the agent's.
     if os.getppid() != agent:
-        if progeny.cgroup is not None:
-            progeny.cgroup.remove()
+        if descendants.cgroup is not None:
+            descendants.cgroup.remove()
         return 0
     guardian = os.getpid()
     if (nursery := os.fork()) != 0:
-        return Guardian(fd, watched, nursery, progeny, grace_s).run()
+        return Guardian(fd, watched, nursery, descendants, grace_s).run()
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
-    serve(fd, watched, guardian, Progeny(libc, progeny.cgroup), grace_s)
+    serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s)
     return 0
 
 

@@ -26,7 +26,7 @@ import os
 import select
 import time
 
-from .descendants import SIGKILL, SIGTERM, Progeny, minds, send, strike_group
+from .descendants import SIGKILL, SIGTERM, Descendants, handles_signal, send, strike_group
 from .frames import READ_BYTES, Frames
 from .spawn import Launch, Spawner, Worker
 
@@ -41,8 +41,8 @@ LAST_KILL_S = 10.0
 class Nursery:
     """Obeys the agent until it is gone, then ends all that is left."""
 
-    def __init__(self, fd: int, agent: int, guardian: int, progeny: Progeny, grace_s: float) -> None:
-        self.progeny = progeny
+    def __init__(self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
+        self.descendants = descendants
         self.agent, self.guardian = agent, guardian
         """Their pidfds; -1 if there is none."""
         self.grace_s = grace_s
@@ -75,7 +75,7 @@ class Nursery:
         for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
-        self.spawner = Spawner(progeny, self.poll, inherited, self.say)
+        self.spawner = Spawner(descendants, self.poll, inherited, self.say)
         self.workers = self.spawner.workers
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Nursery:
             if fd >= 0:
                 self.poll.unregister(fd)
         if self.orphaned and self.grace_s > 0:
-            self.progeny.strike(self.workers, SIGTERM)
+            self.descendants.strike(self.workers, SIGTERM)
             self.outlast(self.grace_s)
         self.killing = True
         self.outlast(LAST_KILL_S)
@@ -151,7 +151,7 @@ class Nursery:
         elif verb == b"preload":
             self.preload(fields)
         elif verb == b"signal":
-            self.progeny.strike(self.workers, int(fields[0]))
+            self.descendants.strike(self.workers, int(fields[0]))
         elif verb == b"forward":
             self.forward(int(fields[0]))
         elif verb == b"kill_group":
@@ -169,7 +169,7 @@ class Nursery:
         for worker in self.workers.values():
             if worker.exited:
                 continue
-            if minds(worker.pid, signum):
+            if handles_signal(worker.pid, signum):
                 send(os.kill, worker.pid, signum)
             else:
                 self.say("unheard", worker.key, signum)
@@ -211,12 +211,12 @@ class Nursery:
         for worker in list(self.workers.values()):
             if not worker.exited:
                 self.check(worker)
-        strays = [pid for pid in self.progeny.children() if pid not in self.workers]
+        strays = [pid for pid in self.descendants.children() if pid not in self.workers]
         # Among strays may be workers that the zygote has not told of yet, and their exit is not to be thrown away.
         busy = self.unborn() or [pid for pid in strays if os.waitpid(pid, os.WNOHANG)[0] == 0]
         if busy or not all(worker.exited for worker in self.workers.values()):
             if self.killing:
-                self.progeny.kill(self.workers)
+                self.descendants.kill(self.workers)
             return False
         for pid in self.workers:
             os.waitpid(pid, 0)
@@ -243,11 +243,11 @@ class Nursery:
             self.say("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
 
 
-def serve(fd: int, agent: int, guardian: int, progeny: Progeny, grace_s: float) -> None:
+def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
     """The process: serve, and leave nobody behind, not even after an error of our own. `agent` is a pidfd, `guardian`
     the pid of our parent."""
-    cgroup = progeny.cgroup
-    nursery = Nursery(fd, agent, progeny.pidfd(guardian), progeny, grace_s)
+    cgroup = descendants.cgroup
+    nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
         # Asked after the pidfd, as in the guardian.

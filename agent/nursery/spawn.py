@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-    from .descendants import Progeny
+    from .descendants import Descendants
 
 PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>. Forgotten when the worker executes a set-user-ID file; `Supervisor` knows its group."""
@@ -57,7 +57,7 @@ class Spawner:
     """Forks workers and keeps the list of them. What `zygote_client.py` needs of the nursery, and no more."""
 
     def __init__(
-        self, descendants: Progeny, poll: select.poll, inherited: Sequence[int], report: Callable[..., None]
+        self, descendants: Descendants, poll: select.poll, inherited: Sequence[int], report: Callable[..., None]
     ) -> None:
         """`poll` is the nursery's; `inherited`: signals that workers get at their defaults; `report` sends a line to
         the agent."""
@@ -112,7 +112,9 @@ def shut(*fds: int) -> None:
             os.close(fd)
 
 
-def become(launch: Launch, report: int, inherited: Sequence[int], progeny: Progeny, *, apart: bool = False) -> NoReturn:
+def become(
+    launch: Launch, report: int, inherited: Sequence[int], descendants: Descendants, *, apart: bool = False
+) -> NoReturn:
     """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
 
     `inherited` are the signals to set to their defaults; `apart`: it is not to be where workers are. Exec closes all
@@ -122,11 +124,11 @@ def become(launch: Launch, report: int, inherited: Sequence[int], progeny: Proge
     nursery = os.getsid(0)  # it leads its session, and we are about to leave that
     try:
         os.setsid()
-        progeny.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
+        descendants.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
         if os.getppid() != nursery:
             os._exit(127)  # it died before the kernel knew that we care
         if not apart:
-            progeny.admit()
+            descendants.admit()
         for signum in inherited:
             _signal.signal(signum, _signal.SIG_DFL)
         for target, fd in enumerate(launch.stdio, 1):

@@ -14,7 +14,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 
-from ..errors import AgentError, MachineFailed, UsageError
+from ..errors import AgentError, HostFailed, UsageError
 from ..spec import LogSpec
 
 TYPE_CHECKING = False
@@ -161,7 +161,7 @@ def _file_name(run_id: str) -> str:
 def _unusable(path: object, error: OSError) -> AgentError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         why = f"{error.strerror}; raise the limit with ulimit -n"
-        return MachineFailed(f"cannot open the workers' logs in {path}: {why}")
+        return HostFailed(f"cannot open the workers' logs in {path}: {why}")
     # From makedirs: what is there is a file.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
     return UsageError(f"cannot use log directory {path}: {reason}; name another one with --log-dir")

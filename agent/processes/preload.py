@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..spec import WorkerSpec
 from .environment import PER_WORKER
-from .facts import Note, Preloaded, Unpreloaded
-from .orders import Launch
+from .protocol import Launch, Note, Preloaded, Unpreloaded
 from .supervisor import Supervisor
 
 AUTO = "auto"

@@ -2,7 +2,7 @@
 
 The nursery (`agent/nursery/server.py`) is a small process that is the parent of all workers. The two talk over a
 stream socket pair, whose end comes when the nursery is dead and nothing below it is left
-(`agent/nursery/guardian.py`); `orders.py` says what crosses it.
+(`agent/nursery/guardian.py`); `protocol.py` says what crosses it.
 
 Nothing here waits for a process but `close`. Facts come in the order in which they happened.
 """
@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 from ..errors import InternalError
 from ..nursery.frames import rights
-from .facts import Emptied, Exited, Fact, NurseryLost, Started, fact_in
 from .nursery_process import bury, clear_behind, spawn_nursery
-from .orders import MARK, Launch, described, encode, fds_of
+from .protocol import MARK, Emptied, Exited, Fact, Launch, NurseryLost, Started, described, encode, fact_in, fds_of
 
 SEND_TIMEOUT_S = 5.0
 """A nursery that does not read for this long is broken."""

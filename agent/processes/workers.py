@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ...rendezvous.records import Member, Round, Sign, WorkerFailure
+from ...rendezvous.failures import Sign, WorkerFailure
+from ...rendezvous.records import Member, Round
 from ..errors import AgentError, UsageError, is_of_machine, refusal
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, oom_note, stands_still
@@ -19,10 +20,9 @@ from ..lifecycle.events import NurseryLost, SignalUnheard, StartFailed, WorkerEx
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
-from .facts import Emptied, Exited, Fact, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
-from .facts import NurseryLost as SupervisorLost
-from .orders import Launch
 from .ports import PortHold, hold_port
+from .protocol import Emptied, Exited, Fact, Launch, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
+from .protocol import NurseryLost as SupervisorLost
 from .supervisor import Supervisor
 
 CANNOT_START = 127
@@ -223,7 +223,7 @@ class Workers:
 
     def _unborn(self, local_rank: int, reason: str, *, machine: bool) -> WorkerFailure:
         """One that never ran: its command is wrong, or the machine had no process or descriptor for it."""
-        sign = Sign.MACHINE if machine else Sign.OWN
+        sign = Sign.HOST if machine else Sign.OWN
         failure = self._failure(local_rank, 0, CANNOT_START, reason)
         return replace(failure, sign=sign, sign_because="could not be started")
 

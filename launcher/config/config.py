@@ -81,7 +81,7 @@ class LaunchConfig:
     """Prefix of tee'd lines; None: `LogSpec.prefix_template`."""
     local_addr: str | None = None
     node_rank: int | None = None
-    """static: this node's group rank, None is 0; otherwise a wish, None is none."""
+    """static: this node's group rank, None is 0; otherwise a preferred_rank, None is none."""
     master_addr: str = "127.0.0.1"
     """static without an endpoint: where node 0 is."""
     master_port: int | None = None

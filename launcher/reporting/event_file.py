@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 
 from ...agent.errors import UsageError
 from ...agent.report import AgentEvent, Report
-from ...rendezvous.records import Ending, Member, Round
+from ...rendezvous.failures import Ending
+from ...rendezvous.records import Member, Round
 
 VARIABLE = "ELASTIC_AGENT_EVENTS"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...agent.errors import (
     AgentError,
     FinalisationTimedOut,
-    MachineFailed,
+    HostFailed,
     OtherJob,
     OtherVersion,
     Preempted,
@@ -21,7 +21,7 @@ from ...agent.report import Report
 
 _BY_STATUS: dict[int, type[AgentError]] = {
     verdicts.USAGE: UsageError,
-    verdicts.MACHINE_FAILED: MachineFailed,
+    verdicts.HOST_FAILED: HostFailed,
     verdicts.ASKED_TO_LEAVE: Preempted,
     verdicts.JOIN_TIMED_OUT: RendezvousTimedOut,
     verdicts.OTHER_JOB: OtherJob,

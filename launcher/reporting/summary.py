@@ -11,8 +11,7 @@ import os
 from collections.abc import Mapping
 
 from ...agent.report import Report
-from ...rendezvous.coordinator.root_cause import PASSIVE
-from ...rendezvous.records import Ending, Judged, Role, WorkerFailure
+from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
 
 VARIABLE = "ELASTIC_AGENT_SUMMARY"
 FILE = "summary.json"

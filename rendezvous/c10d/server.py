@@ -6,8 +6,9 @@ import os
 import socket
 import threading
 
-from ..endpoint import Address, Endpoint, taken
+from ..endpoint import Address, Endpoint
 from ..store import StoreError
+from .claim import taken
 
 BACKLOG = 4096
 """Nodes may all come at once; the kernel caps it at net.core.somaxconn."""

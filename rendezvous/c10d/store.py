@@ -10,19 +10,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from ..endpoint import Address, Endpoint, PortTaken, claim, parse_endpoint, resolve
-from ..hosted import HostLeads
-from ..store import Join, StoreFenced, StoreForeign, StoreUnreachable
+from ..endpoint import Address, Endpoint, parse_endpoint, resolve
+from ..store import HostLeads, Join, StoreFenced, StoreForeign, StoreUnreachable
+from .claim import PortTaken, claim
 from .client import StoreSilent, Wire, connect
-from .founding import check, invite, lay_out
 from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
     MAX_NOTES,
     Keys,
+    check,
     count_in,
     count_of,
     foreign_count,
+    invite,
+    lay_out,
     shown,
 )
 from .notifications import AT_ONCE, Notice, records_told_of
@@ -259,7 +261,7 @@ def _host(where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, joi
 
 
 def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float, join: Join | None) -> C10dStore:
-    """The store, served elsewhere. One attempt; raises as `wire.connect`, `founding.check` and `join`."""
+    """The store, served elsewhere. One attempt; raises as `client.connect`, `keys.check` and `join`."""
     if where.port == 0:
         raise ValueError(f"endpoint {where}: port 0 means that this node hosts; give the port that the host serves")
     timeout_s = max(min(timeout_s, ATTEMPT_S), 0.1)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from ...proto import elastic_pb2 as wire
-from ..records import Ending, EndKind, Judged, Role, Sign, WorkerFailure
+from ..failures import MAX_ANNOUNCED_EXITS, MAX_SAID_BYTES, Ending, EndKind, Judged, Role, Sign, WorkerFailure
 from .fields import MAX_NUMBER, checked, codes, cut, known, last_bytes, utf8
-
-MAX_SAID_BYTES = 4096
-"""`WorkerFailure.said` keeps its end, where an exception is."""
-MAX_JUDGED = 16
-"""Ends of workers in an announcement."""
 
 # Order of definition is the numbering of elastic.proto, whose names test_codec.py compares.
 END_CODES = codes(EndKind)
@@ -27,7 +22,7 @@ def ending_out(ending: Ending) -> wire.Ending:
     )
     message.kind = END_CODES[ending.kind]  # type: ignore[assignment]
     message.role = ROLE_CODES[ending.role]  # type: ignore[assignment]
-    message.judged.extend(_judged_out(judged) for judged in ending.judged[:MAX_JUDGED])
+    message.judged.extend(_judged_out(judged) for judged in ending.judged[:MAX_ANNOUNCED_EXITS])
     if ending.failure is not None:
         message.failure.CopyFrom(failure_out(ending.failure))
     return message
@@ -42,7 +37,7 @@ def ending_in(message: wire.Ending) -> Ending:
         charged=message.charged,
         failure=failure_in(message.failure) if message.HasField("failure") else None,
         role=known("ended.role", _ROLES, message.role),
-        judged=tuple(_judged_in(judged) for judged in message.judged[:MAX_JUDGED]),
+        judged=tuple(_judged_in(judged) for judged in message.judged[:MAX_ANNOUNCED_EXITS]),
     )
 
 

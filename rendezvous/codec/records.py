@@ -12,7 +12,7 @@ anything.
 from __future__ import annotations
 
 from ...proto import elastic_pb2 as wire
-from ..coordinator.root_cause import TOLD_MAX
+from ..failures import MAX_REPORTED_EXITS
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
 from .failures import ending_in, ending_out, failure_in, failure_out
@@ -57,14 +57,14 @@ def encode_node(record: NodeRecord) -> bytes:
         because=cut(record.because),
         min_nodes=checked("min_nodes", record.min_nodes),
         max_nodes=checked("max_nodes", record.max_nodes),
-        deaths=[failure_out(death) for death in record.deaths[:TOLD_MAX]],
+        deaths=[failure_out(death) for death in record.deaths[:MAX_REPORTED_EXITS]],
         charge_local=record.charge_local,
-        told=record.told,
+        all_exits_reported=record.all_exits_reported,
     )
     # The enum fields are typed by name in the stubs; what is stored is this number.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
-    if record.wish is not None:
-        message.wish = checked("wish", record.wish)
+    if record.preferred_rank is not None:
+        message.preferred_rank = checked("preferred_rank", record.preferred_rank)
     if record.failure is not None:
         message.failure.CopyFrom(failure_out(record.failure))
     return bounded("node record", message.SerializeToString(), MAX_NODE_BYTES)
@@ -85,17 +85,21 @@ def decode_node(data: bytes) -> NodeRecord:
         role=message.role,
         addr=message.addr,
         port=checked("port", message.port, limit=65535),
-        wish=checked("wish", message.wish) if message.HasField("wish") else None,
+        preferred_rank=_preferred_rank_in(message),
         restarts_left=checked("restarts_left", message.restarts_left),
         failure=failure_in(message.failure) if message.HasField("failure") else None,
         finished=message.finished,
         because=message.because,
         min_nodes=checked("min_nodes", message.min_nodes),
         max_nodes=checked("max_nodes", message.max_nodes),
-        deaths=tuple(failure_in(death) for death in message.deaths[:TOLD_MAX]),
+        deaths=tuple(failure_in(death) for death in message.deaths[:MAX_REPORTED_EXITS]),
         charge_local=message.charge_local,
-        told=message.told,
+        all_exits_reported=message.all_exits_reported,
     )
+
+
+def _preferred_rank_in(message: wire.NodeRecord) -> int | None:
+    return checked("preferred_rank", message.preferred_rank) if message.HasField("preferred_rank") else None
 
 
 def encode_round(record: Round) -> bytes:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..records import Ending, EndKind, Judged, Member, NodeRecord, NodeState, Role, Sign, WorkerFailure
+from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges
+from ..records import Member, NodeRecord, NodeState
 from . import explain, root_cause
 from .state import Rendezvous, Rules, Seen
 
@@ -23,11 +24,9 @@ Workers that mind SIGTERM are gone sooner."""
 LAST_WORDS_S = 2.0
 """How long they get where the job cannot go on whoever it was. Covers the moment in which workers may end by
 themselves where an echo was seen (`Round.hold`)."""
-MAX_KEPT = 16
-"""Ends of workers kept for the announcement; beyond, a round has nothing new to tell."""
 
 
-def heard(state: Rendezvous, record: NodeRecord) -> Rendezvous:
+def add_exits(state: Rendezvous, record: NodeRecord) -> Rendezvous:
     """The same, with the ends of this round's workers that this record adds."""
     if record.round != state.number or state.member(record.node) is None:
         return state
@@ -69,7 +68,7 @@ def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezv
             told = _uncharged(state, ending)
             return replace(state, ended=told), f"{told.because}; {explain.too_few_remain(state, rules)}"
         return None
-    if state.settled and (name := spent(state)):
+    if state.settled and (name := node_out_of_restarts(state)):
         there = "there" if ending.failure is not None and ending.failure.node == name else f"on {name}"
         return state, f"{ending.because}; no restarts are left {there}"
     return None
@@ -95,7 +94,7 @@ def evidence_until(state: Rendezvous) -> tuple[float, ...]:
     return () if state.settled else (state.since + EVIDENCE_S, state.since + LAST_WORDS_S)
 
 
-def spent(state: Rendezvous) -> str:
+def node_out_of_restarts(state: Rendezvous) -> str:
     """Name of a node that the settled ending costs a restart that it does not have; empty if there is none."""
     ending = state.ended
     for member, seen in state.seen_members():
@@ -105,11 +104,6 @@ def spent(state: Rendezvous) -> str:
         if (charged or counts_itself) and record.restarts_left <= 0 and not seen.gone:
             return member.name
     return ""
-
-
-def charges(failure: WorkerFailure | None) -> bool:
-    """Whether this failure can cost anybody a restart: not where the machine took the worker."""
-    return failure is not None and failure.sign is not Sign.MACHINE
 
 
 def _needs_no_more(state: Rendezvous, departed: str) -> bool:
@@ -130,7 +124,7 @@ def _answer(state: Rendezvous, member: Member, seen: Seen) -> str | None:
     record = seen.record
     if record.state in (NodeState.LEAVING, NodeState.ENDED):
         return f"{member.name} left: {record.because}"
-    if record.round < state.number or not (record.told or record.state is NodeState.WAITING):
+    if record.round < state.number or not (record.all_exits_reported or record.state is NodeState.WAITING):
         return None
     return ""
 
@@ -164,9 +158,9 @@ def _lived(death: WorkerFailure, member: Member) -> bool:
 
 
 def _kept(judged: tuple[Judged, ...], cause: WorkerFailure | None) -> tuple[Judged, ...]:
-    """The first `MAX_KEPT`, the cause among them. Of all others' words only those are told that they were judged by."""
+    """The first `MAX_ANNOUNCED_EXITS`, the cause among them. Of the text of all others only the evidence is kept."""
     first = [each for each in judged if each.death is cause] + [each for each in judged if each.death is not cause]
-    kept = {id(each) for each in first[:MAX_KEPT]}
+    kept = {id(each) for each in first[:MAX_ANNOUNCED_EXITS]}
     return tuple(
         each if each.death is cause else replace(each, death=replace(each.death, said=each.death.sign_because))
         for each in judged

@@ -72,7 +72,7 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     return replace(seen, lost=True) if steady else seen
 
 
-def is_over(state: Rendezvous, until: float | None, now: float) -> bool:
+def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bool:
     """Whether nobody can have come until then whom we have not heard: the store has answered us since. Who stood still,
     or hears nothing, has no say in who is missing. What has not begun (None) is not over."""
     if until is None:

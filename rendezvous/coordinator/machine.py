@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..records import Ending, EndKind, NodeState, Outcome, RoundPhase
+from ..failures import Ending, EndKind, looks_like_an_echo
+from ..records import NodeState, Outcome, RoundPhase
 from ..text import count
-from . import charging, deadlines, explain, leases, ranks, root_cause
+from . import charging, deadlines, explain, leases, ranks
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
 from .observations import NOTES, Note
 from .state import Rendezvous, Rules
@@ -89,7 +90,7 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     """Ask for the next reading of heartbeats and the next wake-up."""
     effects: list[Effect] = []
     verdict_at = deadlines.verdict_at(state, rules)
-    doubtful = verdict_at is not None and now >= verdict_at and not leases.is_over(state, verdict_at, now)
+    doubtful = verdict_at is not None and now >= verdict_at and not leases.deadline_confirmed(state, verdict_at, now)
     reading_at = None if state.reading else now if doubtful else leases.next_reading(state, rules)
     if reading_at is not None and reading_at <= now:
         effects.append(ReadBeats(tuple(leases.watched(state, rules))))
@@ -116,17 +117,17 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     here = len(state.candidates())
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
-    if state.owing():
-        return replace(state, because=f"waiting for {explain.names(state.owing())} to stop its workers")
+    if state.may_have_workers():
+        return replace(state, because=f"waiting for {explain.names(state.may_have_workers())} to stop its workers")
     if here >= rules.max_nodes or (here >= rules.min_nodes and state.number > 1):
         return _start(state, now, rules, explain.enough(here, rules))
     if here >= rules.min_nodes:
         last_call_until = now + rules.last_call_timeout_s
         because = f"{count(here, 'node')} here, {rules.max_nodes} may come: last call"
         return replace(state, phase=LAST_CALL, last_call_until=last_call_until, because=because)
-    if leases.is_over(state, state.barrier_until, now):
+    if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
-    if leases.is_over(state, state.since + rules.join_timeout_s, now):
+    if leases.deadline_confirmed(state, state.since + rules.join_timeout_s, now):
         return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
     return replace(
         state, because=f"{here} of at least {rules.min_nodes} nodes are here: {explain.names(state.candidates())}"
@@ -139,7 +140,7 @@ def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if len(here) < rules.min_nodes:
         return replace(state, phase=GATHERING, last_call_until=None, because="a node went away during last call")
-    if state.owing():
+    if state.may_have_workers():
         return state
     if len(here) >= rules.max_nodes:
         return _start(state, now, rules, explain.enough(len(here), rules))
@@ -154,7 +155,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _end(state, now, ending)
     if all(seen.finished for _, seen in state.seen_members()):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
-    if leases.is_over(state, state.barrier_until, now):
+    if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
 
@@ -168,13 +169,13 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := charging.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
-    if leases.is_over(state, state.barrier_until, now):
+    if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.settled:
         return state
     if state.able() == 0:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
-    if state.owing():
+    if state.may_have_workers():
         return state
     restarts = state.restarts + (ending.kind is EndKind.FAILURE)
     number = state.number + 1
@@ -259,7 +260,7 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
 
 def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
     over = replace(state, phase=OVER, since=now, ended=ending, settled=False, because=ending.because)
-    over = replace(over, hold=ending.failure is not None and root_cause.looks_like_an_echo(ending.failure))
+    over = replace(over, hold=ending.failure is not None and looks_like_an_echo(ending.failure))
     return replace(over, unanswered=frozenset(member.node for member in state.members), departed="")
 
 

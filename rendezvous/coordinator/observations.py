@@ -41,7 +41,7 @@ def note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> R
         count=old.count if old else -1,
         placed=old.placed if old else 0,
     )
-    known = charging.heard(replace(state, nodes={**state.nodes, record.node: new}), record)
+    known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
     return known

@@ -40,7 +40,7 @@ def assign(chosen: Sequence[NodeRecord], last: Mapping[str, int], *, static: boo
 def _static_ranks(chosen: Sequence[NodeRecord]) -> dict[str, int]:
     holders: dict[int, NodeRecord] = {}
     for record in chosen:
-        rank = record.wish if record.wish is not None else -1
+        rank = record.preferred_rank if record.preferred_rank is not None else -1
         if not 0 <= rank < len(chosen):
             raise RankConflict(
                 f"{record.name} says --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}"
@@ -63,7 +63,7 @@ def _ranks(chosen: Sequence[NodeRecord], last: Mapping[str, int]) -> dict[str, i
             ranks[record.node] = rank
 
     for record in chosen:
-        take(record, record.wish)
+        take(record, record.preferred_rank)
     for record in chosen:
         take(record, last.get(record.node))
     for record in chosen:

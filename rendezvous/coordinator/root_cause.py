@@ -12,18 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..records import Judged, Role, Sign, WorkerFailure
-
-ECHOES = frozenset({Sign.PEER, Sign.TIMEOUT})
-"""Signs of an end that followed another."""
-FAULTS = frozenset({Sign.OWN, Sign.MACHINE})
-"""Signs of an end that followed no other."""
-PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING})
-"""Signs of an end that is no failure by itself."""
-
-TOLD_MAX = 8
-"""Ends of workers in one node's record: one for each of the usual eight devices. It bounds what thousands of nodes may
-write at once."""
+from ..failures import ECHOES, FAULTS, PASSIVE, Judged, Role, Sign, WorkerFailure
 
 Deaths = Sequence[WorkerFailure]
 
@@ -36,23 +25,6 @@ class Judgement:
     """None where no worker ended."""
     role: Role
     because: str
-
-
-def looks_like_an_echo(death: WorkerFailure) -> bool:
-    """Whether this end says that its cause is elsewhere."""
-    return death.sign in ECHOES
-
-
-def telling(deaths: Deaths) -> tuple[WorkerFailure, ...]:
-    """Of a node's ends those worth telling the coordinator, in their order: at most `TOLD_MAX`, failures before those
-    that were stopped, and these before those that exited 0."""
-    if len(deaths) <= TOLD_MAX:
-        return tuple(deaths)
-    weight = [Sign.STOPPED, Sign.LEFT]
-    ranked = sorted(
-        range(len(deaths)), key=lambda at: weight.index(deaths[at].sign) if deaths[at].sign in weight else -1
-    )
-    return tuple(deaths[at] for at in sorted(ranked[:TOLD_MAX]))
 
 
 def judge(deaths: Deaths, *, complete: bool = True) -> Judgement:

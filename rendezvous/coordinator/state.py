@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..records import Ending, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, WorkerFailure
+from ..failures import Ending, WorkerFailure
+from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 
 WORKERS_MAY_LIVE = frozenset({NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING})
 """States of a node that may still have workers of an earlier round."""
@@ -59,7 +60,7 @@ class Seen:
         return not self.lost and self.record.state is NodeState.WAITING and not self._silent
 
     @property
-    def owes(self) -> bool:
+    def may_have_workers(self) -> bool:
         """Whether workers of an earlier round may live there: no new round starts before it says they are gone."""
         return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self._silent)
 
@@ -140,8 +141,8 @@ class Rendezvous:
         ranks = self.last_ranks()
         return [seen for seen in self.candidates() if seen.record.node not in ranks]
 
-    def owing(self) -> list[Seen]:
-        return [seen for seen in self.nodes.values() if seen.owes]
+    def may_have_workers(self) -> list[Seen]:
+        return [seen for seen in self.nodes.values() if seen.may_have_workers]
 
     def able(self) -> int:
         """How many nodes could be in the next round, once those that are stopping have stopped."""

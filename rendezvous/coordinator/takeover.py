@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..records import Ending, EndKind, Member, NodeRecord, NodeState, Round, RoundPhase
+from ..failures import Ending, EndKind
+from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
 from . import charging
 from .events import Elected
 from .state import Rendezvous, Rules, Seen
@@ -35,7 +36,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     if finishing or any(record.finished for record in event.records):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
     for _, seen in began.seen_members():
-        began = charging.heard(began, seen.record)
+        began = charging.add_exits(began, seen.record)
     if event.outcome is None or began.phase is RoundPhase.CLOSED:
         return began
     because = f"the job's record says that it {event.outcome.value}"

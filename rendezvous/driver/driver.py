@@ -25,12 +25,12 @@ from ..codec import records as codec
 from ..coordinator.events import Elected
 from ..records import JobSpec, NodeRecord, NodeState, Round
 from ..store import FIRST_EPOCH, Store, StoreError
+from . import join
 from .connection import CallGuard, Connection
 from .inbound import look_around, read_round
 from .listener import Listener
-from .pulse import Pulse
 from .term import WAIT_S, Term
-from .threads import Crew
+from .threads import OwnHeartbeats, ThreadGroup
 
 OpenStore = Callable[[threading.Event, Callable[[Store], None]], Store]
 """Given what ends the wait and what joins the job: the store, with the job joined."""
@@ -61,7 +61,7 @@ class Driver:
         self._beat_s = beat_s
         self._lease_s = lease_s
         self._records: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
-        self._crew = Crew(listener.store_failed)
+        self._threads = ThreadGroup(listener.store_failed)
         self._guard = CallGuard(listener.store_went_away, listener.store_came_back)
         self._store: Store | None = None
         self._seen = 0
@@ -72,7 +72,7 @@ class Driver:
 
     def open(self) -> None:
         """Begin; the listener hears `store_opened` or `store_failed`."""
-        self._crew.spawn("writer", self._write)
+        self._threads.spawn("writer", self._write)
 
     def publish(self, record: NodeRecord) -> None:
         """Write our record; the listener hears `record_written`."""
@@ -111,12 +111,12 @@ class Driver:
 
     def close(self) -> None:
         """End the threads, and on the host the serving. A call under way is cut short."""
-        self._crew.ending.set()
+        self._threads.ending.set()
         self._records.put(None)
         if self._term is not None:
             self._term.end()
         self._guard.close()
-        self._crew.end()
+        self._threads.end()
         if self._store is not None:
             self._store.close()
             self._store.close_host()
@@ -124,25 +124,25 @@ class Driver:
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        self._store = store = self._open_store(self._crew.ending, self._join)
-        if self._crew.ending.is_set():
+        self._store = store = self._open_store(self._threads.ending, self._join)
+        if self._threads.ending.is_set():
             # close() came first and found nothing to close; left serving, it would gather a job without a coordinator.
             store.close()
             store.close_host()
             return
-        connection = self._crew.connect(store, self._guard)
-        pulse = Pulse(self._lease_s / 2)
+        connection = self._threads.connect(store, self._guard)
+        own_beats = OwnHeartbeats(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
-        self._begin_others(store, pulse)
+        self._begin_others(store, own_beats)
         count = 0
         next_beat = time.monotonic()
-        while not self._crew.ending.is_set():
+        while not self._threads.ending.is_set():
             try:
                 record = self._records.get(timeout=max(0.0, next_beat - time.monotonic()))
             except queue.Empty:
                 count += 1
                 self._beat(connection, count)
-                pulse.answered()
+                own_beats.answered()
                 next_beat = max(next_beat + self._beat_s, time.monotonic())
                 continue
             if record is not None:
@@ -150,15 +150,15 @@ class Driver:
 
     def _join(self, store: Store) -> None:
         mine = jobs.record_of(self._job, self._node, self._name)
-        self._record = jobs.join(store, self._job.run_id, mine)
+        self._record = join.join(store, self._job.run_id, mine)
 
-    def _begin_others(self, store: Store, pulse: Pulse) -> None:
+    def _begin_others(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
-        self._crew.spawn("watcher", lambda: self._watch(store))
+        self._threads.spawn("watcher", lambda: self._watch(store))
         if store.hosted:
-            self._begin_term(store, pulse, 0, Elected(FIRST_EPOCH))
+            self._begin_term(store, own_beats, 0, Elected(FIRST_EPOCH))
         elif store.elects:
-            self._crew.spawn("candidate", lambda: self._stand(store, pulse))
+            self._threads.spawn("candidate", lambda: self._stand(store, own_beats))
 
     def _beat(self, connection: Connection, count: int) -> None:
         connection.call(lambda session: session.beat(self._node, count))
@@ -174,8 +174,8 @@ class Driver:
             self._listener.record_written(record.seq)
 
     def _watch(self, store: Store) -> None:
-        connection = self._crew.connect(store)
-        while not self._crew.ending.is_set():
+        connection = self._threads.connect(store)
+        while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_round, self._seen))
             if found is None:
                 continue
@@ -184,32 +184,32 @@ class Driver:
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
-    def _stand(self, store: Store, pulse: Pulse) -> None:
-        connection = self._crew.connect(store)
-        while self._stands and not self._crew.ending.is_set():
+    def _stand(self, store: Store, own_beats: OwnHeartbeats) -> None:
+        connection = self._threads.connect(store)
+        while self._stands and not self._threads.ending.is_set():
             epoch = connection.call(partial(_lead, self._node))
             if epoch is not None:
-                self._lead(store, connection, pulse, epoch)
+                self._lead(store, connection, own_beats, epoch)
 
-    def _lead(self, store: Store, connection: Connection, pulse: Pulse, epoch: int) -> None:
+    def _lead(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not self._stands:
             connection.call(lambda session: session.resign(epoch))
             return
         looked = connection.call(partial(look_around, epoch, self._record, self._seen, self._listener))
         if looked is None:
             return
-        term = self._begin_term(store, pulse, *looked)
+        term = self._begin_term(store, own_beats, *looked)
         while connection.call(partial(_wait_deposed, epoch)) is False:
             continue
-        if not self._crew.ending.is_set():
+        if not self._threads.ending.is_set():
             self._term = None
             term.end()
             self._listener.deposed()
 
-    def _begin_term(self, store: Store, pulse: Pulse, cursor: int, found: Elected) -> Term:
-        term = Term(store, found.epoch, self._record, self._listener, pulse, self._beat_s)
+    def _begin_term(self, store: Store, own_beats: OwnHeartbeats, cursor: int, found: Elected) -> Term:
+        term = Term(store, found.epoch, self._record, self._listener, own_beats, self._beat_s)
         self._term = term
-        if self._crew.ending.is_set():
+        if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term to end
         self._listener.elected(found)
         term.begin(cursor)

@@ -20,8 +20,7 @@ from ..store import Store, StoreFenced
 from .connection import Connection
 from .inbound import read_records
 from .listener import Listener
-from .pulse import Pulse
-from .threads import Crew
+from .threads import OwnHeartbeats, ThreadGroup
 
 WAIT_S = 10.0
 """Length of one blocking wait. Longer only delays the end of a thread; notifications end it at once."""
@@ -30,22 +29,24 @@ WAIT_S = 10.0
 class Term:
     """Begun once; its orders come from the coordinator's machine."""
 
-    def __init__(self, store: Store, epoch: int, job: bytes, listener: Listener, pulse: Pulse, look_s: float) -> None:
+    def __init__(
+        self, store: Store, epoch: int, job: bytes, listener: Listener, own_beats: OwnHeartbeats, look_s: float
+    ) -> None:
         """`job`: the job's record as we know it to be stored. `look_s`: how long the reader waits at most, where a
         notification can get lost."""
         self.epoch = epoch
         self._store = store
         self._job = job
         self._listener = listener
-        self._pulse = pulse
+        self._own_beats = own_beats
         self._wait_s = WAIT_S if store.elects else look_s
-        self._crew = Crew(listener.store_failed)
+        self._threads = ThreadGroup(listener.store_failed)
         self._orders: queue.SimpleQueue[Round | tuple[str, ...] | type[Term] | None] = queue.SimpleQueue()
 
     def begin(self, cursor: int = 0) -> None:
         """`cursor`: up to where the records were read."""
-        self._crew.spawn("reader", lambda: self._read(cursor))
-        self._crew.spawn("announcer", self._obey)
+        self._threads.spawn("reader", lambda: self._read(cursor))
+        self._threads.spawn("announcer", self._obey)
 
     def announce(self, word: Round) -> None:
         self._orders.put(word)
@@ -59,14 +60,14 @@ class Term:
 
     def end(self) -> None:
         """Idempotent."""
-        self._crew.end()
+        self._threads.end()
         self._orders.put(None)
 
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _read(self, cursor: int) -> None:
-        connection = self._crew.connect(self._store)
-        while not self._crew.ending.is_set():
+        connection = self._threads.connect(self._store)
+        while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_nodes, cursor, self._wait_s))
             if found is None:
                 continue
@@ -75,8 +76,8 @@ class Term:
                 self._listener.node_seen(record)
 
     def _obey(self) -> None:
-        connection = self._crew.connect(self._store)
-        while not self._crew.ending.is_set():
+        connection = self._threads.connect(self._store)
+        while not self._threads.ending.is_set():
             order = self._orders.get()
             try:
                 if isinstance(order, Round):
@@ -107,7 +108,7 @@ class Term:
         counts = connection.call(partial(_read_beats, nodes))
         if counts is not None:
             read = {node: counts.get(node, -1) for node in nodes}
-            self._listener.beats_seen(read, self._pulse.steady_s() if self._store.elects else None)
+            self._listener.beats_seen(read, self._own_beats.steady_s() if self._store.elects else None)
 
 
 def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from ..store import Store, StoreError
 from .connection import CallGuard, Connection
 
 
-class Crew:
+class ThreadGroup:
     """Its threads are named `elastic-agent-<role>`; what one of them dies of is told to `failed`, unless it ends."""
 
     def __init__(self, failed: Callable[[StoreError], None]) -> None:
@@ -47,3 +48,23 @@ class Crew:
     def _fail(self, error: StoreError) -> None:
         if not self.ending.is_set():
             self._failed(error)
+
+
+class OwnHeartbeats:
+    """Told of each answer by the thread that beats; may be asked by any."""
+
+    def __init__(self, most_s: float) -> None:
+        """`most_s`: the longest time between two answers that raises no doubt."""
+        self._most_s = most_s
+        self._state = (time.monotonic(), time.monotonic())
+        """Since when they have come in time, and when the last one came. One value, as threads share it."""
+
+    def answered(self) -> None:
+        since, last = self._state
+        now = time.monotonic()
+        self._state = (now if now - last > self._most_s else since, now)
+
+    def steady_s(self) -> float:
+        """Seconds since the last doubt; 0 while an answer is overdue."""
+        since, last = self._state
+        return 0.0 if time.monotonic() - last > self._most_s else last - since

@@ -24,6 +24,7 @@ from elastic_agent.rendezvous.c10d.keys import MAX_NOTES, SERVED, VOID, Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, Store, StoreError, StoreForeign, StoreUnreachable
@@ -269,12 +270,12 @@ def test_nobody_is_let_in_before_the_host_has_joined_its_job() -> None:
 def test_who_comes_after_the_end_learns_the_outcome_and_begins_nothing(host: C10dStore, guest: C10dStore) -> None:
     """The store is about to go with its host, so there is no next incarnation to begin there."""
     first = jobs.record_of(JobSpec("job", ("train.py",)), "id-a", "a")
-    record = jobs.join(host, "job", first)
+    record = join.join(host, "job", first)
     assert host.announce_end(1, b"over", FIRST_EPOCH, jobs.with_outcome(record, Outcome.SUCCEEDED), record)
-    found = jobs.decode_job(jobs.join(guest, "job", replace(first, name="b")))
+    found = jobs.decode_job(join.join(guest, "job", replace(first, name="b")))
     assert (found.incarnation, found.outcome, found.name) == (1, Outcome.SUCCEEDED, "a")
     with pytest.raises(OtherJob, match=r"begun by a at .*, succeeded\)"):
-        jobs.join(guest, "job", jobs.record_of(JobSpec("job", ("other.py",)), "id-c", "c"))
+        join.join(guest, "job", jobs.record_of(JobSpec("job", ("other.py",)), "id-c", "c"))
 
 
 def test_what_keeps_a_node_out_of_the_job_leaves_nothing_behind(host: C10dStore) -> None:

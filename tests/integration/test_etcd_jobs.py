@@ -144,8 +144,8 @@ def test_an_agent_takes_45_megabytes_at_most(cluster: Cluster) -> None:
 def test_whoever_wants_ssl_beside_an_agent_on_etcd_has_it() -> None:
     """A user's code may come into the agent's process, as that of an accelerator's package."""
     look = """
-from elastic_agent.launcher import stores
-stores._need_only_grpc()
+from elastic_agent.launcher import store_link
+store_link._need_only_grpc()
 import asyncio, grpc, ssl
 assert asyncio.base_events.ssl is None, "asyncio had OpenSSL all the same"
 assert ssl.create_default_context().verify_mode is ssl.CERT_REQUIRED

@@ -20,9 +20,9 @@ import pytest
 from elastic_agent import (
     AgentError,
     AgentEvent,
+    HostFailed,
     InternalError,
     LaunchConfig,
-    MachineFailed,
     NodeAgent,
     OtherJob,
     Phase,
@@ -575,7 +575,7 @@ def test_a_machine_that_refuses_the_agent_is_an_error_of_the_tree(monkeypatch: p
     monkeypatch.setattr("elastic_agent.agent.processes.supervisor.spawn_nursery", refuse)
     with pytest.raises(AgentError, match="Too many open files") as caught:
         launch(ONE, calls.identity)
-    assert type(caught.value) is MachineFailed
+    assert type(caught.value) is HostFailed
 
 
 def test_no_room_for_a_function_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

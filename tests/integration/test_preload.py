@@ -18,17 +18,17 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.processes.environment import PER_WORKER
-from elastic_agent.agent.processes.facts import (
+from elastic_agent.agent.processes.protocol import (
     Emptied,
     Exited,
     Fact,
+    Launch,
     NurseryLost,
     Preloaded,
     SpawnFailed,
     Started,
     Unpreloaded,
 )
-from elastic_agent.agent.processes.orders import Launch
 from elastic_agent.agent.processes.supervisor import Supervisor
 
 BOUND_S = 110.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.processes.facts import Emptied, Exited, Fact, Note, Preloaded, Started
+from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Note, Preloaded, Started
 from integration.test_preload import Job, make
 
 SCRIPT = """

@@ -19,8 +19,17 @@ import pytest
 
 from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.nursery import cgroups, descendants
-from elastic_agent.agent.processes.facts import Emptied, Exited, Fact, NurseryLost, SpawnFailed, Started, Unheard
-from elastic_agent.agent.processes.orders import MARK, Launch
+from elastic_agent.agent.processes.protocol import (
+    MARK,
+    Emptied,
+    Exited,
+    Fact,
+    Launch,
+    NurseryLost,
+    SpawnFailed,
+    Started,
+    Unheard,
+)
 from elastic_agent.agent.processes.supervisor import Supervisor
 from support.source_tree import ROOT
 from support.workers import WORKERS

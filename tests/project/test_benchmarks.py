@@ -29,7 +29,6 @@ HARNESS = """\
 import sys, time
 from elastic_agent.benchmarks import processes
 from elastic_agent.benchmarks.launchers import Launcher
-from support.source_tree import ROOT
 from elastic_agent.benchmarks.measures import one_machine
 from elastic_agent.benchmarks.run import BenchError, Run
 

@@ -16,17 +16,8 @@ from elastic_agent.rendezvous.coordinator import charging
 from elastic_agent.rendezvous.coordinator import events as told
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
-from elastic_agent.rendezvous.records import (
-    Ending,
-    EndKind,
-    Member,
-    NodeRecord,
-    NodeState,
-    Outcome,
-    Round,
-    RoundPhase,
-    WorkerFailure,
-)
+from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
+from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from project import diagrams
 
 FAILURE = WorkerFailure(node="a", host="h", rank=0, local_rank=0, pid=1, exit_code=1)
@@ -252,7 +243,7 @@ def test_a_place_that_a_missed_round_had_for_its_master_is_not_offered_again() -
 
 def serving() -> Node:
     """A host that has said its last word, while others still need its store."""
-    ending = Node(phase=Phase.ENDING, hosting=True, seq=1, seen=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    ending = Node(phase=Phase.ENDING, hosting=True, seq=1, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
     return machine.step(ending, events.RecordWritten(1), 0.0, RULES).node
 
 
@@ -277,7 +268,7 @@ def test_a_host_without_its_own_store_for_the_grace_stops_serving() -> None:
 
 def test_a_wake_up_that_comes_too_early_is_asked_for_again() -> None:
     """By a rounding of the clock; so the last word's end and the end of a host's patience with its store come."""
-    guest = Node(phase=Phase.ENDING, seq=1, seen=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    guest = Node(phase=Phase.ENDING, seq=1, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
     early = machine.step(guest, events.DeadlineReached(), 2.999, RULES)
     assert (early.node.phase, early.effects) == (Phase.ENDING, (events.WakeAt(3.0),))
     until = 10.0 + RULES.store_grace_s
@@ -317,7 +308,7 @@ def test_a_nursery_that_dies_after_all_workers_finished_takes_nothing_back() -> 
 
 def test_a_nursery_that_dies_is_a_failure_of_this_node() -> None:
     """Charged like a worker's failure, or one that recurs would restart the job for ever."""
-    node = Node(phase=Phase.WORKING, running=frozenset({0, 1}), round=1, seen=RUNNING)
+    node = Node(phase=Phase.WORKING, running=frozenset({0, 1}), round=1, latest_round=RUNNING)
     after = machine.step(node, events.NurseryLost("signal 9"), 0.0, RULES)
     said = [effect.record for effect in after.effects if isinstance(effect, events.Publish)]
     assert [(each.state, each.round) for each in said] == [(NodeState.BROKEN, 1)]
@@ -355,4 +346,4 @@ def test_seen_is_never_waiting_and_owing_at_once() -> None:
         for lost in (False, True):
             for placed in (0, 1, 2):
                 seen = Seen(record("a", 1, state, round=1), 0, 0.0, 0.0, lost=lost, placed=placed)
-                assert not (seen.waiting and seen.owes)
+                assert not (seen.waiting and seen.may_have_workers)

@@ -9,7 +9,8 @@ from typing import Any
 from elastic_agent.agent.lifecycle.restart_policy import Policy
 from elastic_agent.agent.lifecycle.state import Node, Rules, Verdict
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import Ending, EndKind, Member
+from elastic_agent.rendezvous.failures import Ending, EndKind
+from elastic_agent.rendezvous.records import Member
 from simulation.checks.coverage import Reached
 from simulation.world.job import Job
 

@@ -63,7 +63,7 @@ class Witness:
         return next(each for each in self.history.nodes.values() if each.name == name)
 
     def came(self, name: str, ident: str, nproc: int) -> None:
-        rules = Rules(node=ident, name=name, wish=len(self.history.nodes))  # no wish of a plan clashes
+        rules = Rules(node=ident, name=name, preferred_rank=len(self.history.nodes))  # no wish of a plan clashes
         self.history.nodes[ident] = SeenNode(name, nproc, rules, ident)
         self.befell()
 

@@ -45,7 +45,7 @@ class Announcements:
         """The agent takes a word of the coordinator."""
         need = self._truth.need
         need(self.said.get(word.version) == word, ANNOUNCED, lambda: f"{node.ident} heard {word}")
-        held = before.seen.version if before.seen is not None else 0
+        held = before.latest_round.version if before.latest_round is not None else 0
         need(word.version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {word.version}")
         next_at, fault_at = self._said_at.get(word.version + 1, float("inf")), self._truth.last_fault
         late_s = self._truth.world.now - max(next_at, fault_at)

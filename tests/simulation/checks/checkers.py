@@ -10,7 +10,8 @@ from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import Ending, EndKind, Outcome, RoundPhase
+from elastic_agent.rendezvous.failures import Ending, EndKind
+from elastic_agent.rendezvous.records import Outcome, RoundPhase
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle import events
 from elastic_agent.agent.lifecycle.state import Node, Phase
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import EndKind, RoundPhase
+from elastic_agent.rendezvous.failures import EndKind
+from elastic_agent.rendezvous.records import RoundPhase
 
 if TYPE_CHECKING:
     from ..world.world import World
@@ -133,7 +134,7 @@ def missing(reached: Reached) -> list[str]:
 def stepped(reached: Reached, before: Node, event: events.Event, after: Node) -> None:
     """A node took an event."""
     if isinstance(event, events.RoundSeen):
-        if event.round.version > (before.seen.version if before.seen is not None else 0) + 1:
+        if event.round.version > (before.latest_round.version if before.latest_round is not None else 0) + 1:
             reached.note("a node missed an announcement")
         if before.phase is Phase.STOPPING and event.round.phase is RoundPhase.CLOSED:
             reached.note("a node heard of the close while it stopped its workers")

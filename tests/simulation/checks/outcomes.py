@@ -67,7 +67,7 @@ def unfinished(truth: Checkers, after: Rendezvous) -> None:
 
 
 def misconfigured(truth: Checkers, after: Rendezvous) -> None:
-    ranks = [node.rules.wish for node in truth.world.nodes.values()]
+    ranks = [node.rules.preferred_rank for node in truth.world.nodes.values()]
     fits = all(rank is not None and rank < truth.world.job.max_nodes for rank in ranks)
     truth.need(not fits or len(set(ranks)) < len(ranks), CLASHING, f"all static ranks differ: {ranks}")
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
-from elastic_agent.agent.lifecycle import handlers, leaving, losses, restart_policy, transitions, verdicts
 from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle import (
+    on_deadline,
+    on_request,
+    on_round,
+    on_store,
+    on_workers,
+    restart_policy,
+    transitions,
+    verdicts,
+)
 from elastic_agent.agent.lifecycle.events import KillWorkers
 from elastic_agent.agent.lifecycle.state import Node, Phase
 from elastic_agent.agent.lifecycle.stop_ladder import Ladder
-from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous import failures
+from elastic_agent.rendezvous.c10d import keys as c10d_keys
+from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
@@ -95,13 +106,13 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant(
         "the port of a round that was missed is offered again",
-        handlers._missed,
+        on_round._missed,
         branch(0).never(),
     ),
     Mutant("the last rank is the master", coordinator._start, subscript(1).operand(1).becomes(-1)),
     # -- when a round may begin
-    Mutant("nobody is waited for", Rendezvous.owing, condition(0).never()),
-    Mutant("the dead are waited for", Seen.owes, returned(0).operand(0).removed()),
+    Mutant("nobody is waited for", Rendezvous.may_have_workers, condition(0).never()),
+    Mutant("the dead are waited for", Seen.may_have_workers, returned(0).operand(0).removed()),
     Mutant("the lost count as waiting", Seen.waiting, returned(0).operand(0).removed()),
     Mutant("the same round again", coordinator._judge_over, operation(1).operand(1).removed()),
     # -- why a round ends
@@ -131,14 +142,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("a lost member did not depart", charging._answer, returned(1).becomes("")),
     Mutant("one answer is enough", charging.settle, branch(2).never()),
-    Mutant("a restart too many", charging.spent, branch(0).comparison(0).operator("<")),
-    Mutant("a restart too few", charging.spent, branch(0).comparison(0).operand(1).becomes(1)),
+    Mutant("a restart too many", charging.node_out_of_restarts, branch(0).comparison(0).operator("<")),
+    Mutant("a restart too few", charging.node_out_of_restarts, branch(0).comparison(0).operand(1).becomes(1)),
     Mutant("every node is charged", transitions.costs_us, returned(0).operand(0).becomes(ITSELF.operand(0))),
     Mutant("nobody is charged", transitions.settle_charge, branch(1).always()),
     Mutant("charged before it is settled", transitions.settle_charge, branch(0).operand(2).removed()),
     Mutant(
         "the charge is not looked at while joining",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         call(transitions.settle_charge).becomes(ITSELF.argument(0)),
     ),
     Mutant("the budget is not told", restart_policy.restarts_left, returned(0).operation(0).operand(1).removed()),
@@ -147,7 +158,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a crash loop is none", restart_policy.failures_in_a_row, returned(0).becomes(1)),
     Mutant("a pause is too short", restart_policy._pause_s, returned(-1).operand(0).times(0.5)),
     Mutant("nobody pauses", transitions.rejoin, branch(0).always()),
-    Mutant("a pause has no end", handlers.on_time_while_joining, branch(1).always()),
+    Mutant("a pause has no end", on_deadline.on_time_while_joining, branch(1).always()),
     # -- who is alive
     Mutant("an observer that was late judges all the same", leases._unwatched_s, returned(0).becomes(0.0)),
     Mutant("a moment unwatched counts", leases._unwatched_s, returned(1).becomes(0.0)),
@@ -170,7 +181,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the barrier is short",
         coordinator._judge_running,
-        call(leases.is_over).argument(1).becomes(both(ITSELF, plus(ITSELF, -2))),
+        call(leases.deadline_confirmed).argument(1).becomes(both(ITSELF, plus(ITSELF, -2))),
     ),
     Mutant(
         "nobody looks when the barrier ends",
@@ -189,7 +200,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant(
         "who hears nothing says who is missing",
-        leases.is_over,
+        leases.deadline_confirmed,
         returned(1).becomes(ITSELF.operand(0)),
     ),
     Mutant("the host waits for the dead", coordinator._deserted, condition(0).always()),
@@ -208,44 +219,44 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     # -- what a node does
     Mutant(
         "a round is started twice",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         branch(1).operand(2).operator(">="),
     ),
     Mutant(
         "a missed round is not told",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         branch(3).never(),
     ),
-    Mutant("what was said meanwhile is forgotten", handlers.on_prepared, branch(0).always()),
-    Mutant("round numbers are not looked at", handlers._still_mine, returned(0).becomes(False)),
-    Mutant("closed on a connection error", transitions.bear, assignment(0).value.operand(1).removed()),
-    Mutant("the store's return is not noted", handlers.on_came_back, given(NODE.store_lost_until).removed()),
+    Mutant("what was said meanwhile is forgotten", on_round.on_prepared, branch(0).always()),
+    Mutant("round numbers are not looked at", on_round._still_mine, returned(0).becomes(False)),
+    Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
+    Mutant("the store's return is not noted", on_store.on_came_back, given(NODE.store_lost_until).removed()),
     Mutant(
         "a spare has no patience",
-        handlers.on_round_while_joining,
+        on_round.on_round_while_joining,
         operation(0).operand(1).becomes(1.0),
     ),
     Mutant(
         "a spare has patience without end",
-        handlers.on_time,
+        on_deadline.on_time,
         branch(2).never(),
     ),
-    Mutant("finished with workers still at work", handlers.on_exited, branch(2).never()),
-    Mutant("a worker's failure is overlooked", handlers.on_exited, branch(0).never()),
-    Mutant("all that is gone has finished", handlers.on_gone, branch(1).always()),
+    Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
+    Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
+    Mutant("all that is gone has finished", on_workers.on_gone, branch(1).always()),
     Mutant(
         "a lost nursery is nobody's failure",
-        losses.on_nursery_lost,
+        on_workers.on_nursery_lost,
         call(transitions.fail).becomes(parameter(0)),
     ),
-    Mutant("a lost nursery is charged", charging.charges, returned(0).operand(1).always()),
+    Mutant("a lost nursery is charged", failures.charges, returned(0).operand(1).always()),
     Mutant("one lost nursery is enough", restart_policy.is_sick, returned(0).operand(1).becomes(1)),
     Mutant("a node that leaves comes back", transitions.stop, given(NODE.verdict).becomes(None)),
     Mutant("nobody is killed", transitions.climb, call(KillWorkers).removed()),
     Mutant("the ladder has no end", Ladder.climb, returned(-1).becomes(returned(-2))),
-    Mutant("the host leaves first", leaving.on_written, branch(1).never()),
-    Mutant("the host leaves when a call breaks", leaving.on_went_away_while_ending, branch(0).always()),
-    Mutant("the host does not wait for its last word", leaving._serve_on, branch(1).never()),
+    Mutant("the host leaves first", on_store.on_written, branch(1).never()),
+    Mutant("the host leaves when a call breaks", on_store.on_went_away_while_ending, branch(0).always()),
+    Mutant("the host does not wait for its last word", on_deadline._serve_on, branch(1).never()),
     Mutant("finished nodes share the blame", verdicts.of_closed, branch(0).never()),
     Mutant("whatever happens is fine", verdicts.of_closed, subscript(0).becomes(verdicts.OK)),
     Mutant(
@@ -254,7 +265,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         returned(1).argument(0).becomes(verdicts.WORKER_FAILED),
     ),
     # -- drivers
-    Mutant("an empty store is taken for the old one", founding.check, branch(2).never()),
+    Mutant("an empty store is taken for the old one", c10d_keys.check, branch(2).never()),
     Mutant("a broken session is used again", Connection.call, assignment(1).removed()),
     Mutant("the store's return is not told", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not told", CallGuard.broke, branch(0).never()),
@@ -291,31 +302,29 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "the close goes unheard when finished",
         agent.TRANSITIONS,
         (Phase.FINISHED, agent_events.RoundSeen),
-        leaving.on_nothing,
+        agent.ignore,
     ),
     Misplaced(
-        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), leaving.on_nothing
+        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), agent.ignore
     ),
     Misplaced(
         "nobody notices that workers are gone",
         agent.TRANSITIONS,
         (Phase.STOPPING, agent_events.WorkersGone),
-        leaving.on_nothing,
+        agent.ignore,
     ),
-    Misplaced(
-        "signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), leaving.on_nothing
-    ),
+    Misplaced("signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), agent.ignore),
     Misplaced(
         "a wake-up while stopping is ignored",
         agent.TRANSITIONS,
         (Phase.STOPPING, agent_events.DeadlineReached),
-        leaving.on_nothing,
+        agent.ignore,
     ),
     Misplaced(
         "a stale wake-up is honoured",
         agent.TRANSITIONS,
         (Phase.ENDING, agent_events.DeadlineReached),
-        leaving.on_at_once,
+        on_request.on_at_once,
     ),
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",

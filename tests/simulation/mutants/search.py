@@ -11,12 +11,12 @@ from enum import Enum
 
 from elastic_agent.agent import inbox
 from elastic_agent.agent.lifecycle import machine as agent
-from elastic_agent.rendezvous.c10d import founding, notifications
+from elastic_agent.rendezvous.c10d import keys as c10d_keys
+from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import takeover
-from elastic_agent.rendezvous.driver import connection, driver, inbound, pulse, term
-from elastic_agent.rendezvous.driver import threads as crew
+from elastic_agent.rendezvous.driver import connection, driver, inbound, term, threads
 
 from .. import run
 from ..checks.checkers import Violation
@@ -28,7 +28,7 @@ from .planting import Misplaced, Mutant
 
 DRIVERS = {
     module.__name__
-    for module in (driver, term, crew, pulse, connection, c10d, founding, inbox, notifications, inbound, takeover)
+    for module in (driver, term, threads, connection, c10d, c10d_keys, inbox, notifications, inbound, takeover)
 }
 """Modules whose bugs show only where production drivers run."""
 

@@ -17,7 +17,7 @@ import greenlet
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
-from elastic_agent.rendezvous.driver import connection, driver, pulse, term
+from elastic_agent.rendezvous.driver import connection, driver, term
 from elastic_agent.rendezvous.driver import threads as crew
 
 from ..world.substitution import Substitute
@@ -235,9 +235,9 @@ _QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
 
 SUBSTITUTES: list[Substitute] = [
     (crew, "threading", _THREADING),
+    (crew, "time", _TIME),
     (driver, "queue", _QUEUE),
     (driver, "time", _TIME),
-    (pulse, "time", _TIME),
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),

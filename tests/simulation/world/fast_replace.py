@@ -10,7 +10,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from elastic_agent.agent.lifecycle import handlers, leaving, stop_ladder, transitions
+from elastic_agent.agent.lifecycle import (
+    on_deadline,
+    on_request,
+    on_round,
+    on_store,
+    on_workers,
+    stop_ladder,
+    transitions,
+)
 from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, takeover
 
 from .substitution import Substitute
@@ -49,5 +57,18 @@ def _make(kind: type) -> Copy:
     return copy
 
 
-_COPYING = (handlers, stop_ladder, leaving, transitions, charging, leases, machine, observations, takeover)
+_COPYING = (
+    on_deadline,
+    on_request,
+    on_round,
+    on_store,
+    on_workers,
+    stop_ladder,
+    transitions,
+    charging,
+    leases,
+    machine,
+    observations,
+    takeover,
+)
 SUBSTITUTES: list[Substitute] = [(module, "replace", replace) for module in _COPYING]

@@ -34,7 +34,7 @@ class SimNode:
         self.rules = AgentRules(
             node=ident,
             name=ident,
-            wish=preferred_rank,
+            preferred_rank=preferred_rank,
             restarts=job.restarts,
             jitter=(0.37 * len(world.nodes) % 1,),
             grace_s=job.grace_s,

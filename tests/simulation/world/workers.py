@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle import restart_policy
 from elastic_agent.agent.lifecycle.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
-from elastic_agent.rendezvous.records import Member, Round, Sign, WorkerFailure
+from elastic_agent.rendezvous.failures import Sign, WorkerFailure
+from elastic_agent.rendezvous.records import Member, Round
 
 if TYPE_CHECKING:
     from .node import SimNode

@@ -7,7 +7,7 @@ import select
 import sys
 from pathlib import Path
 
-from elastic_agent.agent.processes.orders import Launch
+from elastic_agent.agent.processes.protocol import Launch
 from elastic_agent.agent.processes.supervisor import Supervisor
 
 family = str(Path(__file__).with_name("sup_family.py"))

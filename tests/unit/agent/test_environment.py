@@ -15,7 +15,8 @@ from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.lifecycle.restart_policy import Policy
 from elastic_agent.agent.processes.environment import PER_WORKER, worker_argv, worker_environment
 from elastic_agent.agent.spec import WorkerSpec
-from elastic_agent.rendezvous.records import Ending, EndKind, Member, Round, RoundPhase
+from elastic_agent.rendezvous.failures import Ending, EndKind
+from elastic_agent.rendezvous.records import Member, Round, RoundPhase
 
 MEMBERS = (
     Member("id-a", "a:1", 0, 0, 2, "trainer", 0),

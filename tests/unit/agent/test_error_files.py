@@ -24,7 +24,7 @@ from elastic_agent.agent.failures.error_files import (
 )
 from elastic_agent.agent.output.log_dirs import JobLogs
 from elastic_agent.agent.spec import LogSpec
-from elastic_agent.rendezvous.records import WorkerFailure
+from elastic_agent.rendezvous.failures import WorkerFailure
 
 STACK = "Traceback (most recent call last):\n  File x\nValueError: boom"
 GOOD: dict[str, object] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.errors import MachineFailed, UsageError
+from elastic_agent.agent.errors import HostFailed, UsageError
 from elastic_agent.agent.output.log_dirs import JobLogs
 from elastic_agent.agent.output.rotation import RotatingFile
 from elastic_agent.agent.output.round_logs import RoundLogs
@@ -170,7 +170,7 @@ def test_out_of_descriptors_is_the_machines_failure_and_leaks_none(begin: Begin)
     before = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 40, hard))
     try:
-        with pytest.raises(MachineFailed, match="ulimit -n"):
+        with pytest.raises(HostFailed, match="ulimit -n"):
             open_round(logs, 50)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

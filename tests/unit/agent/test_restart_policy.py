@@ -16,18 +16,8 @@ from elastic_agent.rendezvous.coordinator import events as told
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.coordinator.state import Rules as RendezvousRules
-from elastic_agent.rendezvous.records import (
-    Ending,
-    EndKind,
-    Member,
-    NodeRecord,
-    NodeState,
-    Outcome,
-    Round,
-    RoundPhase,
-    Sign,
-    WorkerFailure,
-)
+from elastic_agent.rendezvous.failures import Ending, EndKind, Sign, WorkerFailure
+from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 
 
 def history(*charges: tuple[float, float] | float) -> History:
@@ -307,7 +297,7 @@ def test_the_store_may_come_and_go_during_a_pause() -> None:
 
 LOST = events.NurseryLost("signal 9")
 RULES_0 = replace(RULES, restarts=replace(RULES.restarts, max_restarts=0))
-LOSING = replace(WORKING, charges=History(), seen=word(RoundPhase.RUNNING))
+LOSING = replace(WORKING, charges=History(), latest_round=word(RoundPhase.RUNNING))
 
 
 def spend(node: Node, *happened: tuple[float, events.Event]) -> tuple[Node, list[events.Effect]]:
@@ -383,7 +373,7 @@ def test_a_nursery_that_cannot_live_ends_somewhere_at_rest_too(phase: Phase) -> 
 
 def test_workers_that_the_machine_cannot_start_are_its_failure() -> None:
     """fork(2) refused: no command is at fault, no budget pays, and the third time the node leaves."""
-    refused = replace(FAILURE, sign=Sign.MACHINE, message="Resource temporarily unavailable: cannot fork")
+    refused = replace(FAILURE, sign=Sign.HOST, message="Resource temporarily unavailable: cannot fork")
     node = LOSING
     for number in range(SICK_AFTER):
         assert node.verdict is None

@@ -13,7 +13,8 @@ from typing import Any
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.report import AgentEvent, Report
 from elastic_agent.launcher.reporting.event_file import Journal
-from elastic_agent.rendezvous.records import Ending, EndKind, Member, Outcome, Round, RoundPhase, WorkerFailure
+from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
+from elastic_agent.rendezvous.records import Member, Outcome, Round, RoundPhase
 from support.source_tree import ROOT
 
 RUN_S = 60

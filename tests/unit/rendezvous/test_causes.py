@@ -15,17 +15,18 @@ from elastic_agent.agent.failures.kernel import OomWatch, core_note, oom_note, s
 from elastic_agent.rendezvous.coordinator import charging, machine, root_cause
 from elastic_agent.rendezvous.coordinator import events as told
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
-from elastic_agent.rendezvous.records import (
+from elastic_agent.rendezvous.failures import (
+    MAX_ANNOUNCED_EXITS,
+    MAX_REPORTED_EXITS,
+    PASSIVE,
     EndKind,
     Judged,
-    NodeRecord,
-    NodeState,
-    Outcome,
     Role,
-    RoundPhase,
     Sign,
     WorkerFailure,
+    worth_reporting,
 )
+from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, RoundPhase
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n'
 CLOSED = (
@@ -174,7 +175,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, MACHINE = (
     Sign.STANDING,
     Sign.LEFT,
     Sign.QUIET,
-    Sign.MACHINE,
+    Sign.HOST,
 )
 
 
@@ -279,8 +280,8 @@ def test_every_end_gets_a_role_and_a_reason() -> None:
 def test_a_node_with_many_workers_tells_the_failures_first() -> None:
     """The record is bounded: those that were only stopped are left out before those that failed."""
     deaths = [end(0, LEFT), *[end(1, STOPPED) for _ in range(9)], end(2, PEER), end(3, OWN)]
-    kept = root_cause.telling(deaths)
-    assert len(kept) == root_cause.TOLD_MAX
+    kept = worth_reporting(deaths)
+    assert len(kept) == MAX_REPORTED_EXITS
     assert kept[-2:] == (deaths[-2], deaths[-1])
     assert kept[0].sign is STOPPED
 
@@ -311,7 +312,7 @@ def say(
     left: int = 0,
     local: bool = False,
 ) -> Rendezvous:
-    failure = next((death for death in deaths if death.sign not in root_cause.PASSIVE), None)
+    failure = next((death for death in deaths if death.sign not in PASSIVE), None)
     record = NodeRecord(
         node, node, phase, seq, number, 2, failure=failure, deaths=deaths, restarts_left=left, charge_local=local
     )
@@ -390,7 +391,7 @@ def test_an_announcement_bounds_what_it_tells() -> None:
     many = [end(0, PEER, pid=number, said="x" * 4000) for number in range(30)]
     cause = end(1, OWN, said="y" * 4000)
     kept = charging._kept(tuple(Judged(each, Role.UNDECIDED, "") for each in [*many, cause]), cause)
-    assert len(kept) == charging.MAX_KEPT
+    assert len(kept) == MAX_ANNOUNCED_EXITS
     assert kept[-1].death is cause
     assert {each.death.said for each in kept[:-1]} == {"is peer"}
 

@@ -14,17 +14,8 @@ from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import failures as ending_codec
 from elastic_agent.rendezvous.codec import fields
 from elastic_agent.rendezvous.codec import records as codec
-from elastic_agent.rendezvous.records import (
-    Ending,
-    EndKind,
-    Member,
-    NodeRecord,
-    NodeState,
-    Outcome,
-    Round,
-    RoundPhase,
-    WorkerFailure,
-)
+from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
+from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 
 texts = st.text(max_size=60)
 counts = st.integers(0, fields.MAX_NUMBER)
@@ -54,7 +45,7 @@ nodes = st.builds(
     role=texts,
     addr=texts,
     port=ports,
-    wish=st.none() | counts,
+    preferred_rank=st.none() | counts,
     restarts_left=counts,
     failure=st.none() | failures,
     finished=st.booleans(),
@@ -97,7 +88,9 @@ rounds = st.builds(
     outcome=st.none() | st.sampled_from(Outcome),
 )
 
-A_NODE = NodeRecord("id-1", "host (pid 7)", NodeState.WAITING, seq=3, nproc=2, wish=0, because="it has just come")
+A_NODE = NodeRecord(
+    "id-1", "host (pid 7)", NodeState.WAITING, seq=3, nproc=2, preferred_rank=0, because="it has just come"
+)
 A_ROUND = Round(
     4, 1, 2, RoundPhase.RUNNING, "two nodes are here", (Member("id-1", "host (pid 7)", 0, 0, 2),), "10.0.0.1", 29
 )
@@ -169,7 +162,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("state", 0), ("state", 99), ("seq", -1), ("port", 65536), ("port", -1), ("wish", -2), ("nproc", 2**60)],
+    [("state", 0), ("state", 99), ("seq", -1), ("port", 65536), ("port", -1), ("preferred_rank", -2), ("nproc", 2**60)],
 )
 def test_a_number_out_of_range_is_foreign(field: str, value: int) -> None:
     """A field outside its range is refused and named."""

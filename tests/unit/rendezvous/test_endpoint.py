@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.rendezvous import endpoint
-from elastic_agent.rendezvous.endpoint import Endpoint, claim, parse_endpoint
+from elastic_agent.rendezvous.c10d import claim as c10d_claim
+from elastic_agent.rendezvous.c10d.claim import claim
+from elastic_agent.rendezvous.endpoint import Endpoint, parse_endpoint
 from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
 
 
@@ -89,7 +90,7 @@ def test_localhost_is_bound_to_loopback_only() -> None:
 
 def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers may resolve the name to another address of this node than the node itself does."""
-    monkeypatch.setattr(endpoint, "resolve", lambda _: [(socket.AF_INET, ("127.0.0.1", 0))])
+    monkeypatch.setattr(c10d_claim, "resolve", lambda _: [(socket.AF_INET, ("127.0.0.1", 0))])
     found = claim(Endpoint("this-node", 0)).socket
     assert found is not None
     with closing(found):
@@ -108,7 +109,7 @@ def test_an_address_of_another_node_is_not_claimed_where_any_can_be_bound(
     """On nodes with floating addresses (ip_nonlocal_bind) binding proves nothing, so a datagram must come back."""
     switch = tmp_path / "ip_nonlocal_bind"
     switch.write_text("1\n")
-    monkeypatch.setattr(endpoint, "_NONLOCAL_BIND", (str(switch),))
+    monkeypatch.setattr(c10d_claim, "_NONLOCAL_BIND", (str(switch),))
     assert claim(Endpoint("192.0.2.1", 29400)).socket is None
     found = claim(Endpoint("127.0.0.1", 0)).socket
     assert found is not None

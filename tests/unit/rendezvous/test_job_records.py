@@ -12,6 +12,7 @@ from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import fields
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.codec.job import JobRecord
+from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
@@ -104,28 +105,28 @@ def test_a_command_of_any_length_fits() -> None:
     long = replace(SPEC, command=("train.py", "x" * 10**6, "1"))
     other = replace(SPEC, command=("train.py", "x" * 10**6, "2"))
     store = MemoryStore()
-    jobs.join(store.host(), "job1", mine(long))
+    join.join(store.host(), "job1", mine(long))
     with pytest.raises(OtherJob, match="differs in its command") as caught:
-        jobs.join(store.guest(), "job1", mine(other))
+        join.join(store.guest(), "job1", mine(other))
     assert len(str(caught.value)) < 1500
 
 
 def test_the_first_node_makes_the_job_and_the_others_join_it() -> None:
     """All hold the same record, that of the first."""
     store = MemoryStore()
-    first = jobs.join(store.guest(), "job1", mine(name="a"))
-    assert jobs.join(store.host(), "job1", mine(name="b")) == first
+    first = join.join(store.guest(), "job1", mine(name="a"))
+    assert join.join(store.host(), "job1", mine(name="b")) == first
     assert (held(store).name, held(store).incarnation, held(store).outcome) == ("a", 1, None)
 
 
 def test_who_is_refused_has_written_nothing() -> None:
     """The record stays as it was, and no node and no round is there."""
     store = MemoryStore()
-    record = jobs.join(store.host(), "job1", mine())
+    record = join.join(store.host(), "job1", mine())
     for spec in (replace(SPEC, command=("other.py",)), replace(SPEC, min_nodes=2)):
         for session in (store.host(), store.guest()):
             with pytest.raises(OtherJob):
-                jobs.join(session, "job1", mine(spec, "b"))
+                join.join(session, "job1", mine(spec, "b"))
     assert store.guest().write_job(b"?") == record
     assert store.guest().wait_nodes(0, 0.0) == (0, {})
     assert store.guest().wait_round(0, 0.0) is None
@@ -134,10 +135,10 @@ def test_who_is_refused_has_written_nothing() -> None:
 def test_a_refusal_names_both_specs_in_one_line() -> None:
     """And what differs between them, who began the job, and what to do."""
     store = MemoryStore()
-    jobs.join(store.host(), "job1", mine())
+    join.join(store.host(), "job1", mine())
     other = JobSpec("job1", ("other.py", "two\nlines"), 2, 2, "gpu")
     with pytest.raises(OtherJob) as caught:
-        jobs.join(store.guest(), "job1", mine(other, "b"))
+        join.join(store.guest(), "job1", mine(other, "b"))
     text = str(caught.value)
     assert "\n" not in text
     assert "run id 'job1' is taken" in text
@@ -155,7 +156,7 @@ def test_a_record_of_another_version_is_refused_by_name() -> None:
     store = MemoryStore()
     store.host().write_job(message.SerializeToString())
     with pytest.raises(OtherVersion, match=r"'job1'.*protocol version 7, and this agent speaks 1: run the same"):
-        jobs.join(store.host(), "job1", mine())
+        join.join(store.host(), "job1", mine())
 
 
 @pytest.mark.parametrize("garbage", [b"garbage", b"\xff" * 100, b"x" * 10**6, jobs.encode_job(mine())[:-3]])
@@ -164,7 +165,7 @@ def test_a_record_that_is_none_of_ours_is_told(garbage: bytes) -> None:
     store = MemoryStore()
     store.host().write_job(garbage)
     with pytest.raises(StoreForeign, match="record of job 'job1' is not ours") as caught:
-        jobs.join(store.host(), "job1", mine())
+        join.join(store.host(), "job1", mine())
     assert "\n" not in str(caught.value)
 
 
@@ -173,13 +174,13 @@ def test_an_ended_job_gives_its_id_free(spec: JobSpec) -> None:
     """The next incarnation begins, for whoever comes first; the others join it; nothing of the old one is there."""
     store = MemoryStore()
     old = store.host()
-    record = jobs.join(old, "job1", mine())
+    record = join.join(old, "job1", mine())
     old.publish_node("n1", b"old")
     old.announce(1, b"old", FIRST_EPOCH)
     assert ended(old, record, Outcome.FAILED)
     assert held(store).outcome is Outcome.FAILED
     host, guest = store.host(), store.guest()
-    assert jobs.join(guest, "job1", mine(spec, "c")) == jobs.join(host, "job1", mine(spec, "b"))
+    assert join.join(guest, "job1", mine(spec, "c")) == join.join(host, "job1", mine(spec, "b"))
     assert (held(store).incarnation, held(store).name, held(store).outcome) == (2, "c", None)
     assert host.wait_nodes(0, 0.0) == (0, {})
     guest.publish_node("n2", b"new")
@@ -189,10 +190,10 @@ def test_an_ended_job_gives_its_id_free(spec: JobSpec) -> None:
 def test_the_end_may_be_said_again_and_is_never_said_of_another_job() -> None:
     """A writer that never heard the answer repeats it; one that comes long after the end changes nothing."""
     store = MemoryStore()
-    first = jobs.join(store.host(), "job1", mine())
+    first = join.join(store.host(), "job1", mine())
     assert ended(store.host(), first, Outcome.SUCCEEDED)
     assert ended(store.host(), first, Outcome.SUCCEEDED)
     assert not ended(store.host(), first, Outcome.FAILED)
-    jobs.join(store.host(), "job1", mine(name="b"))
+    join.join(store.host(), "job1", mine(name="b"))
     assert not ended(store.host(), first, Outcome.SUCCEEDED)
     assert held(store).outcome is None

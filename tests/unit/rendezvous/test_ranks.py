@@ -10,20 +10,20 @@ from elastic_agent.rendezvous.coordinator import ranks
 from elastic_agent.rendezvous.records import NodeRecord, NodeState
 
 
-def node(name: str, nproc: int = 1, wish: int | None = None, role: str = "default") -> NodeRecord:
-    return NodeRecord(name, name, NodeState.WAITING, 1, nproc=nproc, wish=wish, role=role)
+def node(name: str, nproc: int = 1, preferred_rank: int | None = None, role: str = "default") -> NodeRecord:
+    return NodeRecord(name, name, NodeState.WAITING, 1, nproc=nproc, preferred_rank=preferred_rank, role=role)
 
 
 WISHES = st.one_of(st.none(), st.integers(-3, 9))
 NODES = st.lists(
     st.tuples(st.integers(1, 8), WISHES, st.sampled_from(["trainer", "reader"])), min_size=1, max_size=8
-).map(lambda drawn: [node(f"n{index}", nproc, wish, role) for index, (nproc, wish, role) in enumerate(drawn)])
+).map(lambda drawn: [node(f"n{index}", nproc, rank, role) for index, (nproc, rank, role) in enumerate(drawn)])
 LAST = st.dictionaries(st.sampled_from([f"n{index}" for index in range(10)]), st.integers(0, 9))
 
 
 @given(NODES, LAST)
 def test_ranks_are_dense_and_unique(chosen: list[NodeRecord], last: dict[str, int]) -> None:
-    """Workers get 0 to W-1, each once, whatever the nodes wish for and however many workers each has."""
+    """Workers get 0 to W-1, each once, whatever ranks the nodes prefer and however many workers each has."""
     members = ranks.assign(chosen, last)
     assert [member.group_rank for member in members] == list(range(len(chosen)))
     world = [member.rank_offset + local for member in members for local in range(member.nproc)]
@@ -63,14 +63,14 @@ def test_a_survivor_keeps_its_rank_and_newcomers_fill_the_gap() -> None:
 
 
 def test_a_wish_is_honoured_before_an_old_rank() -> None:
-    """--node-rank is a wish on every backend, and the first to wish wins."""
-    members = ranks.assign([node("a"), node("b", wish=0), node("c", wish=0)], {"a": 0})
+    """--node-rank is a preference on every backend, and the first node to ask gets the rank."""
+    members = ranks.assign([node("a"), node("b", preferred_rank=0), node("c", preferred_rank=0)], {"a": 0})
     assert members[0].node == "b"
 
 
 def test_equal_input_gives_equal_ranks() -> None:
     """Nothing here depends on the order of a set or on chance."""
-    chosen = [node(f"n{index}", wish=index % 3) for index in range(6)]
+    chosen = [node(f"n{index}", preferred_rank=index % 3) for index in range(6)]
     assert len({ranks.assign(chosen, {"n1": 4}) for _ in range(20)}) == 1
 
 
@@ -83,16 +83,16 @@ def test_members_of_the_last_round_are_chosen_before_newcomers() -> None:
 @given(st.permutations(range(5)))
 def test_static_ranks_are_law(order: list[int]) -> None:
     """With a static rendezvous --node-rank alone decides."""
-    members = ranks.assign([node(f"n{rank}", wish=rank) for rank in order], {}, static=True)
+    members = ranks.assign([node(f"n{rank}", preferred_rank=rank) for rank in order], {}, static=True)
     assert [member.node for member in members] == [f"n{rank}" for rank in range(5)]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "said"),
+    ("preferred", "said"),
     [((0, 0), "a and b both say --node-rank 0"), ((0, 2), "b says --node-rank 2"), ((0, None), "b says --node-rank")],
 )
-def test_static_ranks_that_cannot_be_are_named(wishes: tuple[int | None, ...], said: str) -> None:
+def test_static_ranks_that_cannot_be_are_named(preferred: tuple[int | None, ...], said: str) -> None:
     """The error names the nodes and the rank."""
-    chosen = [node(name, wish=wish) for name, wish in zip("ab", wishes, strict=True)]
+    chosen = [node(name, preferred_rank=rank) for name, rank in zip("ab", preferred, strict=True)]
     with pytest.raises(ranks.RankConflict, match=said):
         ranks.assign(chosen, {}, static=True)

@@ -23,15 +23,8 @@ from elastic_agent.rendezvous.coordinator.events import (
     WakeAt,
 )
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
-from elastic_agent.rendezvous.records import (
-    EndKind,
-    NodeRecord,
-    NodeState,
-    Outcome,
-    Round,
-    RoundPhase,
-    WorkerFailure,
-)
+from elastic_agent.rendezvous.failures import EndKind, WorkerFailure
+from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, Round, RoundPhase
 from unit.rendezvous.test_codec import nodes as any_node
 from unit.rendezvous.test_codec import rounds as any_round
 
@@ -314,7 +307,7 @@ def test_a_place_is_not_forgotten_for_a_record_that_does_not_speak_of_it() -> No
     """Said again before the node heard of the round: it may still start workers of it."""
     made = Coordinator(Store(), "a", 1, max_nodes=2).hear(record("a"), record("b"))
     assert made.state.phase is RoundPhase.RUNNING
-    assert made.hear(record("b", 2)).state.nodes["b"].owes
+    assert made.hear(record("b", 2)).state.nodes["b"].may_have_workers
 
 
 def test_who_hears_nothing_does_not_say_who_is_missing() -> None:

@@ -1,0 +1,71 @@
+"""What it means that a time has come. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...rendezvous.records import Outcome
+from . import on_request, on_workers, stop_ladder, transitions, verdicts
+from .events import DeadlineReached, WakeAt, WorkersGone
+from .state import Node, Phase, Rules, Verdict
+from .transitions import Move
+
+
+def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    lost = node.store_lost_until
+    if lost is not None and now >= lost and node.verdict is None:
+        if transitions.stood_still(lost, now):
+            return transitions.look_again(node, now)
+        verdict = verdicts.of_store_lost(node, rules, node.store_lost_why)
+        return on_request.leave(replace(node, store_lost_until=None, store_spoiled=True), rules, now, verdict)
+    if node.spare_until is not None and now >= node.spare_until:
+        because = f"no place came free within the join timeout of {rules.join_timeout_s:g} s"
+        return transitions.end(node, rules, now, Verdict(verdicts.JOIN_TIMED_OUT, because))
+    deadlines = [when for when in (lost, node.spare_until) if when is not None and when > now]
+    return node, tuple(WakeAt(when) for when in deadlines)
+
+
+def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    node, effects = on_time(node, event, now, rules)
+    if node.paused_until is None or node.verdict is not None:
+        return node, effects
+    if now < node.paused_until:
+        return node, (*effects, WakeAt(node.paused_until))
+    resumed, more = transitions.resume(node, "the pause is over")
+    return resumed, (*effects, *more)
+
+
+def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    node, effects = on_time(node, event, now, rules) if node.verdict is None else (node, ())
+    if node.phase is Phase.STOPPING and node.ladder is None:
+        after, more = on_workers.on_gone(node, WorkersGone(), now, rules)
+        return after, (*effects, *more)
+    node, climbing = transitions.climb(node, now)
+    if node.ladder is None or node.ladder.rung is not stop_ladder.Rung.GIVEN_UP:
+        return node, (*effects, *climbing)
+    left = ", ".join(str(rank) for rank in sorted(node.running)) or "none; but something that they started"
+    late = f"{stop_ladder.GIVE_UP_S:g} s after SIGKILL"
+    because = f"workers would not die {late} (local ranks: {left}); this node gives up on them"
+    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else verdicts.WORKER_FAILED
+    ended, more = transitions.end(node, rules, now, Verdict(status, because, Outcome.FAILED))
+    return ended, (*effects, *more)
+
+
+def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    if node.hosting and not node.store_spoiled:
+        return _serve_on(node, now)
+    if node.conclude_at is None:
+        return node, ()
+    if now < node.conclude_at:
+        return node, (WakeAt(node.conclude_at),)
+    return transitions.conclude(node)
+
+
+def _serve_on(node: Node, now: float) -> Move:
+    """The host hears from its own store who has ended, so it goes when that has been away for too long."""
+    lost = node.store_lost_until
+    if lost is None:
+        return node, ()
+    if now < lost:
+        return node, (WakeAt(lost),)
+    return transitions.look_again(node, now) if transitions.stood_still(lost, now) else transitions.conclude(node)
