@@ -12,14 +12,14 @@ from .schedules.scenario import Pace, Scenario
 from .world.world import World
 
 MOST_EVENTS = 400_000
-"""No job of any seed comes near; one that does goes in circles without time passing."""
+"""More than the job of any seed has; a job with more goes in circles without time passing."""
 
 DRAIN_S = 400.0
-"""After the last agent ended, until the last of what was under way must have arrived nowhere."""
+"""After the last agent ended, until the last message that was under way must have been dropped."""
 
 
 class SeedFailed(AssertionError):
-    """An invariant broke, or a machine raised. Says how to see it again."""
+    """An invariant broke, or a machine raised. The message has the command that replays it."""
 
     def __init__(self, scenario: Scenario, at: float, error: Exception) -> None:
         again = (
@@ -30,7 +30,7 @@ class SeedFailed(AssertionError):
         self.what = (
             f"{type(error).__name__}: {str(error).split(';')[0]}" if isinstance(error, Violation) else repr(error)
         )
-        """Which invariant broke, without the particulars: what stays the same while the failure is made small."""
+        """Which invariant broke, without details: what stays the same while the failure is made small."""
 
 
 def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
@@ -39,7 +39,7 @@ def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
 
 
 def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
-    """As `play`, of a scenario that need not be all of its seed's."""
+    """As `play`, of a scenario that may be a part of its seed's."""
     world = build.world(scenario, log)
     try:
         _to_the_end(world)
@@ -53,7 +53,7 @@ def _to_the_end(world: World) -> None:
     world.most_events = MOST_EVENTS
     world.run(draw.FAULTS_END_S + 25.0)
     patience_s = 3 * (job.join_timeout_s + job.exit_barrier_s + job.grace_s + 40.0)
-    # A worker that fails begins it anew: each failure spends a budget, and how many there may be is another invariant.
+    # Counted anew from each failure of a worker: failures use budgets up, and how many may happen is another invariant.
     while not world.over and world.now < (ends := max(truth.last_fault, truth.last_failure) + patience_s):
         world.run(ends, until_over=True)
     left = [f"{n.ident} is {n.state.phase.value}: {n.state.because}" for n in world.nodes.values() if not n.done]
@@ -63,12 +63,12 @@ def _to_the_end(world: World) -> None:
 
 
 def smallest(failed: SeedFailed) -> SeedFailed:
-    """The same failure with as few faults and nodes as still lead to it: dropped one by one while it stays."""
+    """The same failure with as few faults and nodes as still lead to it: they are dropped one by one."""
     while (smaller := next(_still_failing(failed), None)) is not None:
         failed = smaller
-    told = "\n".join(failed.scenario.lines())
+    lines = "\n".join(failed.scenario.lines())
     small = SeedFailed(failed.scenario, 0.0, failed)
-    small.args = (f"{failed}\nas small as it gets:\n{told}",)
+    small.args = (f"{failed}\nas small as it gets:\n{lines}",)
     small.what = failed.what
     return small
 

@@ -192,7 +192,7 @@ class Witness:
         self.checkers.need(fresh, FRESH, f"{fact['master']} was that of round {self._masters[fact['master']]} already")
         address, _, port = fact["master"].rpartition(":")
         running = Round(number, 1, number, RoundPhase.RUNNING, "", members, address, int(port))
-        self.checkers.announcements.said[number] = running
+        self.checkers.announcements.by_version[number] = running
         self.checkers.starts(cast("Any", node), agent_events.StartWorkers(running, place, fact["restarts"]))
         for held in fact["alive"]:
             owner = self.node(held.split(".")[0])

@@ -1,4 +1,4 @@
-"""What may never happen (`invariants.py`), checked after every event against what the simulator knows to be true."""
+"""The invariants, checked after every event against what the simulator knows to be true."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..world.world import World
 
 READING_S = 1.5
-"""From a heartbeat's arrival to the judgement of the coordinator that has read it, at most, and one heartbeat more."""
+"""From the arrival of a heartbeat to the decision of the coordinator that has read it, at most, and one heartbeat."""
 
 
 class Violation(AssertionError):
@@ -60,17 +60,17 @@ class Checkers:
         self.asked: dict[str, float] = {}
         """Nodes that were asked to stop, and when first."""
         self.hurried: set[str] = set()
-        """Nodes that a signal reached when they had nothing left to do but to serve."""
+        """Nodes that received a signal when all that they still did was to serve the store."""
         self.gathering_since = 0.0
         self.decided_at = 0.0
-        """When the coordinator came to what counts from now on."""
+        """When the coordinator took the decision that counts now."""
         self.cut_off: set[str] = set()
-        """Nodes that were without the store for longer than store_grace when they gave up."""
+        """Nodes that gave up after more than store_grace without the store."""
         self.lost: set[str] = set()
         self.ever_lost: set[str] = set()
         self.over: set[int] = set()
         self.lost_at_retirement: frozenset[str] = frozenset()
-        """Who was lost when the coordinator began to clear up, from where there is no way back."""
+        """Nodes that were lost when the coordinator began to clear up, which is final."""
         self.closed = False
         self.known_at_close: frozenset[str] = frozenset()
         self.first_finish: float | None = None
@@ -79,14 +79,14 @@ class Checkers:
         self.failures = 0
         self.last_failure = 0.0
         self.cleared = False
-        """A closed job has been cleared away, and whoever comes late may find nothing of it but its record."""
+        """A closed job has been removed from the store: a node that starts late finds nothing but the job's record."""
         self.announcements = Announcements(self)
         self.rounds = Rounds(self)
         self.liveness = Liveness(self)
         self.restarts = Restarts(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
-        """Raises Violation unless it holds. `but`: what is there instead; a function where telling it costs time."""
+        """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""
         if not holds:
             raise Violation(f"{invariant}; but {but if isinstance(but, str) else but()}")
 
@@ -134,7 +134,7 @@ class Checkers:
             self._closed(after)
 
     def watched(self, before: Rendezvous, after: Rendezvous) -> None:
-        """Whoever coordinates looked who is alive, and whether there is anything to do."""
+        """The coordinating node has taken an event: leases and time limits are checked."""
         if after.nodes is not before.nodes:
             self._leases(before, after)
         self.liveness.look(after)
@@ -145,7 +145,7 @@ class Checkers:
             self.world.reached.note("a coordinator was deposed")
         elif not isinstance(event, coordinator_events.Elected) or event.newest is None:
             return
-        elif self.world.leader is node:  # else its term was over before it learned of it
+        elif self.world.leader is node:  # else its term had ended before it took the event
             self.lost &= {name for name, seen in after.nodes.items() if seen.lost}
             self.world.reached.note(f"a takeover while {event.newest.phase.value}")
             if event.newest.finishing and event.newest.outcome is None:
@@ -166,10 +166,10 @@ class Checkers:
                 self.world.reached.note("a lease ran out")
             elif not seen.lost and name in self.lost:
                 self.lost.discard(name)
-                self.world.reached.note("a lost node came back")
+                self.world.reached.note("a lost node returned")
 
     def _walked(self, before: Rendezvous, after: Rendezvous) -> None:
-        """Several changes of phase may follow from one event; find the way that they took."""
+        """Several changes of phase may follow from one event: adds each of them to the edges that were taken."""
         walked = self.world.reached.coordinator_edges
         at = before.phase
         if at is RoundPhase.RUNNING and after.ended != before.ended:
@@ -204,11 +204,11 @@ class Checkers:
             self.need(bool(left), BLAMED, f"round {ending.round} ended because {ending.because}")
 
     def _charged(self, ending: Ending) -> None:
-        number, whom = ending.round, ending.charged
+        number, node = ending.round, ending.charged
         self.need(ending.kind is EndKind.FAILURE, CHARGED, f"round {number} charged a {ending.kind.value}")
-        self.need(number in self.world.nodes[whom].nursery.failed, CHARGED, f"{whom} was charged for round {number}")
+        self.need(number in self.world.nodes[node].nursery.failed, CHARGED, f"{node} was charged for round {number}")
         origin, how = self.causes.get(number, ("", "failure"))
-        self.need(how != "departure", CHARGED, f"{whom} was charged for round {number}, which {origin} left")
+        self.need(how != "departure", CHARGED, f"{node} was charged for round {number}, which {origin} left")
 
     def _closed(self, after: Rendezvous) -> None:
         outcome = after.outcome or Outcome.FAILED
@@ -232,7 +232,7 @@ class Checkers:
         if isinstance(event, agent_events.SignalReceived) and before.phase is Phase.ENDING:
             self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
-            self.announcements.heard(node, before, event.round)
+            self.announcements.received(node, before, event.round)
         if gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         coverage.stepped(self.world.reached, before, event, after)
@@ -248,16 +248,18 @@ class Checkers:
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
         placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
-        said = self.announcements.said.get(running.version) == running
-        self.need(placed and said, PLACED, lambda: f"{node.ident} starts {running}")
+        announced = self.announcements.by_version.get(running.version) == running
+        self.need(placed and announced, PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
         self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")
         self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")
         late = running.number < self.rounds.newest and node.ident not in self.ever_lost
         self.need(not late, FENCED, f"{node.ident} starts round {running.number}, {self.rounds.newest} has begun")
-        owed = len(self.announcements.charges(node.ident, running.number))
-        self.need(effect.restart_count == owed, COUNTED, f"{node.ident} used {effect.restart_count}, charged {owed}")
+        charged = len(self.announcements.charges(node.ident, running.number))
+        self.need(
+            effect.restart_count == charged, COUNTED, f"{node.ident} used {effect.restart_count}, charged {charged}"
+        )
         self.restarts.starts(node, running.number)
         coverage.starts(self, effect)
 
@@ -271,8 +273,8 @@ class Checkers:
 
     def store_was_away(self, node: SimNode) -> bool:
         since, back_at = node.link.away_since, node.link.back_at
-        unheard = back_at is None or self.world.now - back_at <= QUEUED_S
-        return since is not None and unheard and self.world.now - since >= self.world.job.store_grace_s - ROUNDING_S
+        untaken = back_at is None or self.world.now - back_at <= QUEUED_S
+        return since is not None and untaken and self.world.now - since >= self.world.job.store_grace_s - ROUNDING_S
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         self.liveness.concluded(node, verdict)
@@ -281,6 +283,6 @@ class Checkers:
 
 
 def _stuck(node: SimNode, before: Node) -> bool:
-    """Whether workers that SIGKILL does not end lived when the ladder came to its end, which may be a while ago."""
+    """Whether workers that SIGKILL does not end were alive when the stop ladder ended, which may be a while ago."""
     until = before.ladder.until - node.skew_s if before.ladder is not None else float("inf")
     return node.nursery.stuck or node.nursery.stuck_until >= until - ROUNDING_S

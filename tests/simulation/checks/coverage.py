@@ -57,13 +57,13 @@ SITUATIONS = (
     "a fault while joining",
     "a fault while stopping",
     "a fault while working",
-    "a host came back with an empty store",
+    "a host returned with an empty store",
     "a lease ran out",
-    "a lost node came back",
-    "a new node came while the job was being closed",
-    "a node came back to another rank",
+    "a lost node returned",
+    "a new node joined while the job was being closed",
+    "a node returned to another rank",
     "a node died while it stopped its workers",
-    "a node heard of the close while it stopped its workers",
+    "a node received the close while it stopped its workers",
     "a node missed a round that it had a place in",
     "a node missed an announcement",
     "a node started a round that was already over",
@@ -86,14 +86,14 @@ SITUATIONS = (
     "a takeover while last call",
     "a takeover while over",
     "a takeover while running",
-    "a worker forbade a restart",
+    "a worker's exit code forbade a restart",
     "a stranger wrote",
     "a stranger wrote where a counter was",
-    "a word was overtaken by the next",
+    "an announcement was overtaken by the next",
     "an arrival ended a round",
     "an old charge was forgiven",
     "etcd elected another leader",
-    "etcd stood still",
+    "etcd was frozen",
     "last call was called off",
     "last call was over",
     "the host was killed",
@@ -103,7 +103,7 @@ SITUATIONS = (
     "the job join timed out",
     "the job succeeded",
     "the job unfinished",
-    "the nursery died at rest",
+    "the nursery died without workers",
     "the store came back",
     "the store went away while finished",
     "the store went away while joining",
@@ -112,7 +112,7 @@ SITUATIONS = (
     "too few remained for a restart",
     "two nodes failed in one round",
     "workers were killed after their grace",
-    "workers would not die",
+    "SIGKILL did not end workers",
     "exit status 0",
     "exit status 1",
     "exit status 2",
@@ -137,7 +137,7 @@ def stepped(reached: Reached, before: Node, event: events.Event, after: Node) ->
         if event.round.version > (before.latest_round.version if before.latest_round is not None else 0) + 1:
             reached.note("a node missed an announcement")
         if before.phase is Phase.STOPPING and event.round.phase is RoundPhase.CLOSED:
-            reached.note("a node heard of the close while it stopped its workers")
+            reached.note("a node received the close while it stopped its workers")
         if before.phase is Phase.JOINING and after.phase is Phase.JOINING and after.round > before.round:
             reached.note("a node missed a round that it had a place in")
     elif isinstance(event, events.StoreWentAway):
@@ -147,7 +147,7 @@ def stepped(reached: Reached, before: Node, event: events.Event, after: Node) ->
     elif isinstance(event, events.SignalReceived) and before.verdict is not None:
         reached.note("a second request to stop")
     elif isinstance(event, events.NurseryLost) and before.phase in (Phase.JOINING, Phase.FINISHED):
-        reached.note("the nursery died at rest")
+        reached.note("the nursery died without workers")
     if before.is_spare and after.phase is Phase.WORKING:
         reached.note("a spare entered")
 
@@ -189,8 +189,8 @@ def moved(truth: Checkers, before: Rendezvous, after: Rendezvous) -> None:
         if len(broken) > 1:
             note("two nodes failed in one round")
     if after.phase is RoundPhase.CLOSED and any(n.state.phase is Phase.CONNECTING for n in truth.world.nodes.values()):
-        note("a new node came while the job was being closed")
+        note("a new node joined while the job was being closed")
     if after.phase is RoundPhase.RUNNING:
         ranks = before.last_ranks()
         if any(ranks.get(member.node, member.group_rank) != member.group_rank for member in after.members):
-            note("a node came back to another rank")
+            note("a node returned to another rank")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def gave_up(verdict: Verdict | None) -> bool:
-    """Whether the node left workers behind that would not die."""
+    """Whether the node left workers behind that SIGKILL did not end."""
     return verdict is not None and "would not die" in verdict.because
 
 
@@ -33,7 +33,7 @@ def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
     else:
         truth.need(_deserved(truth, node, verdict), CODED, f"{node.ident} exits {code}: {verdict.because}")
     if gave_up(verdict):
-        truth.world.reached.note("workers would not die")
+        truth.world.reached.note("SIGKILL did not end workers")
     truth.need(not node.nursery.busy or gave_up(verdict), LEFT_NO_WORKER, f"{node.ident} ends with workers")
     if node.host:
         _hosted(truth, node)

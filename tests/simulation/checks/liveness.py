@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .checkers import Checkers
 
 SLACK_S = 12.0
-"""Messages that are under way, a call that must break first, a heartbeat or two."""
+"""Messages that are under way, a call that has to break first, a heartbeat or two."""
 
 NEXT_LOOK_S = 2.0
 """Until the coordinator's next event, at most."""
@@ -34,64 +34,66 @@ class Liveness:
     def __init__(self, truth: Checkers) -> None:
         self._truth = truth
         self._job = truth.world.job
-        self._ripe: float | None = None
+        self._enough: float | None = None
         self._room: float | None = None
         self._finishing: float | None = None
-        self._unheard: float | None = None
+        self._unreported: float | None = None
         self._epoch = 0
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
-        self._gone: dict[str, float] = {}
+        self._departed: dict[str, float] = {}
         self._stopping: dict[str, float] = {}
         self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
-        """How long it may take to be rid of workers that nothing kills, and to say so."""
+        """How long it may take to give up on workers that nothing kills, and to write that."""
 
     def look(self, after: Rendezvous) -> None:
         """After every event of the coordinator."""
-        if after.epoch != self._epoch:  # who takes over counts the barrier anew from when it learns of it
+        if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
             self._epoch, self._finishing = after.epoch, None
         self._finishing = self._since(self._finishing, after.finishing)
         if after.phase is RoundPhase.CLOSED:
-            self._ripe = self._room = None
+            self._enough = self._room = None
         elif after.phase is RoundPhase.RUNNING:
             self._running(after)
         else:
             self._gathering(after)
-        self._forgotten(after)
+        self._uninformed(after)
         nodes = self._truth.world.nodes.values()
         known = after.finishing or after.phase is RoundPhase.CLOSED
-        self._unheard = self._since(self._unheard, not known and any(self._tells_it_finished(node) for node in nodes))
-        self._need(self._unheard, SLACK_S, BARRED, "nobody knows yet that a node has finished")
+        self._unreported = self._since(
+            self._unreported, not known and any(self._reports_finish(node) for node in nodes)
+        )
+        self._need(self._unreported, SLACK_S, BARRED, "the coordinator does not know that a node has finished")
         busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
         self._stopping = self._still(self._stopping, busy)
         for name, since in self._stopping.items():
             self._need(since, self.stopping_s + NEXT_LOOK_S, STOPPED, f"{name} still stops its workers")
         if self._truth.asked:
-            self._disobeyed()
+            self._slow_to_stop()
 
     def _gathering(self, after: Rendezvous) -> None:
         self._room = None
         enough = len(self._waiting()) >= self._job.min_nodes
         busy = enough and any(n.nursery.busy for n in self._truth.world.nodes.values())
-        self._ripe = self._since(self._ripe, enough and not busy)
+        self._enough = self._since(self._enough, enough and not busy)
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
-        self._need(self._ripe, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
+        self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
 
     def _running(self, after: Rendezvous) -> None:
-        self._ripe = None
+        self._enough = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
         self._room = self._since(self._room, room and bool(self._waiting()))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
         members = [self._truth.world.nodes[member.node] for member in after.members]
-        self._gone = self._still(self._gone, [n.ident for n in members if n.done and not n.state.finished])
-        for name, since in self._gone.items():
+        self._departed = self._still(self._departed, [n.ident for n in members if n.done and not n.state.finished])
+        for name, since in self._departed.items():
             self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
         bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
-    def _tells_it_finished(self, node: SimNode) -> bool:
-        """It finished, has said so, and nothing keeps that from the store."""
+    def _reports_finish(self, node: SimNode) -> bool:
+        """It finished, its record says so, and it reaches the store."""
         record = node.state.record
         return record is not None and record.finished and self._truth.fit(node)
 
@@ -103,13 +105,13 @@ class Liveness:
             if node.state.place_ready and node.state.phase is Phase.JOINING and fit(node)
         ]
 
-    def _disobeyed(self) -> None:
+    def _slow_to_stop(self) -> None:
         for name, since in self._truth.asked.items():
             node = self._truth.world.nodes[name]
             if not (node.done or node.frozen or node.host):
                 self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
-    def _forgotten(self, after: Rendezvous) -> None:
+    def _uninformed(self, after: Rendezvous) -> None:
         running = after.number if after.phase is RoundPhase.RUNNING else 0
         stale: dict[str, float] = {}
         for node in self._truth.world.nodes.values():

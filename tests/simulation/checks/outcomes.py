@@ -1,4 +1,4 @@
-"""Whether a job may have ended as the coordinator says, given what the simulator knows to be true."""
+"""Whether a job may end with the outcome that the coordinator decided, given what the simulator knows to be true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .checkers import Checkers
 
 SETTLED_S = 12.0
-"""After the last fault or join, until the coordinator must have noticed it."""
+"""After the last fault or join, until the coordinator has noticed it."""
 
 
 def succeeded(truth: Checkers, after: Rendezvous) -> None:
@@ -39,7 +39,7 @@ def failed(truth: Checkers, after: Rendezvous) -> None:
     )
     truth.need(spent or few or forbidden, SPENT, f"it closed because {after.because}")
     if forbidden:
-        truth.world.reached.note("a worker forbade a restart")
+        truth.world.reached.note("a worker's exit code forbade a restart")
     if few:
         truth.world.reached.note("too few remained for a restart")
 

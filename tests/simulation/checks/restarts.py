@@ -1,4 +1,4 @@
-"""What restarts cost and how soon they come, held against when each node learned of its failures."""
+"""What restarts cost and how soon they follow, compared with when each node received its failures."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ if TYPE_CHECKING:
     from .checkers import Checkers
 
 ROUNDING_S = 1e-6
-"""Clocks far from 0 round."""
+"""Rounding errors of clocks far from 0."""
 
 
 class Restarts:
-    """When each node learned that a round had failed on it."""
+    """When each agent took the failure by which a round failed on its node."""
 
     def __init__(self, truth: Checkers) -> None:
         self._truth = truth
-        self._learned: dict[tuple[str, int], float] = {}
+        self._failed_at: dict[tuple[str, int], float] = {}
 
     def stepped(self, node: SimNode, before: Node, after: Node) -> None:
         if before.failed_at is None and after.failed_at is not None:
-            self._learned[node.ident, after.round] = self._truth.world.now
+            self._failed_at[node.ident, after.round] = self._truth.world.now
         if (
             before.paused_until is not None
             and after.paused_until is None
             and after.restarts_used == before.restarts_used
         ):
             early = node.clock() < before.paused_until and after.verdict is None
-            self._truth.world.reached.note("a pause was called off" if early else "a pause was over")
+            self._truth.world.reached.note("a pause was cut short" if early else "a pause was over")
 
     def _counted(self, charges: list[float], at: float) -> list[float]:
         window_s = self._truth.world.job.restarts.window_s
         return [each for each in charges if not window_s or at - each < window_s]
 
     def spent(self, ident: str, number: int) -> bool:
-        """Whether a node had no budget left for its failure in this round, the last that was settled."""
+        """Whether a node had no restart left for its failure in this round, the last that was settled."""
         earlier = self._truth.announcements.charges(ident, number)
-        charges = [self._learned[ident, each] for each in earlier if (ident, each) in self._learned]
-        at = self._learned.get((ident, number), self._truth.world.now) - ROUNDING_S
+        charges = [self._failed_at[ident, each] for each in earlier if (ident, each) in self._failed_at]
+        at = self._failed_at.get((ident, number), self._truth.world.now) - ROUNDING_S
         return len(self._counted(charges, at)) >= self._truth.world.job.restarts.max_restarts
 
     def starts(self, node: SimNode, number: int) -> None:
-        """A node starts its workers: it had budget for it, and has paused."""
+        """A node starts its workers: it had a restart left, and has paused."""
         charged = self._truth.announcements.charges(node.ident, number)
-        learned = [self._learned[node.ident, each] for each in charged if (node.ident, each) in self._learned]
-        if not learned:
+        failed_at = [self._failed_at[node.ident, each] for each in charged if (node.ident, each) in self._failed_at]
+        if not failed_at:
             return
         rules, need = self._truth.world.job.restarts, self._truth.need
-        last, earlier = learned[-1], learned[:-1]
+        last, earlier = failed_at[-1], failed_at[:-1]
         counted = self._counted(earlier, last + ROUNDING_S)
         spent = f"{node.ident} was charged {counted} and then {last} of {rules.max_restarts}"
         need(len(counted) < rules.max_restarts, COUNTED, spent)

@@ -1,4 +1,4 @@
-"""Who has a place in a round that begins, and which; and whether it may begin."""
+"""Which nodes have a place in a round that begins, which place, and whether it may begin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Rounds:
-    """Those that the coordinator began."""
+    """The rounds that the coordinator began."""
 
     def __init__(self, truth: Checkers) -> None:
         self._truth = truth
@@ -26,14 +26,16 @@ class Rounds:
         self.newest = 0
         """The last round that began."""
         self.members: set[str] = set()
-        """Who has a place in it."""
+        """Nodes that have a place in it."""
 
     def begun(self, before: Rendezvous, after: Rendezvous) -> None:
         """The coordinator lets a round run."""
         self._returned(before, after)
         job, members = self._truth.world.job, after.members
-        lost = {name for name, seen in after.nodes.items() if seen.lost}  # by what it knew when it said so: nobody can
-        for name in self.members - lost:  # take back what is on its way to a store that elects
+        lost = {
+            name for name, seen in after.nodes.items() if seen.lost
+        }  # by the state that it announced, which is final
+        for name in self.members - lost:  # even while it is on its way to a store that elects
             node = self._truth.world.nodes[name]
             unaware = not node.done and node.state.phase is Phase.JOINING and node.state.round < self.newest
             self._need(not unaware, FENCED, f"{name} may yet start round {self.newest}, {after.number} begins")
@@ -60,8 +62,8 @@ class Rounds:
         offered = after.nodes[after.members[0].node].record
         master = (after.master_addr, after.master_port)
         self._need(master == (offered.addr, offered.port), FRESH, f"round {after.number} has {master}")
-        unheard = after.members[0].node in self._truth.ever_lost  # nobody could tell it that its place was used
-        self._need(master not in self._masters or unheard, FRESH, f"round {after.number} has {master} again")
+        unaware = after.members[0].node in self._truth.ever_lost  # it may not have received that its port was used
+        self._need(master not in self._masters or unaware, FRESH, f"round {after.number} has {master} again")
         self._masters.add(master)
 
     def _returned(self, before: Rendezvous, after: Rendezvous) -> None:

@@ -1,4 +1,4 @@
-"""The imagined store and the links to it: late, cut one way or both, frozen with its host, gone with it."""
+"""A store without drivers, and the links to it: slow, cut one way or both, frozen and ended with its host."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from ..world.world import World
 
 OP_DEADLINE_S = 5.0
-"""As the driver's: a call without an answer for this long is a store that went away."""
+"""As the driver's: after this long without an answer to a call, the store went away."""
 
 
 class DirectStore:
-    """What the host serves: current records, the newest word, heartbeat counters."""
+    """What the host serves: current records, the newest announcement, heartbeat counters."""
 
     spoiled = False
-    """No stranger comes here, and no other is served in its place."""
+    """No other client writes to it, and no other store is served in its place."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,7 +47,7 @@ class DirectStore:
         return self.served and not self.gone and not self.frozen
 
     def receive(self, link: DirectLink, record: NodeRecord) -> None:
-        """A record arrives, perhaps again; the coordinator will look at what is current by then."""
+        """A record arrives, perhaps again; the coordinator reads the one that is current by then."""
         if self.gone or link.up_cut:
             return
         if self.frozen:
@@ -62,10 +62,10 @@ class DirectStore:
     def _notice(self, node: str) -> None:
         self.world.coordinate(NodeSeen(self.records[node]))
 
-    def announce(self, word: Round) -> None:
-        if self.gone or (self.latest is not None and word.version < self.latest.version):
-            return  # versions are kept side by side, and readers take the newest
-        self.latest = word
+    def announce(self, announcement: Round) -> None:
+        if self.gone or (self.latest is not None and announcement.version < self.latest.version):
+            return  # versions have keys of their own, and readers take the newest
+        self.latest = announcement
         for node in self.world.nodes.values():
             if node.link.opened:
                 self.world.at(self.world.delays.network(), node.link.look)
@@ -74,7 +74,7 @@ class DirectStore:
         """A reading of the heartbeat counters."""
         links = [(name, link) for name in nodes if isinstance(link := self.world.nodes[name].link, DirectLink)]
         for _, link in links:
-            link.looked_at()
+            link.beats_read()
         return {name: count for name, link in links if (count := link.beats()) > 0}
 
     def freeze(self) -> None:
@@ -94,7 +94,7 @@ class DirectStore:
         self.world.at(0.0, self.world.host.link.look)
 
     def stall(self, lasts_s: float) -> None:
-        """Its host stands still for a while."""
+        """Its host is frozen for `lasts_s` seconds."""
         if not self.world.host.done and not self.world.host.frozen:
             self.world.host.freeze()
             self.world.at(lasts_s, self._goes_on)
@@ -104,7 +104,7 @@ class DirectStore:
         self.world.host.thaw()
 
     def end(self) -> None:
-        """The host is gone, and the store with it."""
+        """The host has ended, and the store with it."""
         self._each_link(DirectLink.settle_beats)
         self.gone = True
         self._each_link(DirectLink.broke)
@@ -116,24 +116,24 @@ class DirectStore:
 
 
 class DirectLink:
-    """One node's connection. Records go out one at a time; what was not acknowledged is said again."""
+    """One node's connection. Records go out one at a time; one that was not acknowledged is sent again."""
 
     def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         if not isinstance(world.store, DirectStore):
-            raise TypeError(f"{world.store} goes with a link of its own")
+            raise TypeError(f"{world.store} is no DirectStore")
         self.store = world.store
         self.opened = False
         self.up_cut = False
         self.down_cut = False
         self.away = False
         self.away_since: float | None = None
-        """Since when the agent has been told; the truth that store_grace is held to."""
+        """When the agent took the event that the store is away, from which store_grace counts."""
         self.back_at: float | None = None
-        """It is told at once that the store is back."""
+        """Always None: the agent takes the event that the store is back at once."""
         self.last_record_written_at: float | None = None
-        """Nor is there a driver between its last word and the agent."""
+        """Always None: no driver writes its last record."""
         self.cuts = 0
         self.outbox: deque[NodeRecord] = deque()
         self.sending = False
@@ -143,7 +143,7 @@ class DirectLink:
         self._beats_since = 0.0
         self._beating = False
         self._mute_since: float | None = None
-        """Since when this node itself keeps its heartbeats from the store."""
+        """Since when no heartbeat of this node can arrive, by its own fault."""
         self._silent_s = 0.0
 
     @property
@@ -163,10 +163,10 @@ class DirectLink:
         if self.up:
             self.opened = True
             self.settle_beats()
-            self.node.tell(StoreOpened(self.node.host, f"{self.node.ident}.example"))
+            self.node.post_later(StoreOpened(self.node.host, f"{self.node.ident}.example"))
             self.world.at(self.world.delays.network(), self.look)
         elif self.world.now >= deadline:
-            self.node.tell(StoreFailed("nobody serves the store"))
+            self.node.post_later(StoreFailed("nobody serves the store"))
         else:
             self.world.at(0.5, self.open, deadline)
 
@@ -197,7 +197,7 @@ class DirectLink:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Something newer may be there: take the newest, skipping what came between."""
+        """Takes the newest announcement if it is newer than the last one taken."""
         newest = self.store.latest
         if newest is None or newest.version <= self.version:
             return
@@ -228,7 +228,7 @@ class DirectLink:
         if cut == self.cuts and not self.up and not self.away and not self.node.done:
             self.away = True
             self.away_since = self.world.now
-            self.node.tell(StoreWentAway("no answer within 5 s"))
+            self.node.post_later(StoreWentAway("no answer within 5 s"))
 
     def mended(self) -> None:
         if not self.up:
@@ -239,12 +239,12 @@ class DirectLink:
         self.world.at(self.world.delays.network(), self.look)
         if self.away:
             self.away, self.away_since = False, None
-            self.node.tell(StoreCameBack())
+            self.node.post_later(StoreCameBack())
 
-    def announce(self, word: Round) -> None:
-        """As the coordinator; words arrive in their order."""
+    def announce(self, announcement: Round) -> None:
+        """As the coordinator; announcements arrive in their order."""
         self._announced_at = max(self._announced_at, self.world.now + self.world.delays.local())
-        self.world.at(self._announced_at - self.world.now, self.store.announce, word)
+        self.world.at(self._announced_at - self.world.now, self.store.announce, announcement)
 
     def read_beats(self, nodes: tuple[str, ...]) -> None:
         self.world.at(self.world.delays.local(), self._count, nodes)
@@ -254,19 +254,19 @@ class DirectLink:
         self.world.at(self.world.delays.local(), self.world.coordinate, BeatsSeen(counts))
 
     def retire(self) -> None:
-        self.node.tell(OthersEnded())
+        self.node.post_later(OthersEnded())
 
     def resign(self) -> None:
-        """Nobody else could coordinate."""
+        """Nothing: no other node could coordinate."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing: there is no connection to close."""
 
     def die(self) -> None:
-        """As above."""
+        """Nothing: there are no threads to end."""
 
     def lose(self, what: str, lasts_s: float) -> None:
-        """A message that is lost is said again at once here; the drivers have more to do (`driven.py`)."""
+        """Cuts the link for a quarter of `lasts_s`: without drivers, a lost message is sent again at once."""
         if not self.node.host:
             self.cut(up=what == "request", down=what == "reply")
             self.world.at(lasts_s / 4, self.heal)
@@ -277,11 +277,11 @@ class DirectLink:
         grown = int((self.world.now - self._beats_since) / self.world.job.beat_s) if self._beating else 0
         return self._beats + grown
 
-    def heard(self) -> None:
-        """Counted by arithmetic, see below."""
+    def beat_arrived(self) -> None:
+        """Nothing: heartbeats are counted by arithmetic."""
 
     def settle_beats(self) -> None:
-        """Call after whatever may start or stop the heartbeat; before it, too, where the store stands still."""
+        """Call after anything that may start or stop the heartbeat; also before it, where the store is frozen."""
         node = self.node
         beating = self.opened and not node.frozen and not node.done and not self.up_cut and self.store.answers
         if beating is not self._beating:
@@ -294,16 +294,16 @@ class DirectLink:
         elif not mute and self._mute_since is not None:
             self._mute_since = None
 
-    def excused(self, stood_s: float) -> None:
-        """The store stood still for so long: no silence of this node's, but for the time between two heartbeats."""
+    def excused(self, frozen_s: float) -> None:
+        """The store was frozen for so long: no silence of this node, but for the time between two heartbeats."""
         if self._mute_since is not None:
-            both_s = min(stood_s, self.world.now - self._mute_since)
+            both_s = min(frozen_s, self.world.now - self._mute_since)
             self._mute_since += max(0.0, both_s - self.world.job.beat_s)
 
-    def looked_at(self) -> None:
-        """The coordinator's reading is at the store."""
+    def beats_read(self) -> None:
+        """The coordinator's reading of the heartbeats is at the store."""
         self._silent_s = 0.0 if self._mute_since is None else self.world.now - self._mute_since
 
     def silent_s(self) -> float:
-        """For how long it had been silent, of its own fault, at the coordinator's last reading."""
+        """For how long it had been silent, by its own fault, at the coordinator's last reading."""
         return self._silent_s

@@ -1,4 +1,4 @@
-"""A node's link to a store by the drivers that run in production: their threads, their calls, their second attempts."""
+"""The link of a node to its store through the production drivers: their threads, their calls, their second attempts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 SPEC = JobSpec("job", ("train.py",), 1, 64, "number")
-"""The same for all nodes; refusals are tests/contract/test_failover_contract.py's."""
+"""The same for all nodes; refusals are tested in tests/contract/test_failover_contract.py."""
 
 Join = Callable[[Store], None]
 
 
 class DriverDied(AssertionError):
-    """A thread of the driver died of what no store can be blamed for."""
+    """A thread of the driver ended by an error that is not the store's."""
 
 
 class CheckedInbox(Inbox):
-    """The production inbox, and the truth about what it was told."""
+    """The production inbox; notes what the driver posts to it."""
 
     def __init__(self, link: DriverLink) -> None:
         super().__init__(link.arrives, link.strange, lambda: f"{link.node.ident}.example")
@@ -62,7 +62,7 @@ class CheckedInbox(Inbox):
 
 
 class DriverLink:
-    """As `network.Link`, with nothing imagined above the wire."""
+    """As `network.Link`, with nothing simulated above the client of the store."""
 
     def __init__(self, world: World, node: SimNode, shared_store: SharedStore) -> None:
         self.world = world
@@ -72,19 +72,19 @@ class DriverLink:
         self.up_cut = False
         self.down_cut = False
         self.absences: deque[float] = deque()
-        """When the store went away, each time that the agent has not heard the end of."""
+        """When the store went away, for each time whose end the agent has not taken from its queue."""
         self.back_at: float | None = None
         """When it first answered after it last went away."""
         self.newest = 0
-        """The newest version that the agent was told of, whether it has taken it or not."""
+        """The newest version in the agent's queue, taken or not."""
         self.last_record_written_at: float | None = None
-        """When the last word of its agent was written and acknowledged; not while that coordinates, and clears up."""
+        """When the last record of its agent was acknowledged; None while the agent coordinates and clears up."""
         self._last_record = b""
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
         self.wires: list[tcpstore.Wire] = []
-        self._words: dict[tuple[int, int], Round] = {}
-        """By epoch and version: what the store has not accepted yet."""
+        self._unaccepted: dict[tuple[int, int], Round] = {}
+        """By epoch and version: announcements that the store has not accepted yet."""
         self.process = Process(node, node.skew_s)
         self.inbox = CheckedInbox(self)
         self.driver = self._as_node(
@@ -93,7 +93,7 @@ class DriverLink:
         self._taken_at = 0.0
         self._loses = ""
         self._loses_until = 0.0
-        self._heard_at = world.now
+        self._beat_at = world.now
         self._silent_s = 0.0
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
@@ -120,15 +120,15 @@ class DriverLink:
             self._last_record = codec.encode_node(record)
         self._as_node(self.driver.publish, record)
 
-    def announce(self, word: Round) -> None:
+    def announce(self, announcement: Round) -> None:
         if self.world.elects:
-            self._words[word.epoch, word.version] = word
-        self._as_node(self.driver.announce, word)
+            self._unaccepted[announcement.epoch, announcement.version] = announcement
+        self._as_node(self.driver.announce, announcement)
 
     def accepted(self, version: int, epoch: int) -> None:
-        """The store, which elects, has taken this announcement of ours."""
+        """The store, which elects, has accepted this announcement of the node."""
         if self.node.coordinator is not None:
-            self.node.coordinator.accepted(self._words.pop((epoch, version)))
+            self.node.coordinator.accepted(self._unaccepted.pop((epoch, version)))
 
     def read_beats(self, nodes: tuple[str, ...]) -> None:
         self._as_node(self.driver.read_beats, nodes)
@@ -137,7 +137,7 @@ class DriverLink:
         self._as_node(self.driver.retire)
 
     def resign(self) -> None:
-        """In production this call is waited for; what it does is the same."""
+        """Does not wait for the call, as production does."""
         self.process.start(self.driver.resign, ())
 
     def close(self) -> None:
@@ -157,12 +157,12 @@ class DriverLink:
                 self.node.coordinator.take(event)
             return
         if isinstance(event, RoundSeen) and event.round.version < self.inbox.newest:
-            self.world.reached.note("a word was overtaken by the next")
+            self.world.reached.note("an announcement was overtaken by the next")
             return
         if isinstance(event, StoreCameBack):
             self.absences.popleft()
         if isinstance(event, RoundSeen):
-            self.world.checkers.announcements.taken(self, event.round)
+            self.world.checkers.announcements.taken(self, event.round.version)
         self.node.post(event)
 
     def strange(self, what: str) -> None:
@@ -191,41 +191,41 @@ class DriverLink:
         return True
 
     def answered(self, wrote: bytes) -> None:
-        """A call of the writer's came back. `wrote`: its record; empty for a heartbeat."""
+        """A call of the writer returned. `wrote`: its record; empty for a heartbeat."""
         if self.absences and self.back_at is None:
             self.back_at = self.world.now
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now
 
     def reset(self) -> None:
-        """The server is no more."""
+        """The server has ended."""
         for wire in self.wires:
             wire.reset_later()
         self.wires.clear()
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def heard(self) -> None:
+    def beat_arrived(self) -> None:
         """A new heartbeat has reached the store."""
-        self._heard_at = self.world.now
+        self._beat_at = self.world.now
 
-    def looked_at(self) -> None:
-        """The coordinator's reading is at the store."""
-        self._silent_s = self.world.now - self._heard_at
+    def beats_read(self) -> None:
+        """The coordinator's reading of the heartbeats is at the store."""
+        self._silent_s = self.world.now - self._beat_at
 
-    def excused(self, stood_s: float) -> None:
-        """The store stood still for so long: no silence of this node's, but for the time between two heartbeats."""
-        self._heard_at = min(self.world.now, self._heard_at + max(0.0, stood_s - self.world.job.beat_s))
+    def excused(self, frozen_s: float) -> None:
+        """The store was frozen for so long: no silence of this node, but for the time between two heartbeats."""
+        self._beat_at = min(self.world.now, self._beat_at + max(0.0, frozen_s - self.world.job.beat_s))
 
     def silent_s(self) -> float:
-        """For how long the store had not heard from it, of its own fault, at the coordinator's last reading."""
+        """For how long no heartbeat had arrived, by the node's own fault, at the coordinator's last reading."""
         return self._silent_s
 
     def settle_beats(self) -> None:
-        """They are sent by the driver itself."""
+        """Nothing: the driver itself sends heartbeats."""
 
     def pump(self) -> None:
-        """As above."""
+        """Nothing: the driver itself sends records."""
 
     def look(self) -> None:
-        """As above."""
+        """Nothing: the driver itself reads rounds."""

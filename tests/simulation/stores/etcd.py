@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .driver_link import DriverLink
 
 DEADLINE_S = 2.0
-"""Of a request; the servers drop one that comes later. Well below a node's lease, or one lost heartbeat ends it."""
+"""Of a request; servers drop one that arrives later. Well below a lease, or one lost heartbeat would end the lease."""
 RETRY_S = 0.3
 HINTS_LOST = 0.1
 """Share of a watch's hints that never arrive."""
@@ -53,17 +53,17 @@ class Server:
             if name == "watch":
                 self._watching[arguments[0]].append((link, asks))
                 return
-            if name == "held" and link.node.ident == self.leader:  # not who was, and does not know it yet
-                link.shared_store.looked_at()
+            if name == "held" and link.node.ident == self.leader:  # not a deposed leader that has not received that yet
+                link.shared_store.beats_read()
             self._reply(link, asks, getattr(self, name)(*arguments))
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
         if link.loses("reply") or link.down_cut:
-            return  # applied, and the client will never know
+            return  # applied, but the client does not receive the answer
         self.world.at(self.world.delays.network(), asks.wake_now, answer)
 
     def thaw(self, *, renews: bool) -> None:
-        """What was under way is taken or lost. `renews`: another leader, so every lease begins anew."""
+        """Requests under way are taken or lost. `renews`: there is another leader, so every lease begins anew."""
         self.frozen = False
         for node in self.leases if renews else ():
             self.leases[node] = self.world.now + self.world.job.lease_s
@@ -74,7 +74,7 @@ class Server:
                 self.receive(*request)
 
     def _expire(self) -> None:
-        """Runs when some lease may have ended; a server that stands still ends none."""
+        """Runs when some lease may have ended; a frozen server ends none."""
         if self.frozen:
             return
         for node in [node for node, ends in self.leases.items() if ends <= self.world.now]:
@@ -88,7 +88,7 @@ class Server:
             self._hint("nodes")
         self.leases[node] = self.world.now + self.world.job.lease_s
         self.world.when(self.leases[node], self._expire)
-        self.world.nodes[node].link.heard()
+        self.world.nodes[node].link.beat_arrived()
 
     def _ends_term(self) -> None:
         self.leader = ""
@@ -100,17 +100,17 @@ class Server:
             if self.world.rng.random() >= HINTS_LOST:
                 self._reply(link, asks, True)
 
-    # -- what is asked ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def write_job(self, over: bytes, value: bytes) -> bytes:
-        """What the job's record is then: a transaction that compares its value, or its revision with 0."""
+        """Returns the job's record afterwards: a transaction that compares its value, or its revision with 0."""
         if self.job == over:
             self.revision += 1
             self.job = value
         return self.job
 
     def written(self, after: int) -> tuple[int, dict[str, bytes]]:
-        """The nodes' records that came after this revision, and the revision now."""
+        """The revision now, and the nodes' records that were written after revision `after`."""
         return self.revision, {node: value for node, (value, at) in self.nodes.items() if at > after}
 
     def publish(self, node: str, value: bytes) -> None:
@@ -150,7 +150,7 @@ class Server:
             self._ends_term()
 
     def announce(self, link: DriverLink, version: int, value: bytes, epoch: int, job: tuple[bytes, bytes]) -> object:
-        """One transaction on the term's revision. `job`: what its record becomes, and what it is; nothing if empty."""
+        """One transaction on the term's revision. `job`: its new record, and the old one; empty: no change."""
         if version in self.rounds or not self.leads(epoch):
             same = self.rounds.get(version) == value
             if not same:
@@ -212,7 +212,7 @@ class EtcdStore:
             self._asks.wake()
 
     def close_host(self) -> None:
-        """Nobody serves it here."""
+        """Nothing: no node of the job hosts etcd."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
         holds: bytes = self._ask("write_job", over, value)

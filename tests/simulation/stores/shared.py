@@ -1,4 +1,4 @@
-"""What all nodes of a world share of their store: one of two servers, and what befalls it."""
+"""What all nodes of a world share of a store behind drivers: one of two models of servers, and its faults."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class SharedStore:
-    """What all nodes of a world share of their store."""
+    """A store behind the production drivers, as all nodes of a world share it."""
 
     spoiled = False
-    """A stranger wrote to it, or another, empty one has been served at its address."""
+    """A client from outside the job wrote to it, or another, empty one has been served at its address."""
 
     elects = False
+    """Whether it elects the coordinator; else the host coordinates."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -37,28 +38,28 @@ class SharedStore:
             if isinstance(node.link, DriverLink):
                 yield node.link
 
-    def looked_at(self) -> None:
-        """Heartbeats are being read."""
+    def beats_read(self) -> None:
+        """The coordinator reads heartbeats."""
         for link in self.links():
-            link.looked_at()
+            link.beats_read()
 
     @property
     def answers(self) -> bool:
         raise NotImplementedError
 
     def leader(self) -> SimNode | None:
-        """Whom the store has elected."""
+        """The node that the store has elected; None while there is none."""
         raise NotImplementedError
 
     def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
         raise NotImplementedError
 
     def substitutes(self) -> list[Substitute]:
-        """What its drivers find instead of the world outside."""
+        """What stands in the modules of its drivers instead of threads, clocks and sockets."""
         return threads.SUBSTITUTES
 
     def stall(self, lasts_s: float) -> None:
-        """Its host stands still for a while."""
+        """Its host is frozen for `lasts_s` seconds."""
         host = self.world.host
         if not host.done and not host.frozen:
             host.freeze()
@@ -69,17 +70,17 @@ class SharedStore:
         self.world.host.thaw()
 
     def freeze(self) -> None:
-        """The host stands still."""
+        """The host is frozen."""
 
     def thaw(self) -> None:
-        """It goes on."""
+        """The host goes on."""
 
     def end(self) -> None:
-        """The host is gone."""
+        """The host has ended."""
 
 
 class SharedTcpStore(SharedStore):
-    """TCPStore, served by the host's agent: it shares the host's fate."""
+    """TCPStore, served by the host's agent: it is frozen and ends with the host."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -131,20 +132,20 @@ class SharedTcpStore(SharedStore):
         for link in self.links():
             link.reset()
 
-    def spoil(self, whom: float, value: bytes) -> None:
-        """A stranger writes these bytes somewhere."""
+    def spoil(self, target: float, value: bytes) -> None:
+        """A client from outside the job writes these bytes over some key."""
         if self.server is not None and self.server.keys:
-            key = self.server.spoil(whom, value)
+            key = self.server.spoil(target, value)
             self.spoiled = True
             self.world.reached.note(
                 "a stranger wrote where a counter was" if key.endswith("head") else "a stranger wrote"
             )
 
     def serve_anew(self, lasts_s: float) -> None:
-        """The host was started again and serves an empty store, of a job that is not this world's, for a while."""
+        """The host was started again and serves an empty store, of another incarnation of the job, for `lasts_s`."""
         if self.server is None or not self.server.gone:
             return
-        self.world.reached.note("a host came back with an empty store")
+        self.world.reached.note("a host returned with an empty store")
         self.spoiled = True
         self.server = tcpstore.Server(self.world, frozenset(link for link in self.links() if link.opened))
         keys = Keys(SPEC.run_id)
@@ -154,7 +155,7 @@ class SharedTcpStore(SharedStore):
 
 
 class SharedEtcd(SharedStore):
-    """etcd, which nobody of the job serves: it elects the coordinator, and has troubles of its own."""
+    """etcd, which runs outside the job: it elects the coordinator, and has faults of its own."""
 
     elects = True
 
@@ -175,10 +176,10 @@ class SharedEtcd(SharedStore):
         return store
 
     def stall(self, lasts_s: float) -> None:
-        """The servers elect another leader, or the only one stands still."""
+        """The servers elect another leader, or the only one is frozen."""
         if not self.server.frozen:
             elects = self.world.rng.random() < 0.5
-            self.world.reached.note("etcd elected another leader" if elects else "etcd stood still")
+            self.world.reached.note("etcd elected another leader" if elects else "etcd was frozen")
             self.server.frozen = True
             self._frozen_at = self.world.now
             self.world.at(lasts_s, self._goes_on_again, elects)
@@ -191,4 +192,4 @@ class SharedEtcd(SharedStore):
 
 
 SHARED_STORES = {"c10d": SharedTcpStore, "etcd": SharedEtcd}
-"""By name."""
+"""By the name of the store."""

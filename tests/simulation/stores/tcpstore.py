@@ -1,7 +1,7 @@
-"""TCPStore's shared_store: what torch's server does with each request, and a client with the promises of `wire.Wire`.
+"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.Wire`.
 
-compare_set on a missing key writes only if nothing was expected, and else answers with what was expected, a lie. set is
-not answered at all. A frozen server keeps no deadline of its own, and a connection that broke never comes back.
+compare_set on a missing key writes only if the expected value is empty, and otherwise answers with the expected value,
+although the key does not exist. set has no answer. A frozen server keeps no deadline, and a broken connection stays so.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 Request = tuple[str, tuple[Any, ...]]
 
 RESET_S = 0.001
-"""Until a client learns that its connection was reset, by a server that is no more."""
+"""Until a client receives the reset of its connection, after the server ended."""
 
 
 class Server:
     """One TCPStore. Requests of one connection are taken in their order; nothing is, while it is frozen."""
 
     def __init__(self, world: World, strangers: frozenset[DriverLink] = frozenset()) -> None:
-        """`strangers`: those who knew another that was served here before."""
+        """`strangers`: links of nodes that were on another store, served at this address before."""
         self.world = world
         self._strangers = strangers
         self.keys: dict[str, bytes] = {}
@@ -51,7 +51,7 @@ class Server:
                 wire.reply(number, answer)
 
     def thaw(self) -> None:
-        """Everything that came meanwhile is taken, one connection after the other, in any order of connections."""
+        """Takes what arrived meanwhile, one connection after the other, in any order of connections."""
         self.frozen = False
         held, self._held = self._held, []
         wires = list(dict.fromkeys(wire for wire, _, _ in held))
@@ -64,22 +64,22 @@ class Server:
     def close(self) -> None:
         self.gone = True
 
-    def spoil(self, whom: float, value: bytes) -> str:
-        """A stranger writes; returns which key. `whom`: a fraction of all that there are, but for the nodes' records:
-        one that is lost before it was read is lost for good, and its node waits."""
+    def spoil(self, target: float, value: bytes) -> str:
+        """A client from outside the job writes over a key, which is returned. `target`: a fraction of all keys but for
+        the records of nodes: one that is overwritten before it was read is lost, and its node waits."""
         keys = sorted(key for key in self.keys if "/node/" not in key)
-        key = keys[int(whom * len(keys))]
+        key = keys[int(target * len(keys))]
         self.keys[key] = value
         self._wake(key)
         return key
 
-    # -- what is asked ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def set(self, wire: Wire, key: str, value: bytes) -> None:
         if wire.link in self._strangers:
             self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
-            wire.link.heard()
+            wire.link.beat_arrived()
         self.keys[key] = value
         self._wake(key)
 
@@ -88,7 +88,7 @@ class Server:
 
     def get(self, wire: Wire, keys: Sequence[str]) -> dict[str, bytes]:
         if keys and "/beat/" in keys[0]:
-            wire.link.shared_store.looked_at()
+            wire.link.shared_store.beats_read()
         return {key: self.keys[key] for key in keys if key in self.keys}
 
     def compare_set(self, wire: Wire, key: str, expected: bytes, value: bytes) -> bytes:
@@ -101,7 +101,7 @@ class Server:
     def add(self, wire: Wire, key: str, amount: int) -> object:
         try:
             total = int(self.keys.get(key, b"0")) + amount
-        except ValueError:  # as torch's, which closes the connection of who asks
+        except ValueError:  # torch's server closes the connection
             wire.reset_later()
             return NotImplemented
         self.set(wire, key, str(total).encode("ascii"))
@@ -130,7 +130,7 @@ class Server:
 
 
 class Wire:
-    """One connection to it, as `rendezvous.wire.Wire`: each call ends with an answer or with StoreUnreachable."""
+    """A connection to it, as `c10d.client.Wire`: each call ends with an answer or raises StoreUnreachable."""
 
     def __init__(self, link: DriverLink, server: Server, call_timeout_s: float) -> None:
         self.link = link
@@ -138,14 +138,14 @@ class Wire:
         self.server = server
         self.call_timeout_s = call_timeout_s
         self.number = 0
-        """Of the request under way; an answer to an earlier one belongs to nobody."""
+        """Of the request under way; an answer to an earlier one is dropped."""
         self.waits_for = ""
         self._waited = 0
         self._wrote = b""
-        """The record that was sent; it counts as written with its notification."""
+        """The record that was sent; it counts as written once its notification is."""
         self._broken = ""
         self._dead = False
-        """Something was lost on the way: what came after it on this connection goes nowhere, too."""
+        """A message was lost on the way: so are all later ones on this connection."""
         self._queued: list[Request] = []
         self._ticket: Ticket | None = None
         self._sent_at = self._answered_at = 0.0
@@ -156,7 +156,7 @@ class Wire:
             raise StoreUnreachable("nobody listens there (connection refused)")
         self.have([])
 
-    # -- as wire.Wire -------------------------------------------------------------------------------------------------
+    # -- as client.Wire ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._break("this connection was closed here")
@@ -197,7 +197,7 @@ class Wire:
     def wait(self, key: str, timeout_s: float) -> bool:
         answer = self._exchange("wait", (key,), max(timeout_s, 0.0))
         if answer is TIMEOUT:
-            # A key that came just before is told of by the answer to the first; the cancellation's is then nobody's.
+            # A key that was set just before is the answer to the wait; the answer to the cancellation is then dropped.
             self._waited = self.number
             answer = self._ask("cancel_wait")
             self._waited = 0
@@ -229,11 +229,11 @@ class Wire:
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
         if answer is not TIMEOUT:
-            self._tell(requests)
+            self._note(requests)
         return answer
 
-    def _tell(self, answered: list[Request]) -> None:
-        """The truth about the writer's calls."""
+    def _note(self, answered: list[Request]) -> None:
+        """Notes for the checks which calls of the writer were answered."""
         for name, arguments in answered:
             if name == "set" and "/beat/" in arguments[0]:
                 self.link.answered(b"")
@@ -246,7 +246,7 @@ class Wire:
         if self._dead:
             return
         if self.link.up_cut:
-            # TCP sends it again until it gets through, even for a process that has given up on the connection.
+            # TCP sends it again until it arrives, even for a process that has given up on the connection.
             self.link.unsent.append((self._arrive, (number, requests)))
         else:
             self.server.receive(self, number, requests)
@@ -277,7 +277,7 @@ class Wire:
 
 
 class Serving:
-    """Stands where `hosting.TorchServer` stands."""
+    """In the place of `c10d.server.TorchServer`."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from ..world.node import SimNode
 
 TIMEOUT = object()
-"""What a wait returns when its time has passed."""
+"""What a wait returns after its timeout."""
 
 
 NEVER = float("inf")
 
 
 class Fiber(greenlet.greenlet):  # type: ignore[misc]  # it comes without types
-    """One simulated thread. Most of its waits are over long before their time, so an alarm that is set already serves
-    every wait that lasts longer."""
+    """One simulated thread. Most of its waits end long before their timeout, so an alarm that is already set serves
+    every wait with a later one."""
 
     ticket: Ticket
     deadline = NEVER
@@ -46,7 +46,7 @@ class Fiber(greenlet.greenlet):  # type: ignore[misc]  # it comes without types
 
 
 class Ticket:
-    """One wait of one thread: who wakes it first wins."""
+    """One wait of one thread; only the first wake-up counts."""
 
     __slots__ = ("done", "process", "thread")
 
@@ -56,23 +56,23 @@ class Ticket:
         self.done = False
 
     def wake(self, value: object = None) -> None:
-        """From a thread: the other goes on once this one waits."""
+        """Called by a thread: the waiting one goes on once the caller waits."""
         if not self.done:
             self.done = True
             self.process.resume_soon(self.thread, value)
 
     def wake_now(self, value: object) -> None:
-        """From no thread."""
+        """Called by the world: the waiting thread goes on at once."""
         if not self.done:
             self.done = True
             self.process.node.deliver(self.process.resume, self.thread, value)
 
 
 class Process:
-    """The threads of one agent. They stand still while it is frozen, and are no more when it is killed."""
+    """The threads of one agent. They stop while it is frozen, and end when it is killed."""
 
     running: Process
-    """Whose code runs right now."""
+    """The one whose code runs right now."""
 
     def __init__(self, node: SimNode, skew_s: float) -> None:
         self.node = node
@@ -82,7 +82,7 @@ class Process:
         self.threads: list[Fiber] = []
 
     def now(self) -> float:
-        """This node's own clock; no other node's has anything to do with it."""
+        """The clock of this node, which is no other node's."""
         return self.world.now + self.skew_s
 
     def start(self, target: Callable[..., None], args: tuple[object, ...]) -> None:
@@ -130,7 +130,7 @@ class Process:
         thread.switch(TIMEOUT)
 
     def die(self) -> None:
-        """As SIGKILL: no thread runs on, not even to tidy up."""
+        """As SIGKILL: no thread runs on, not even to clean up."""
         for thread in self.threads:
             if not thread.dead:
                 thread.throw()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(job: Job, own: str) -> Rules:
-    """What a coordinator on the node `own` goes by."""
+    """The rules of a coordinator on the node `own`."""
     return Rules(
         own=own,
         min_nodes=job.min_nodes,
@@ -35,7 +35,7 @@ def rules_of(job: Job, own: str) -> Rules:
 
 
 class SimCoordinator:
-    """Takes the coordinator's events of one node."""
+    """Takes the events of the coordinator on one node."""
 
     def __init__(self, world: World, node: SimNode, state: Rendezvous) -> None:
         self._world = world
@@ -43,9 +43,9 @@ class SimCoordinator:
         self._rules = rules_of(world.job, node.ident)
         self.state = state
         self._wakes: set[float] = set()
-        """When it is to be woken, by its own clock."""
-        self._unheard: dict[tuple[int, int], tuple[Rendezvous, float]] = {}
-        """By epoch and version: what it knew when it said that, and when, as long as the store has not accepted it."""
+        """When it is to be woken, on the clock of its node."""
+        self._unaccepted: dict[tuple[int, int], tuple[Rendezvous, float]] = {}
+        """By epoch and version of announcements that the store has not accepted yet: the state then, and the time."""
 
     def take(self, event: events.Event) -> None:
         if self._node.done:
@@ -72,24 +72,24 @@ class SimCoordinator:
                 truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
                 self._node.link.retire()
 
-    def accepted(self, word: Round) -> None:
-        """The store, which elects, has this from us now."""
-        after, self._world.checkers.decided_at = self._unheard.pop((word.epoch, word.version))
+    def accepted(self, announcement: Round) -> None:
+        """The store, which elects, has accepted this announcement of the node."""
+        after, self._world.checkers.decided_at = self._unaccepted.pop((announcement.epoch, announcement.version))
         before = self._world.rendezvous or Rendezvous()
         self._world.rendezvous = after
-        self._world.announced(word)
+        self._world.announced(announcement)
         self._world.checkers.coordinated(before, after)
 
-    def _announce(self, word: Round) -> None:
+    def _announce(self, announcement: Round) -> None:
         if self._world.elects:
-            self._unheard[word.epoch, word.version] = (self.state, self._world.now)
+            self._unaccepted[announcement.epoch, announcement.version] = (self.state, self._world.now)
         else:
-            self._world.announced(word)
-        self._node.link.announce(word)
-        self._world.follows(word.version)
+            self._world.announced(announcement)
+        self._node.link.announce(announcement)
+        self._world.follows(announcement.version)
 
     def _wake_at(self, when: float) -> None:
-        """As `agent.loop.Loop.wake_at`: what is asked for twice comes once."""
+        """As `agent.loop.Loop.wake_at`: one wake-up for each time, however often it is requested."""
         if when not in self._wakes:
             self._wakes.add(when)
             self._world.at(max(0.0, when - self._node.clock()), self._node.deliver, self._wakes_up, when)

@@ -1,4 +1,4 @@
-"""One imagined agent: the production machine, and what its effects lead to in the world."""
+"""One simulated agent: the production machine, and what its effects lead to in the world."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SimNode:
         self.place_fails = False
         self.joined_at = world.now
         self.skew_s = world.skew_s * (len(world.nodes) + 1)
-        """By how much its clock differs from the world's; nothing may come of it."""
+        """By how much its clock differs from the world's; the job's course must not depend on it."""
         shared = world.shared_store
         self.link: DirectLink | DriverLink = DriverLink(world, self, shared) if shared else DirectLink(world, self)
         self.coordinator: SimCoordinator | None = None
@@ -71,12 +71,12 @@ class SimNode:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def tell(self, event: agent_events.Event) -> None:
-        """Post an event, after whatever happens right now."""
+    def post_later(self, event: agent_events.Event) -> None:
+        """Post an event, after the one that is handled now."""
         self.world.at(0.0, self.deliver, self.post, event)
 
     def deliver(self, act: Callable[..., None], *args: object) -> None:
-        """Something reaches this process; a frozen one takes it up later."""
+        """Something reaches this process; a frozen one takes it when it is thawed."""
         if self.frozen:
             self._backlog.append((act, args))
         else:
@@ -104,7 +104,7 @@ class SimNode:
         answer: agent_events.Event = agent_events.PlacePrepared(self.nproc, self.world.fresh_port())
         if self.place_fails:
             answer = agent_events.PlaceFailed("no device is left")
-        self.world.at(self.world.delays.local(), self.tell, answer)
+        self.world.at(self.world.delays.local(), self.post_later, answer)
 
     def _publish(self, effect: agent_events.Publish) -> None:
         self.link.publish(effect.record)
@@ -197,11 +197,11 @@ class SimNode:
 
     def signal(self, signum: int = 15) -> None:
         self._leaving()
-        self.tell(agent_events.SignalReceived(signum))
+        self.post_later(agent_events.SignalReceived(signum))
 
     def leave(self, reason: str) -> None:
         self._leaving()
-        self.tell(agent_events.LeaveAsked(reason))
+        self.post_later(agent_events.LeaveAsked(reason))
 
     def _leaving(self) -> None:
         self._say("is asked to stop")

@@ -1,4 +1,4 @@
-"""What production modules call by name can be something else for as long as a world runs."""
+"""Names in production modules that stand for something else while a world runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 Substitute = tuple[Any, str, object]
-"""A module, a name in it, and what is to stand there."""
+"""A module, a name in it, and the value that the name has while a world runs."""
 
 
 @contextmanager
 def substituted(exchanged: Iterable[Substitute]) -> Iterator[None]:
-    """While it lasts, each name stands for what is to stand there."""
+    """Inside, each name has its substitute; afterwards, what it had before."""
     exchanged = list(exchanged)
     held = [(module, name, getattr(module, name)) for module, name, _ in exchanged]
     for module, name, instead in exchanged:

@@ -1,4 +1,4 @@
-"""The imagined nursery of one node: workers that run, fail, linger and refuse to die."""
+"""The simulated nursery of one node: workers that run, fail, leave processes behind, and outlive SIGKILL."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Habit:
     """How a node's workers behave. Times in seconds."""
 
     work_s: float | None = None
-    """From start to exit 0; None: until somebody says so."""
+    """From start to exit 0; None: until a story ends it."""
     spread_s: float = 0.0
     """Each worker takes up to this much longer."""
     start_fails: float = 0.0
     """Probability that one cannot be started."""
     crashes: float = 0.0
-    """Probability that one fails soon after its start, in every round anew."""
+    """Probability that one fails soon after its start, in each round."""
     ignores_term: float = 0.0
     unkillable: float = 0.0
-    """Probability that SIGKILL does not help: stuck in the kernel."""
+    """Probability that SIGKILL does not end it, as when it is stuck in the kernel."""
     lingers: float = 0.0
-    """Probability that workers that ended well leave something behind."""
+    """Probability that workers that exited 0 leave processes behind."""
 
 
 class Worker:
-    """One imagined process."""
+    """One simulated process."""
 
     def __init__(self, rank: int, local_rank: int, pid: int) -> None:
         self.rank = rank
@@ -51,7 +51,7 @@ class Worker:
 
 
 class Nursery:
-    """Starts, signals and buries the workers of one node; posts what happens to its agent."""
+    """Starts, signals and ends the workers of one node; posts what happens to its agent."""
 
     def __init__(self, world: World, node: SimNode, habit: Habit) -> None:
         self.world = world
@@ -62,20 +62,20 @@ class Nursery:
         self.leftovers = False
         self.leftovers_stubborn = False
         self.open = False
-        """A batch is on the books: WorkersGone is still owed."""
+        """Workers were started, and WorkersGone has not been posted for them."""
         self.clean: dict[int, int] = {}
-        """Per round: how many workers exited 0. The truth that exit codes are held to."""
+        """Per round: how many workers exited 0, with which exit statuses are compared."""
         self.failed: set[int] = set()
-        """Rounds in which a worker of this node failed before anybody stopped it."""
+        """Rounds in which a worker of this node failed before the workers were stopped."""
         self.codes: dict[int, list[int]] = {}
-        """Per round: how its workers failed."""
+        """Per round: exit codes other than 0."""
         self.stuck_until = 0.0
-        """When the last worker that SIGKILL did not end came to its end by itself."""
+        """When the last worker that SIGKILL did not end has ended by itself."""
         self.losses: list[float] = []
         """When its process died."""
         self.stopped = False
         self.dead = False
-        """Its process died, and the agent has not heard of it yet."""
+        """Its process died, and the agent has not started another."""
 
     @property
     def busy(self) -> bool:
@@ -105,7 +105,7 @@ class Nursery:
             worker.ignores_term = rng.random() < self.habit.ignores_term
             worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
             self.live[local_rank] = worker
-            self.node.tell(WorkerStarted(local_rank, worker.pid))
+            self.node.post_later(WorkerStarted(local_rank, worker.pid))
             if self.habit.crashes and rng.random() < self.habit.crashes:
                 self.world.at(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:
@@ -114,7 +114,7 @@ class Nursery:
     def _start_failed(self, number: int, failure: WorkerFailure) -> None:
         if self.open and self.round == number:
             self.world.disturbed(number, self.node, "failure")
-            self.node.tell(StartFailed(failure))
+            self.node.post_later(StartFailed(failure))
             self._settle()
 
     def _crash(self, worker: Worker) -> None:
@@ -123,7 +123,7 @@ class Nursery:
             self.exit(worker, 1)
 
     def exit(self, worker: Worker, code: int) -> None:
-        """The worker is gone; its peers on other nodes may fail of it."""
+        """The worker has ended; its peers on other nodes may fail of it."""
         if not worker.alive:
             return
         worker.alive = False
@@ -138,7 +138,7 @@ class Nursery:
         failure = self._failure(worker, code) if code else None
         if code:
             self.codes.setdefault(self.round, []).append(code)
-        self.node.tell(WorkerExited(worker.local_rank, failure))
+        self.node.post_later(WorkerExited(worker.local_rank, failure))
         if code:
             self.world.echo(self.node, self.round)
         elif not self.live and not self.stopped and self.world.rng.random() < self.habit.lingers:
@@ -177,16 +177,16 @@ class Nursery:
         self._settle()
 
     def lose(self) -> None:
-        """The process that owns the workers dies, and they with it."""
+        """The process that owns the workers dies, and the workers with it."""
         if self.open and self.live and not self.stopped:
             self.world.disturbed(self.round, self.node, "departure")
         self.vanish()
         self.dead = True
         self.losses.append(self.world.now)
-        self.node.tell(NurseryLost("signal 9"))
+        self.node.post_later(NurseryLost("signal 9"))
 
     def vanish(self) -> None:
-        """Everything here is dead at once; nobody is told."""
+        """All processes are dead at once, without an event for the agent."""
         had = bool(self.live)
         for worker in self.live.values():
             worker.alive = False
@@ -198,7 +198,7 @@ class Nursery:
     def _settle(self) -> None:
         if self.open and not self.busy and (self.stopped or self.clean[self.round]):
             self.open = False
-            self.node.tell(WorkersGone())
+            self.node.post_later(WorkersGone())
 
     def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
         final = restart_policy.forbids_restart(self.world.job.restarts, code)
