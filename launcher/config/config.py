@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...agent.errors import UsageError
-from ...agent.lifecycle.restart_policy import NO_RESTART, Policy
+from ...agent.exit_status import NO_RESTART
+from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule

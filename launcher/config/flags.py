@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...agent.errors import UsageError
-from ...agent.lifecycle.restart_policy import NO_RESTART
+from ...agent.exit_status import NO_RESTART
 from . import values
 from .rdzv_conf import split_rdzv_conf
 

@@ -20,10 +20,10 @@ from elastic_agent.rendezvous.records import (
     Round,
     RoundPhase,
 )
-from simulation import outcomes
-from simulation.checkers import Checkers, Violation
-from simulation.invariants import AGREED, BURIED, DENSE, EMPTY, FENCED, FINAL
-from simulation.world import World
+from simulation.checks import outcomes
+from simulation.checks.checkers import Checkers, Violation
+from simulation.checks.invariants import AGREED, DENSE, EMPTY, FENCED, FINAL, LEFT_NO_WORKER
+from simulation.world.world import World
 
 from .history import History, SeenNode, ending_of, master_of, members_of
 from .plan import LEASE_S, Plan
@@ -192,7 +192,7 @@ class Witness:
         self.checkers.need(fresh, FRESH, f"{fact['master']} was that of round {self._masters[fact['master']]} already")
         address, _, port = fact["master"].rpartition(":")
         running = Round(number, 1, number, RoundPhase.RUNNING, "", members, address, int(port))
-        self.checkers.hearing.said[number] = running
+        self.checkers.announcements.by_version[number] = running
         self.checkers.starts(cast("Any", node), agent_events.StartWorkers(running, place, fact["restarts"]))
         for held in fact["alive"]:
             owner = self.node(held.split(".")[0])
@@ -250,4 +250,4 @@ class Witness:
 
     def ended(self, node: SeenNode, fact: dict[str, Any]) -> None:
         """The process is gone."""
-        self.checkers.need(node.killed or not fact["alive"], BURIED, f"{fact['alive']} outlived {node.name}")
+        self.checkers.need(node.killed or not fact["alive"], LEFT_NO_WORKER, f"{fact['alive']} outlived {node.name}")
