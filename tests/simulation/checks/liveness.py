@@ -102,7 +102,7 @@ class Liveness:
         return [
             node
             for node in self._truth.world.nodes.values()
-            if node.state.place_ready and node.state.phase is Phase.JOINING and fit(node)
+            if node.state.place.ready and node.state.phase is Phase.JOINING and fit(node)
         ]
 
     def _slow_to_stop(self) -> None:

@@ -26,7 +26,7 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
 from elastic_agent.rendezvous.driver import inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
@@ -82,6 +82,8 @@ ESCAPES = {
 NODE = fields(Node)
 RECORD = fields(NodeRecord)
 RENDEZVOUS = fields(Rendezvous)
+PLACEMENT = fields(Placement)
+END = fields(RoundEnd)
 ROUND = fields(Round)
 SEEN = fields(Seen)
 
@@ -104,7 +106,9 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the old master port is used again",
         coordinator._start,
-        given(RENDEZVOUS.master_port).becomes(either(parameter(0).attribute(RENDEZVOUS.master_port), ITSELF)),
+        call(Placement)
+        .argument(2)
+        .becomes(either(parameter(0).attribute(RENDEZVOUS.placement).attribute(PLACEMENT.master_port), ITSELF)),
     ),
     Mutant(
         "the port of a round that was missed is offered again",
@@ -232,7 +236,9 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).always()),
     Mutant("round numbers are ignored", on_round._still_in, returned(0).becomes(False)),
     Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
-    Mutant("the store's return is ignored", on_store.on_came_back, given(NODE.store_lost_until).removed()),
+    Mutant(
+        "the store's return is ignored", on_store.on_came_back, call(on_store.answering).becomes(ITSELF.argument(0))
+    ),
     Mutant(
         "a spare gives up at once",
         on_round.on_round_while_joining,
@@ -336,15 +342,15 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator.LAST_CALL,
         coordinator._judge_gathering,
     ),
-    Mutant("a successor forgets a charge", takeover._resume, given(RENDEZVOUS.ended).operand(1).removed()),
-    Mutant("a successor takes an ending for settled", takeover._resume, given(RENDEZVOUS.settled).always()),
+    Mutant("a successor forgets a charge", takeover._resume, given(END.ending).operand(1).removed()),
+    Mutant("a successor takes an ending for settled", takeover._resume, given(END.settled).always()),
     Mutant("a successor begins another round", takeover._resume, given(RENDEZVOUS.number).plus(1)),
     Mutant(
         "a successor uses a version again",
         takeover._resume,
         given(RENDEZVOUS.version).becomes(plus(ITSELF.argument(0), -1)),
     ),
-    Mutant("a successor forgets the members", takeover._resume, given(RENDEZVOUS.members).becomes(())),
+    Mutant("a successor forgets the members", takeover._resume, call(Placement).argument(0).becomes(())),
     Mutant(
         "a successor forgets in which round a node was",
         takeover._nodes,
