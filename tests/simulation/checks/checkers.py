@@ -111,8 +111,12 @@ class Checkers:
         if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
             forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
             self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
-        if after.ended is not None and after.ended is not before.ended and after.ended != before.ended:
-            self._ended(before, after, after.ended)
+        if (
+            after.end.ending is not None
+            and after.end.ending is not before.end.ending
+            and after.end.ending != before.end.ending
+        ):
+            self._ended(before, after, after.end.ending)
         if before.phase is after.phase and before.number == after.number:
             return
         if self.cleared:
@@ -122,9 +126,9 @@ class Checkers:
         self._walked(before, after)
         self.need(before.phase is not RoundPhase.CLOSED, FINAL, f"it became {after.phase.value}")
         coverage.moved(self, before, after)
-        if after.number > before.number and after.ended is not None:
+        if after.number > before.number and after.end.ending is not None:
             self.gathering_since = self.decided_at
-            self._settled(after.ended)
+            self._settled(after.end.ending)
         if after.phase is RoundPhase.RUNNING:
             self.rounds.begun(before, after)
         if after.phase is RoundPhase.CLOSED:
@@ -172,7 +176,7 @@ class Checkers:
         """Several changes of phase may follow from one event: adds each of them to the edges that were taken."""
         walked = self.world.reached.coordinator_edges
         at = before.phase
-        if at is RoundPhase.RUNNING and after.ended != before.ended:
+        if at is RoundPhase.RUNNING and after.end.ending != before.end.ending:
             walked.add((at, RoundPhase.OVER))
             at = RoundPhase.OVER
         if at is RoundPhase.OVER and after.number > before.number:
@@ -188,7 +192,7 @@ class Checkers:
             self.world.reached.note("an arrival ended a round")
             full = len(before.members) >= self.world.job.max_nodes or before.finishing
             self.need(not full, UNDISTURBED, f"round {ending.round} was ended because {ending.because}")
-        was = before.ended
+        was = before.end.ending
         echoed = was is not None and (was.round, was.kind) == (ending.round, EndKind.FAILURE)
         if echoed and ending.kind is EndKind.DEPARTURE:
             self.world.reached.note("a failure turned out to be the echo of a departure")

@@ -181,7 +181,7 @@ def moved(truth: Checkers, before: Rendezvous, after: Rendezvous) -> None:
     note = truth.world.reached.note
     if before.phase is RoundPhase.LAST_CALL:
         note("last call was called off" if after.phase is RoundPhase.GATHERING else "last call was over")
-    failed = after.ended is not None and after.ended.kind is EndKind.FAILURE
+    failed = after.end.ending is not None and after.end.ending.kind is EndKind.FAILURE
     if before.phase is RoundPhase.RUNNING and before.finishing and failed:
         note("a failure while others had finished")
     if before.phase is RoundPhase.OVER:

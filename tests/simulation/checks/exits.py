@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.lifecycle import restart_policy
+from elastic_agent.agent.lifecycle import restart_policy, verdicts
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.rendezvous.records import Outcome
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def gave_up(verdict: Verdict | None) -> bool:
     """Whether the node left workers behind that SIGKILL did not end."""
-    return verdict is not None and "would not die" in verdict.because
+    return verdict is not None and verdict.because.startswith(verdicts.GAVE_UP)
 
 
 def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
@@ -71,10 +71,10 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         forbidden = verdict.cause is not None and verdict.cause.final
         return (outcome is Outcome.FAILED and forbidden is (code == 93)) or gave_up(verdict)
     if code == 71:
-        losses = node.nursery.losses[-restart_policy.SICK_AFTER :]
+        losses = node.nursery.losses[-restart_policy.MAX_HOST_FAILURES :]
         apart_s = restart_policy.HEALTHY_S + node.rules.restarts.pause_max_s
         near = all(late - early <= apart_s for early, late in pairwise(losses))
-        return len(losses) == restart_policy.SICK_AFTER and near
+        return len(losses) == restart_policy.MAX_HOST_FAILURES and near
     if code == 76:
         waited = truth.world.now - node.joined_at >= truth.world.job.join_timeout_s
         spare = node.state.spare_until is not None and node.clock() >= node.state.spare_until and waited

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S, LEFTOVER_S
-from elastic_agent.agent.lifecycle.transitions import LAST_WORD_S
+from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import RoundPhase
 
@@ -43,7 +43,7 @@ class Liveness:
         self._stale: dict[str, float] = {}
         self._departed: dict[str, float] = {}
         self._stopping: dict[str, float] = {}
-        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_WORD_S
+        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
         """How long it may take to give up on workers that nothing kills, and to write that."""
 
     def look(self, after: Rendezvous) -> None:
@@ -102,7 +102,7 @@ class Liveness:
         return [
             node
             for node in self._truth.world.nodes.values()
-            if node.state.place_ready and node.state.phase is Phase.JOINING and fit(node)
+            if node.state.place.ready and node.state.phase is Phase.JOINING and fit(node)
         ]
 
     def _slow_to_stop(self) -> None:

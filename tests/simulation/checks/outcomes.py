@@ -26,7 +26,7 @@ def succeeded(truth: Checkers, after: Rendezvous) -> None:
 
 
 def failed(truth: Checkers, after: Rendezvous) -> None:
-    ending = after.ended
+    ending = after.end.ending
     if ending is None:
         truth.need(False, SPENT, f"no round had ended; it closed because {after.because}")
         return

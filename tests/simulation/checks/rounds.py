@@ -60,7 +60,7 @@ class Rounds:
 
     def _mastered(self, after: Rendezvous) -> None:
         offered = after.nodes[after.members[0].node].record
-        master = (after.master_addr, after.master_port)
+        master = (after.placement.master_addr, after.placement.master_port)
         self._need(master == (offered.addr, offered.port), FRESH, f"round {after.number} has {master}")
         unaware = after.members[0].node in self._truth.ever_lost  # it may not have received that its port was used
         self._need(master not in self._masters or unaware, FRESH, f"round {after.number} has {master} again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle import machine as agent
@@ -25,7 +26,7 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
 from elastic_agent.rendezvous.driver import inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
@@ -81,6 +82,8 @@ ESCAPES = {
 NODE = fields(Node)
 RECORD = fields(NodeRecord)
 RENDEZVOUS = fields(Rendezvous)
+PLACEMENT = fields(Placement)
+END = fields(RoundEnd)
 ROUND = fields(Round)
 SEEN = fields(Seen)
 
@@ -99,11 +102,13 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a full round is ended by an arrival", coordinator._arrival, branch(0).comparison(0).operator("<")),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(2).removed()),
     Mutant("arrivals are never settled", deadlines.arrivals_settled, returned(0).plus(1000)),
-    Mutant("the place of a node is forgotten", observations.note_node, given(SEEN.placed).becomes(0)),
+    Mutant("the place of a node is forgotten", observations.observe_node, given(SEEN.placed).becomes(0)),
     Mutant(
         "the old master port is used again",
         coordinator._start,
-        given(RENDEZVOUS.master_port).becomes(either(parameter(0).attribute(RENDEZVOUS.master_port), ITSELF)),
+        call(Placement)
+        .argument(2)
+        .becomes(either(parameter(0).attribute(RENDEZVOUS.placement).attribute(PLACEMENT.master_port), ITSELF)),
     ),
     Mutant(
         "the port of a round that was missed is offered again",
@@ -173,7 +178,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one finished node is success", coordinator._judge_running, branch(1).calls(any)),
-    Mutant("the barrier never begins", observations.note_node, branch(1).never()),
+    Mutant("the barrier never begins", observations.observe_node, branch(1).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -229,9 +234,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(3).never(),
     ),
     Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).always()),
-    Mutant("round numbers are ignored", on_round._still_mine, returned(0).becomes(False)),
+    Mutant("round numbers are ignored", on_round._still_in, returned(0).becomes(False)),
     Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
-    Mutant("the store's return is ignored", on_store.on_came_back, given(NODE.store_lost_until).removed()),
+    Mutant(
+        "the store's return is ignored", on_store.on_came_back, call(on_store.answering).becomes(ITSELF.argument(0))
+    ),
     Mutant(
         "a spare gives up at once",
         on_round.on_round_while_joining,
@@ -244,14 +251,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
     Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
-    Mutant("workers that are gone count as finished", on_workers.on_gone, branch(1).always()),
+    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(1).always()),
     Mutant(
         "a lost nursery is no failure",
         on_workers.on_nursery_lost,
         call(transitions.fail).becomes(parameter(0)),
     ),
     Mutant("a lost nursery is charged", failures.charges, returned(0).operand(1).always()),
-    Mutant("one lost nursery is enough", restart_policy.is_sick, returned(0).operand(1).becomes(1)),
+    Mutant("one lost nursery is enough", restart_policy.host_keeps_failing, returned(0).operand(1).becomes(1)),
     Mutant("a node that leaves comes back", transitions.stop, given(NODE.verdict).becomes(None)),
     Mutant("workers are never killed", transitions.climb, call(KillWorkers).removed()),
     Mutant("the stop ladder has no end", Ladder.climb, returned(-1).becomes(returned(-2))),
@@ -259,11 +266,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the host leaves when a call breaks", on_store.on_went_away_while_ending, branch(0).always()),
     Mutant("the host does not wait for its last record", on_deadline._serve_on, branch(1).never()),
     Mutant("finished nodes share the failure", verdicts.of_closed, branch(0).never()),
-    Mutant("every outcome exits 0", verdicts.of_closed, subscript(0).becomes(verdicts.OK)),
+    Mutant("every outcome exits 0", verdicts.of_closed, subscript(0).becomes(exit_status.OK)),
     Mutant(
         "a lost store exits like a failed worker",
         verdicts.of_store_lost,
-        returned(1).argument(0).becomes(verdicts.WORKER_FAILED),
+        returned(1).argument(0).becomes(exit_status.WORKER_FAILED),
     ),
     # -- drivers
     Mutant("an empty store is taken for the old one", c10d_keys.check, branch(2).never()),
@@ -327,7 +334,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "a stale wake-up is honoured",
         agent.TRANSITIONS,
         (Phase.ENDING, agent_events.DeadlineReached),
-        on_request.on_at_once,
+        on_request.on_signal_while_ending,
     ),
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",
@@ -335,15 +342,15 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator.LAST_CALL,
         coordinator._judge_gathering,
     ),
-    Mutant("a successor forgets a charge", takeover._resume, given(RENDEZVOUS.ended).operand(1).removed()),
-    Mutant("a successor takes an ending for settled", takeover._resume, given(RENDEZVOUS.settled).always()),
+    Mutant("a successor forgets a charge", takeover._resume, given(END.ending).operand(1).removed()),
+    Mutant("a successor takes an ending for settled", takeover._resume, given(END.settled).always()),
     Mutant("a successor begins another round", takeover._resume, given(RENDEZVOUS.number).plus(1)),
     Mutant(
         "a successor uses a version again",
         takeover._resume,
         given(RENDEZVOUS.version).becomes(plus(ITSELF.argument(0), -1)),
     ),
-    Mutant("a successor forgets the members", takeover._resume, given(RENDEZVOUS.members).becomes(())),
+    Mutant("a successor forgets the members", takeover._resume, call(Placement).argument(0).becomes(())),
     Mutant(
         "a successor forgets in which round a node was",
         takeover._nodes,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
 
 from ..stores.shared import SharedTcpStore
@@ -165,7 +165,7 @@ def lose_nursery(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
     """Once; or again and again, as on a host that is sick."""
     _lose(world, node)
     if fault.variant > 0.7:
-        for again in range(1, SICK_AFTER):
+        for again in range(1, MAX_HOST_FAILURES):
             world.checkers.faults += 1
             world.at(again * fault.lasts_s / 3, _lose, world, node)
 
