@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from support.harness import WORKER, Desk, ProcessNode
 from support.procfs import parent_of, wait_exit
 
@@ -313,7 +313,7 @@ def test_a_host_that_kills_its_nursery_three_times_in_a_row_ends_the_agent(host:
     """Whatever the restart budget; the exit status blames the host."""
     agent = host.start("--max-restarts", "9")
     seen = []
-    for after in range(SICK_AFTER):
+    for after in range(MAX_HOST_FAILURES):
         seen += host.desk.wait_world(1, after=after)
         os.kill(parent_of(seen[-1].pid), signal.SIGKILL)
     assert agent.wait() == 71
