@@ -155,21 +155,21 @@ Fact = (
 
 def parse_fact(line: str) -> Fact:
     """The fact that a line from the nursery reports. Raises InternalError for an unknown verb."""
-    verb, *words = line.split(" ", 2)
+    verb, *fields = line.split(" ", 2)
     if verb == "started":
-        return Started(int(words[0]), int(words[1]))
+        return Started(int(fields[0]), int(fields[1]))
     if verb in ("start_failed", "fork_failed"):
-        return SpawnFailed(int(words[0]), words[1], host=verb == "fork_failed")
+        return SpawnFailed(int(fields[0]), fields[1], host=verb == "fork_failed")
     if verb == "exited":
-        pid, exit_code, dumped = map(int, words[1].split())
-        return Exited(int(words[0]), pid, exit_code, bool(dumped))
+        pid, exit_code, dumped = map(int, fields[1].split())
+        return Exited(int(fields[0]), pid, exit_code, bool(dumped))
     if verb == "not_forwarded":
-        return NotForwarded(int(words[0]), int(words[1]))
+        return NotForwarded(int(fields[0]), int(fields[1]))
     if verb == "emptied":
         return Emptied()
     if verb == "preloaded":
-        rss_kib, pss_kib, modules = words[1].split(" ")
-        return Preloaded(tuple(modules.split(",")) if modules else (), float(words[0]), int(rss_kib), int(pss_kib))
+        rss_kib, pss_kib, modules = fields[1].split(" ")
+        return Preloaded(tuple(modules.split(",")) if modules else (), float(fields[0]), int(rss_kib), int(pss_kib))
     if verb in ("preload_failed", "preload_warning"):
-        return (PreloadFailed if verb == "preload_failed" else PreloadWarning)(" ".join(words))
+        return (PreloadFailed if verb == "preload_failed" else PreloadWarning)(" ".join(fields))
     raise InternalError(f"unknown report {line!r} from the nursery; agent and nursery differ in version")

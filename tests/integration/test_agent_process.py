@@ -110,13 +110,13 @@ def test_a_signal_that_reaches_the_workers_first_is_no_failure_either(host: Host
     world = host.desk.wait_world(2)
     for worker in world:
         os.kill(worker.pid, signal.SIGTERM)
-    agent.wait_text("waiting 1 s for one to this agent")
+    agent.wait_text("waiting 1 s for the same signal to this agent")
     agent.terminate(signal.SIGTERM)
     assert agent.wait() == 143
 
 
 def test_a_stop_signal_to_a_worker_alone_is_a_failure(host: Host) -> None:
-    """The agent waits for a signal of its own no longer than it says, then counts the exit as a failure."""
+    """The agent waits for a signal of its own no longer than 1 s, then counts the exit as a failure."""
     agent = host.start("--max-restarts", "0")
     os.kill(host.desk.wait_world(1)[0].pid, signal.SIGTERM)
     assert agent.wait(SLOW_GRACE_S / 4) == 1
@@ -275,7 +275,7 @@ def test_a_forwarded_signal_during_the_imports_ends_nothing(importing: subproces
     out, err = importing.communicate("go on\n", timeout=20)
     assert importing.returncode == 0, err
     assert out == "trained\n"
-    assert "signal 10 came while no worker of this node ran; nobody heard it" in err
+    assert "signal 10 arrived while no worker of this node ran; it was dropped" in err
 
 
 def test_forwarded_signals_reach_the_workers_and_stop_nothing(host: Host) -> None:
@@ -286,9 +286,9 @@ def test_forwarded_signals_reach_the_workers_and_stop_nothing(host: Host) -> Non
     host.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
     agent.terminate(signal.SIGUSR1)
     host.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
-    agent.wait_text("local rank 1 has no handler for signal 10, which was not passed on to it")
+    agent.wait_text("signal 10 was not passed on to local rank 1, which has no handler for it")
     agent.terminate(signal.SIGUSR2)
-    agent.wait_text("local rank 0 has no handler for signal 12")
+    agent.wait_text("signal 12 was not passed on to local rank 0")
     for worker in world:
         worker.order("exit 0")
     assert agent.wait() == 0
@@ -303,7 +303,7 @@ def test_a_killed_nursery_costs_no_restart_and_the_job_goes_on(host: Host) -> No
     os.kill(parent_of(worker.pid), signal.SIGKILL)
     again = host.desk.wait_world(1, after=1)
     assert again[0].restarts == 0
-    assert "a failure of this machine, not of the script: the process that owns the workers died" in agent.text()
+    assert "a failure of this host, not of the script: the process that owns the workers died" in agent.text()
     assert "costs this node no restart" in agent.text()
     again[0].order("exit 0")
     assert agent.wait() == 0

@@ -42,7 +42,7 @@ class Job:
     """A supervisor, and the command that its workers run."""
 
     folder: Path
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     preload: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     supervisor: Supervisor = field(default_factory=Supervisor)
@@ -57,7 +57,7 @@ class Job:
             self.supervisor.preload(self.preload, PER_WORKER, self.launch(0, {}))
 
     def launch(self, key: int, env: dict[str, str], out: int | None = None, err: int | None = None) -> Launch:
-        argv = (sys.executable, "-u", *self.words)
+        argv = (sys.executable, "-u", *self.arguments)
         return Launch(key, argv, {**self.env, **env}, str(self.folder), out, err, bool(self.preload))
 
     def start(self, count: int = 1, **env: str) -> None:
@@ -112,8 +112,8 @@ def jobs() -> Iterator[list[Job]]:
         job.supervisor.close()
 
 
-def make(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = (), **env: str) -> Job:
-    job = Job(folder, tuple(words), tuple(preload), env)
+def make(jobs: list[Job], folder: Path, arguments: Sequence[str], preload: Sequence[str] = (), **env: str) -> Job:
+    job = Job(folder, tuple(arguments), tuple(preload), env)
     jobs.append(job)
     return job
 
@@ -214,11 +214,13 @@ SCRIPTS = {
 }
 
 
-def compare(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = CHEAP, **env: str) -> None:
+def compare(
+    jobs: list[Job], folder: Path, arguments: Sequence[str], preload: Sequence[str] = CHEAP, **env: str
+) -> None:
     """Run the command plainly and forked; fail where exit code or output differ."""
     outcomes = []
     for modules in ((), preload):
-        job = make(jobs, folder, words, modules, **env)
+        job = make(jobs, folder, arguments, modules, **env)
         codes = job.run()
         if modules:
             assert job.forked(), job.reasons()
@@ -368,9 +370,9 @@ def test_the_command_logs_what_it_preloads(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint('colorsys' in sys.modules)\n")
     agent = [sys.executable, "-m", "elastic_agent", "--standalone"]
 
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*flags: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*agent, *words], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False
+            [*agent, *flags], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False
         )
 
     done = run("train.py", PET_PRELOAD="colorsys", LOGLEVEL="INFO")
@@ -389,7 +391,7 @@ def test_arguments_may_differ_from_worker_to_worker(jobs: list[Job], tmp_path: P
     """The value of ${local_rank} is in sys.argv, although the zygote was started with another argument."""
     (tmp_path / "script.py").write_text("import sys\nprint(sys.argv, sys.orig_argv[2:])\n")
     job = make(jobs, tmp_path, ["script.py", "${local_rank}"], CHEAP)
-    job.words = ("script.py", "7", "more")
+    job.arguments = ("script.py", "7", "more")
     assert job.run() == [0]
     assert job.output()[0] == "['script.py', '7', 'more'] ['script.py', '7', 'more']\n"
     assert job.forked()
