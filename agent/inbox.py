@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
-from ..rendezvous.store import OtherJob, OtherVersion, StoreError
+from ..rendezvous.store import JobMismatch, StoreError, VersionMismatch
 from .lifecycle import verdicts
 from .lifecycle.events import (
     LeadershipChanged,
@@ -19,7 +19,7 @@ from .lifecycle.events import (
     StoreWentAway,
 )
 
-_STATUS = {OtherJob: verdicts.OTHER_JOB, OtherVersion: verdicts.OTHER_VERSION}
+_STATUS = {JobMismatch: verdicts.OTHER_JOB, VersionMismatch: verdicts.OTHER_VERSION}
 
 
 class Inbox:
@@ -70,5 +70,5 @@ class Inbox:
     def retired(self) -> None:
         self._post(OthersEnded())
 
-    def strange_bytes(self, what: str) -> None:
-        self._tell(what)
+    def foreign_bytes_seen(self, warning: str) -> None:
+        self._tell(warning)

@@ -45,7 +45,7 @@ class Heard(Inbox):
         super().store_opened(hosting)
 
     def store_failed(self, error: StoreError) -> None:
-        if "a mistake of ours" in str(error) or (isinstance(error, StoreFenced) and not self._link.face.spoiled):
+        if "a bug in elastic-agent" in str(error) or (isinstance(error, StoreFenced) and not self._link.face.spoiled):
             raise Mistake(f"{self._link.node.ident}: {error}") from error.__cause__
         super().store_failed(error)
 

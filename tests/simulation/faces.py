@@ -99,7 +99,7 @@ class C10dFace(Face):
         return [
             *threads.INSTEAD,
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, why="")),
+            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
         ]

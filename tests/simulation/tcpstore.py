@@ -1,4 +1,4 @@
-"""TCPStore's face: what torch's server does with each request, and a client with the promises of `wire.Wire`.
+"""TCPStore's face: what torch's server does with each request, and a client with the promises of `client.TcpStoreClient`.
 
 compare_set on a missing key writes only if nothing was expected, and else answers with what was expected, a lie. set is
 not answered at all. A frozen server keeps no deadline of its own, and a connection that broke never comes back.
@@ -130,7 +130,7 @@ class Server:
 
 
 class Wire:
-    """One connection to it, as `rendezvous.wire.Wire`: each call ends with an answer or with StoreUnreachable."""
+    """One connection to it, as `rendezvous.c10d.client.TcpStoreClient`: each call ends with an answer or with StoreUnreachable."""
 
     def __init__(self, link: DrivenLink, server: Server, call_timeout_s: float) -> None:
         self.link = link
@@ -156,7 +156,7 @@ class Wire:
             raise StoreUnreachable("nobody listens there (connection refused)")
         self.have([])
 
-    # -- as wire.Wire -------------------------------------------------------------------------------------------------
+    # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._break("this connection was closed here")
@@ -182,7 +182,7 @@ class Wire:
             self.put(key, value)
         return holds
 
-    def swap(self, key: str, expected: bytes, value: bytes) -> bytes:
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         holds: bytes = self._ask("compare_set", key, expected, value)
         return holds
 
