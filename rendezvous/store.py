@@ -6,11 +6,10 @@ store (etcd, memory with a lease) is served by none of the nodes, so any of them
 for each node, and the coordinator loses its leadership with its lease. Each term of leadership has an epoch, and the
 store refuses announcements with the epoch of an earlier term.
 
-`memory_store.py`, `c10d/store.py` and `etcd/store.py` implement `Store`; `tests/integration/test_store_contract.py` and
-`test_store_elections.py` test them against each sentence here. All values are bytes; `codec/` gives them meaning. Calls
-block, so each runs on a thread of `driver/`, never on the agent's loop. A call returns, or raises a `StoreError` within
-its deadline *if the backend can promise that*. TCPStore cannot while its server is frozen, so the driver adds a
-deadline of its own.
+`memory_store.py`, `c10d/store.py` and `etcd/store.py` implement `Store`; `tests/integration/store_contract/` tests
+each sentence here on all of them. All values are bytes; `codec/` gives them meaning. Calls block, so each runs on a
+thread of `driver/`, never on the agent's loop. A call returns, or raises a `StoreError` within its deadline *if the
+backend can promise that*. TCPStore cannot while its server is frozen, so the driver adds a deadline of its own.
 """
 
 from __future__ import annotations

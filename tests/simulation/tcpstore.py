@@ -1,4 +1,4 @@
-"""TCPStore's face: what torch's server does with each request, and a client with the promises of `client.TcpStoreClient`.
+"""TCPStore's face: what torch's server does with each request, and a client with the promises of `TcpStoreClient`.
 
 compare_set on a missing key writes only if nothing was expected, and else answers with what was expected, a lie. set is
 not answered at all. A frozen server keeps no deadline of its own, and a connection that broke never comes back.
@@ -130,7 +130,7 @@ class Server:
 
 
 class Wire:
-    """One connection to it, as `rendezvous.c10d.client.TcpStoreClient`: each call ends with an answer or with StoreUnreachable."""
+    """One connection to it, as `TcpStoreClient`: each call ends with an answer or with StoreUnreachable."""
 
     def __init__(self, link: DrivenLink, server: Server, call_timeout_s: float) -> None:
         self.link = link
