@@ -13,10 +13,10 @@ from functools import cached_property
 import pytest
 
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
-from elastic_agent.rendezvous.etcd.store import EtcdStore, Place, open_etcd
+from elastic_agent.rendezvous.etcd.store import EtcdStore, Location, open_etcd
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.store import FIRST_EPOCH, Store, StoreFenced, StoreUnreachable
-from support.etcd_servers import VERSIONS, standing, start_standing
+from support.etcd_servers import VERSIONS, shared_servers, start_shared_servers
 
 BOUND_S = 10.0
 """What must happen at once may take this long on a busy machine."""
@@ -28,7 +28,7 @@ def _first_use() -> None:
     """What the first user of a server starts is no single test's to answer for: etcd's servers, which end with the
     process, and a pipe that libuv leaves behind for good."""
     open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
-    start_standing()
+    start_shared_servers()
 
 
 class Stage:
@@ -95,10 +95,10 @@ def opened(kind: str, lease_s: float = 60.0) -> Iterator[Stage]:
 
 
 def stage_on_etcd(version: str, lease_s: float) -> Stage:
-    place = Place(f"contract/ü %2F {uuid.uuid4()}\n", lease_s=lease_s)
+    location = Location(f"contract/ü %2F {uuid.uuid4()}\n", lease_s=lease_s)
 
     def guest() -> EtcdStore:
-        return open_etcd(standing(version).endpoints, place, connect_timeout_s=BOUND_S)
+        return open_etcd(shared_servers(version).endpoints, location, connect_timeout_s=BOUND_S)
 
     return Stage(guest(), guest)
 
