@@ -87,7 +87,7 @@ class EtcdStore:
     def close_host(self) -> None:
         """No-op: agents do not run the etcd servers."""
 
-    # -- whose run id it is -------------------------------------------------------------------------------------------
+    # -- the job's record --------------------------------------------------------------------------------------------
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
         key = self._keys.job
@@ -144,7 +144,7 @@ class EtcdStore:
         self._shared.keepalive.update_newest(newest.version)
         return found
 
-    # -- who coordinates ----------------------------------------------------------------------------------------------
+    # -- election ---------------------------------------------------------------------------------------------------
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         with self._refusals_as_outage():

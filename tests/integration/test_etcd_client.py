@@ -15,7 +15,7 @@ from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Put, Read, holds,
 from support.etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 10.0
-"""What must happen at once may take this long on a busy machine."""
+"""What must happen at once may take this long on a busy host."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -21,7 +21,7 @@ from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_servers import VERSIONS, Server, Servers, free_ports, serving
 
 BOUND_S = 10.0
-"""What must happen at once may take this long on a busy machine."""
+"""What must happen at once may take this long on a busy host."""
 HUNG_S = 2.0
 """As BOUND_S, for what should take 1 s and takes more than 5 s if done wrong."""
 
@@ -250,11 +250,11 @@ def test_a_child_process_inherits_no_descriptor_of_the_client(client: EtcdClient
     """However it is started: a worker with a descriptor of the connection would keep it open after its agent ended."""
     client.put(Put(b"k", b""))
     begin, end = os.pipe()
-    with closing(client.watch(b"k")), open(begin, encoding="utf-8") as said:
+    with closing(client.watch(b"k")), open(begin, encoding="utf-8") as output:
         actions = [(os.POSIX_SPAWN_DUP2, end, 1)]
         pid = os.posix_spawn("/bin/ls", ["ls", "-l", "/proc/self/fd"], os.environ, file_actions=actions)
         os.close(end)
-        shown = said.read()
+        shown = output.read()
     os.waitpid(pid, 0)
     assert "pipe:" in shown
     assert "socket:" not in shown

@@ -157,7 +157,7 @@ asyncio.run(asyncio.sleep(0))
 
 
 def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster) -> None:
-    """Its workers die with it, the others re-form and go on, and no node is charged."""
+    """Its workers are killed with it, the others re-form and go on, and no node is charged."""
     conf = {"beat": 0.4, "lease": 2}
     nodes = {name: cluster.start(name, nnodes="1:3", conf=conf) for name in "abc"}
     world = cluster.desk.wait_world(3)
