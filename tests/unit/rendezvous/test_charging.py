@@ -52,13 +52,17 @@ def publish(
 def test_the_node_of_the_cause_is_charged_not_that_of_its_echo() -> None:
     """Node a failed first, but only lost its peer; node b has the cause and a restart left, and is charged."""
     state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.PEER))
-    assert (state.phase, state.hold) == (RoundPhase.OVER, True)
+    assert (state.phase, state.end.hold) == (RoundPhase.OVER, True)
     state = publish(state, 2.1, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER), worker_exit(1, Sign.PEER))
     state = publish(state, 2.2, "b", 3, NodeState.WAITING, worker_exit(2, Sign.OWN), worker_exit(3, Sign.PEER), left=1)
     assert state.phase is RoundPhase.RUNNING
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged, state.ended.role) == (EndKind.FAILURE, "b", Role.CAUSE)
-    assert [each.death.rank for each in state.ended.judged] == [0, 1, 2, 3]
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged, state.end.ending.role) == (
+        EndKind.FAILURE,
+        "b",
+        Role.CAUSE,
+    )
+    assert [each.death.rank for each in state.end.ending.judged] == [0, 1, 2, 3]
 
 
 def test_a_node_with_charge_local_is_charged_for_every_failure_of_its_own() -> None:
@@ -77,10 +81,10 @@ def test_a_failure_of_the_host_charges_no_node(local: bool) -> None:
     state = publish(state, 2.1, "b", 3, NodeState.WAITING, worker_exit(2, Sign.HOST), local=local)
     state = publish(state, 2.2, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER), worker_exit(1, Sign.PEER))
     assert (state.phase, state.number) == (RoundPhase.RUNNING, 2)
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged, state.ended.role) == (EndKind.FAILURE, "", Role.CAUSE)
-    assert state.ended.failure is not None
-    assert state.ended.failure.rank == 2
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged, state.end.ending.role) == (EndKind.FAILURE, "", Role.CAUSE)
+    assert state.end.ending.failure is not None
+    assert state.end.ending.failure.rank == 2
 
 
 def test_a_round_that_a_departure_ended_charges_no_node() -> None:
@@ -88,9 +92,9 @@ def test_a_round_that_a_departure_ended_charges_no_node() -> None:
     state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.PEER))
     state = publish(state, 2.1, "b", 3, NodeState.LEAVING)
     state = publish(state, 2.2, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER), worker_exit(1, Sign.OWN))
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged) == (EndKind.DEPARTURE, "")
-    assert [each.role for each in state.ended.judged] == [Role.COLLATERAL, Role.UNDECIDED]
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged) == (EndKind.DEPARTURE, "")
+    assert [each.role for each in state.end.ending.judged] == [Role.COLLATERAL, Role.UNDECIDED]
 
 
 def test_a_certain_cause_ends_the_round_without_a_node_that_stops_slowly() -> None:
@@ -112,8 +116,8 @@ def test_an_uncertain_cause_waits_for_all_exits() -> None:
     assert state.phase is RoundPhase.OVER
     state = publish(state, 20.0, "b", 4, NodeState.WAITING, worker_exit(2, Sign.STANDING), left=1)
     state = publish(state, 20.1, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER))
-    assert state.ended is not None
-    assert (state.ended.charged, state.ended.role) == ("b", Role.CAUSE)
+    assert state.end.ending is not None
+    assert (state.end.ending.charged, state.end.ending.role) == ("b", Role.CAUSE)
 
 
 def test_an_announcement_is_bounded() -> None:
