@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from support.source_tree import ROOT, Module, core, imports
+from support.source_tree import ROOT, core, imports
 
 PAGE = ROOT / "docs" / "house-map.md"
 
@@ -55,28 +56,25 @@ def _floors() -> list[str]:
 def _edges(nodes: Iterable[str]) -> list[tuple[str, str]]:
     """(importer, imported) among these folders; a module belongs to the innermost of them."""
     known = list(nodes)
-    found = set()
-    for module in core():
-        home = _innermost(module.path, known)
-        for where in _imported(module):
-            there = _innermost(where, known)
-            if home and there and home != there:
-                found.add((home, there))
-    return sorted(found)
+    homes = {module.path: _innermost(module.path, known) for module in core()}
+    pairs = {(homes[path], homes[there]) for path, imported in _imported().items() for there in imported}
+    return sorted((here, there) for here, there in pairs if here and there and here != there)
 
 
 def _innermost(path: str, known: list[str]) -> str:
     return max((node for node in known if path.startswith(f"{node}/")), key=len, default="")
 
 
-def _imported(module: Module) -> set[str]:
-    """Paths of our modules that this one imports; a name that a module holds is that module."""
-    homes = {each.name: each.path for each in core()}
-    found = set()
-    for _, name in imports(module):
-        home = name if name in homes else name.rpartition(".")[0]
-        found.add(homes.get(home, module.path))
-    return found - {module.path}
+@cache
+def _imported() -> dict[str, set[str]]:
+    """Paths of the modules of ours that each module imports, by its path. A name in a module counts as the module."""
+    homes = {module.name: module.path for module in core()}
+    found: dict[str, set[str]] = {}
+    for module in core():
+        names = {name for _, name in imports(module)}
+        paths = {homes.get(name if name in homes else name.rpartition(".")[0], module.path) for name in names}
+        found[module.path] = paths - {module.path}
+    return found
 
 
 def _floor(floor: str) -> str:
