@@ -17,7 +17,7 @@ from elastic_agent.agent.lifecycle import verdicts
 from elastic_agent.launcher.config import etcd_conf
 from elastic_agent.launcher.config.flags import FLAGS, Flag
 from elastic_agent.launcher.config.rdzv_conf import KEYS
-from support.source_tree import ROOT, tracked
+from support.source_tree import ROOT, core, tracked
 
 PAGES = sorted(path for path in tracked() if path.suffix == ".md")
 
@@ -284,6 +284,32 @@ def test_python_on_the_pages_compiles(path: Path) -> None:
     """An example that is not even Python teaches nobody."""
     for block in re.findall(r"^```python\n(.*?)^```", page(path.as_posix()), flags=re.MULTILINE | re.DOTALL):
         ast.parse(block)
+
+
+def texts() -> str:
+    """Every text that the program may print, each on its own; what is filled in later ends one."""
+    found: list[str] = []
+    for module in core():
+        nodes = list(ast.walk(module.tree))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        found += [node.value for node in constants if isinstance(node.value, str)]
+    return "\0".join(found)
+
+
+def test_troubleshooting_quotes_what_the_program_prints() -> None:
+    """Who searches the page for a line on the console finds it: each text of the first column is in the code."""
+    printed = texts()
+    shown = [text for cells in rows("docs/troubleshooting.md", "you see") for text in quoted(cells[0])]
+    assert len(shown) > 40
+    assert not [text for text in shown if text not in printed and text != "LOGLEVEL=INFO"]
+
+
+def test_every_status_is_in_troubleshooting() -> None:
+    """Each status that is not 0 is a symptom that somebody looks up."""
+    text = page("docs/troubleshooting.md")
+    known = [cells[0] for cells in rows("docs/exit-codes.md", "status") if cells[0].isdigit() and cells[0] != "0"]
+    assert not [status for status in known if f"exit {status}" not in text]
 
 
 def test_every_decision_is_listed() -> None:
