@@ -13,7 +13,7 @@ from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, HostFailed, InternalError, is_of_machine, refusal
+from .errors import AgentError, HostFailed, InternalError, is_of_host, refusal
 from .inbox import Inbox
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
@@ -199,7 +199,7 @@ class Agent:
         try:
             nproc, port = self._workers.prepare()
         except (AgentError, OSError) as error:
-            self._loop.post(events.PlaceFailed(refusal(error), is_of_machine(error)))
+            self._loop.post(events.PlaceFailed(refusal(error), is_of_host(error)))
             return
         self._loop.post(events.PlacePrepared(nproc, port))
 
@@ -241,7 +241,7 @@ class Agent:
         node = self._node
         return Report(
             verdict=conclusion.verdict,
-            failures=node.failures,
+            failures=node.tally.failures,
             reports=dict(self._workers.reports),
             log_dir=self._workers.logs.path,
             round=node.round,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.store import OtherJob, OtherVersion, StoreError
-from .lifecycle import verdicts
+from . import exit_status
 from .lifecycle.events import (
     LeadershipChanged,
     OthersEnded,
@@ -19,7 +19,7 @@ from .lifecycle.events import (
     StoreWentAway,
 )
 
-_STATUS = {OtherJob: verdicts.OTHER_JOB, OtherVersion: verdicts.OTHER_VERSION}
+_STATUS = {OtherJob: exit_status.OTHER_JOB, OtherVersion: exit_status.OTHER_VERSION}
 
 
 class Inbox:
@@ -38,7 +38,7 @@ class Inbox:
         self._post(StoreOpened(hosting, self._find_addr()))
 
     def store_failed(self, error: StoreError) -> None:
-        self._post(StoreFailed(str(error), _STATUS.get(type(error), verdicts.STORE_LOST)))
+        self._post(StoreFailed(str(error), _STATUS.get(type(error), exit_status.STORE_LOST)))
 
     def store_went_away(self, reason: str) -> None:
         self._post(StoreWentAway(reason))

@@ -89,8 +89,8 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
     failure = None
     if node.verdict is not None and node.verdict != before.verdict:
         failure = node.verdict.cause
-    elif len(node.failures) > len(before.failures):
-        failure = node.failures[-1]
+    elif len(node.tally.failures) > len(before.tally.failures):
+        failure = node.tally.failures[-1]
     if node.because == before.because and node.phase is before.phase and failure is None:
         return None
     return AgentEvent(
@@ -123,7 +123,7 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, p
         spare=node.is_spare,
         hosting=node.hosting,
         coordinating=node.leading,
-        worker_pids=pids if node.running else {},
+        worker_pids=pids if node.tally.running else {},
         log_dir=log_dir,
         preload=preload,
     )

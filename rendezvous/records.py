@@ -7,7 +7,7 @@ a notification changes nothing but latency. The record of the job itself is in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from .failures import Ending, WorkerFailure
@@ -161,6 +161,10 @@ class Round:
     cause can show itself."""
     outcome: Outcome | None = None
     """With CLOSED."""
+
+    def differs_in_text_only(self, other: Round) -> bool:
+        """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""
+        return self.because != other.because and replace(self, version=other.version, because=other.because) == other
 
     @property
     def world_size(self) -> int:

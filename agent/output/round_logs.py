@@ -19,7 +19,7 @@ from .sinks import FileSink
 from .streams import Picker, Route, Stream
 
 OUT, ERR = 1, 2
-LAST_WORDS_S = 0.05
+LAST_REPORTS_S = 0.05
 """What a worker wrote last is through in a millisecond, unless something that it left behind holds the stream open."""
 NAMES = {OUT: "stdout", ERR: "stderr"}
 
@@ -72,7 +72,7 @@ class RoundLogs:
         stream = self._stderr.get(local_rank)
         if stream is None:
             return None
-        stream.done.wait(LAST_WORDS_S)
+        stream.done.wait(LAST_REPORTS_S)
         return stream.tail.decode(errors="replace")
 
     def open_worker(self, local_rank: int) -> None:

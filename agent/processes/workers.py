@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
-from ..errors import AgentError, UsageError, is_of_machine, refusal
+from ..errors import AgentError, UsageError, is_of_host, refusal
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, oom_note, stands_still
 from ..lifecycle import restart_policy
-from ..lifecycle.events import NurseryLost, SignalUnheard, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .preload import Preloading
 
-WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalUnheard
+WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalNotForwarded
 
 
 class Workers:
@@ -117,7 +117,7 @@ class Workers:
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
         except (AgentError, OSError) as error:
-            failure = self._unborn(0, refusal(error), machine=is_of_machine(error))
+            failure = self._unborn(0, refusal(error), machine=is_of_host(error))
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:
@@ -160,7 +160,7 @@ class Workers:
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
         elif isinstance(fact, Unheard):
-            yield SignalUnheard(fact.key, fact.signum)
+            yield SignalNotForwarded(fact.key, fact.signum)
         elif isinstance(fact, Emptied):
             self._drain()
             yield WorkersGone()

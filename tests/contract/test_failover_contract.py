@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.codec import records as codec
@@ -159,7 +159,7 @@ def test_a_machine_that_fails_again_and_again_is_left_and_the_others_go_on(clust
     a = cluster.start("a", nnodes="1:2", max_restarts=0)
     b = cluster.start("b", nnodes="1:2", max_restarts=0)
     last = 0
-    for _ in range(SICK_AFTER):
+    for _ in range(MAX_HOST_FAILURES):
         last = lose_nursery(cluster, "b", 2, after=last)[0].round
     assert b.wait() == 71
     assert [worker.node for worker in cluster.desk.wait_world(1, after=last)] == ["a"]

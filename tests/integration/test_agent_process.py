@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from support.harness import WORKER, Desk, ProcessNode
 from support.procfs import parent_of, wait_exit
 
@@ -312,7 +312,7 @@ def test_a_machine_that_kills_its_nursery_again_and_again_is_left(machine: Machi
     """The third time in a row the agent gives up, whatever the budget, with a status that says whose fault it was."""
     agent = machine.start("--max-restarts", "9")
     seen = []
-    for after in range(SICK_AFTER):
+    for after in range(MAX_HOST_FAILURES):
         seen += machine.desk.wait_world(1, after=after)
         os.kill(parent_of(seen[-1].pid), signal.SIGKILL)
     assert agent.wait() == 71

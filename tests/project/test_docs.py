@@ -12,8 +12,7 @@ import pytest
 
 import elastic_agent
 from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
-from elastic_agent.agent import errors
-from elastic_agent.agent.lifecycle import verdicts
+from elastic_agent.agent import errors, exit_status
 from elastic_agent.launcher.config import etcd_conf
 from elastic_agent.launcher.config.flags import FLAGS, Flag
 from elastic_agent.launcher.config.rdzv_conf import KEYS
@@ -203,10 +202,10 @@ def test_every_flag_and_variable_on_any_page_exists() -> None:
 
 def test_every_status_is_documented_and_no_other() -> None:
     """The table of exit codes has a row for each status that the code can end with."""
-    named = {value for name, value in vars(verdicts).items() if name.isupper() and isinstance(value, int)}
+    named = {value for name, value in vars(exit_status).items() if name.isupper() and isinstance(value, int)}
     raised = {error.exit_code for error in error_types() if error is not errors.StoppedBySignal}
-    stated = [str(code) for code in sorted((named | raised) - {verdicts.SIGNALLED})]
-    assert [cells[0] for cells in rows("docs/exit-codes.md", "status")] == [*stated, f"{verdicts.SIGNALLED}+n"]
+    stated = [str(code) for code in sorted((named | raised) - {exit_status.SIGNALLED})]
+    assert [cells[0] for cells in rows("docs/exit-codes.md", "status")] == [*stated, f"{exit_status.SIGNALLED}+n"]
 
 
 def error_types() -> list[type[errors.AgentError]]:

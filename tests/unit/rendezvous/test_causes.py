@@ -322,13 +322,17 @@ def say(
 def test_the_node_of_the_cause_is_charged_not_that_of_its_echo() -> None:
     """Node a failed first, but only lost its peer; node b has the cause, a restart left, and pays it."""
     state = say(job(), 2.0, "a", 3, NodeState.BROKEN, end(0, PEER))
-    assert (state.phase, state.hold) == (RoundPhase.OVER, True)
+    assert (state.phase, state.end.hold) == (RoundPhase.OVER, True)
     state = say(state, 2.1, "a", 4, NodeState.WAITING, end(0, PEER), end(1, PEER))
     state = say(state, 2.2, "b", 3, NodeState.WAITING, end(2, OWN), end(3, PEER), left=1)
     assert state.phase is RoundPhase.RUNNING
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged, state.ended.role) == (EndKind.FAILURE, "b", Role.CAUSE)
-    assert [each.death.rank for each in state.ended.judged] == [0, 1, 2, 3]
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged, state.end.ending.role) == (
+        EndKind.FAILURE,
+        "b",
+        Role.CAUSE,
+    )
+    assert [each.death.rank for each in state.end.ending.judged] == [0, 1, 2, 3]
 
 
 def test_who_counts_as_torchrun_does_pays_for_every_failure_of_its_own() -> None:
@@ -347,10 +351,10 @@ def test_what_a_machine_did_to_its_workers_charges_nobody(local: bool) -> None:
     state = say(state, 2.1, "b", 3, NodeState.WAITING, end(2, MACHINE), local=local)
     state = say(state, 2.2, "a", 4, NodeState.WAITING, end(0, PEER), end(1, PEER))
     assert (state.phase, state.number) == (RoundPhase.RUNNING, 2)
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged, state.ended.role) == (EndKind.FAILURE, "", Role.CAUSE)
-    assert state.ended.failure is not None
-    assert state.ended.failure.rank == 2
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged, state.end.ending.role) == (EndKind.FAILURE, "", Role.CAUSE)
+    assert state.end.ending.failure is not None
+    assert state.end.ending.failure.rank == 2
 
 
 def test_a_departure_takes_the_charge_from_all() -> None:
@@ -358,9 +362,9 @@ def test_a_departure_takes_the_charge_from_all() -> None:
     state = say(job(), 2.0, "a", 3, NodeState.BROKEN, end(0, PEER))
     state = say(state, 2.1, "b", 3, NodeState.LEAVING)
     state = say(state, 2.2, "a", 4, NodeState.WAITING, end(0, PEER), end(1, OWN))
-    assert state.ended is not None
-    assert (state.ended.kind, state.ended.charged) == (EndKind.DEPARTURE, "")
-    assert [each.role for each in state.ended.judged] == [Role.COLLATERAL, Role.UNDECIDED]
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged) == (EndKind.DEPARTURE, "")
+    assert [each.role for each in state.end.ending.judged] == [Role.COLLATERAL, Role.UNDECIDED]
 
 
 def test_a_certain_cause_is_not_kept_waiting_by_a_node_that_stops_slowly() -> None:
@@ -382,8 +386,8 @@ def test_an_uncertain_cause_waits_for_all_the_evidence() -> None:
     assert state.phase is RoundPhase.OVER
     state = say(state, 20.0, "b", 4, NodeState.WAITING, end(2, STANDING), left=1)
     state = say(state, 20.1, "a", 4, NodeState.WAITING, end(0, PEER))
-    assert state.ended is not None
-    assert (state.ended.charged, state.ended.role) == ("b", Role.CAUSE)
+    assert state.end.ending is not None
+    assert (state.end.ending.charged, state.end.ending.role) == ("b", Role.CAUSE)
 
 
 def test_an_announcement_bounds_what_it_tells() -> None:
