@@ -279,6 +279,13 @@ def test_files_that_the_pages_name_are_there() -> None:
     assert not gone
 
 
+def test_modules_that_the_pages_name_are_there() -> None:
+    """A module named without its folder is one of ours; train.py stands for the script of a user."""
+    ours = {path.name for path in tracked() if path.suffix == ".py"} | {"train.py"}
+    named = [(path, code) for path in PAGES for code in quoted(page(path.as_posix())) if re.fullmatch(r"\w+\.py", code)]
+    assert not [f"{path}: {code}" for path, code in named if code not in ours]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=str)
 def test_python_on_the_pages_compiles(path: Path) -> None:
     """An example that is not even Python teaches nobody."""
