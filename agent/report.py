@@ -141,7 +141,10 @@ _ROUTINE = (
 
 
 def is_routine(event: object, node: Node) -> bool:
-    """Whether what this event led to is told only to those who ask for everything."""
+    """Whether the sentence about this event is shown only with LOGLEVEL=INFO. The verdict's is: the last line of the
+    command line, and the exception of a library, have it too."""
+    if node.verdict is not None and node.because == node.verdict.because:
+        return True
     if isinstance(event, events.WorkerExited):
         return event.failure is None
     return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING and node.paused_until is None
