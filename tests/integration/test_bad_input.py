@@ -105,7 +105,7 @@ WRONG: list[tuple[Sequence[str], Sequence[str]]] = [
     (["--rdzv-id", "x" * 201], ["201 characters", "limit is 200", "shorten"]),
     (["--nnodes", "2", "--node-rank", "2", "--master-port", "29777"], ["--node-rank is 2", "0 to 1"]),
     (["--nnodes", "2", "--master-port", "70000"], ["--master-port", "'70000'"]),
-    (["--nnodes", "2", "--master-port", "0"], ["0 means any", "--master-port"]),
+    (["--nnodes", "2", "--master-port", "0"], ["0, which means any", "--master-port"]),
     (["--log-dir", "/proc/none"], ["/proc/none", "--log-dir"]),
     (["--log-dir", "train.py/logs"], ["train.py", "--log-dir"]),
     (["--log-dir", "train.py"], ["'train.py'", "directory"]),
@@ -121,12 +121,12 @@ def test_a_wrong_flag_is_told_in_one_line(
 
 
 MISSING: list[tuple[Sequence[str], Mapping[str, str], Sequence[str]]] = [
-    (["gone.py"], {}, ["'gone.py'", "is not there", "correct the path"]),
+    (["gone.py"], {}, ["'gone.py'", "does not exist", "correct the path"]),
     (["folder"], {}, ["'folder'", "directory", "__main__.py"]),
     (["-m", "gone_module"], {}, ["'gone_module'", "PYTHONPATH"]),
     (["-m", "gone_package.train"], {}, ["'gone_package'", "PYTHONPATH"]),
     (["--no-python", "gone-program"], {}, ["'gone-program'", "PATH"]),
-    (["--no-python", "./gone"], {}, ["'./gone'", "is not there"]),
+    (["--no-python", "./gone"], {}, ["'./gone'", "does not exist"]),
     (["--no-python", "./train.py"], {}, ["'./train.py'", "not executable", "chmod +x"]),
     (["--no-python", "echo"], {"PATH": ""}, ["'echo'", "PATH"]),
     (["train.py"], {"PYTHON_EXEC": "/gone/python"}, ["PYTHON_EXEC", "'/gone/python'"]),

@@ -205,9 +205,9 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     ("endpoint", "conf", "said"),
     [
         ("", {}, "needs servers; give --rdzv-endpoint"),
-        ("h:1", {"quiet": "3"}, "does not know 'quiet'"),
+        ("h:1", {"quiet": "3"}, "has no key 'quiet'"),
         ("h:1", {"user": "me"}, "there is no password"),
-        ("https://h:1", {"protocol": "http"}, "says otherwise"),
+        ("https://h:1", {"protocol": "http"}, "--rdzv-endpoint has https://"),
         ("h:1", {"read_timeout": "0"}, "read_timeout"),
     ],
 )

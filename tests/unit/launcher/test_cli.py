@@ -78,7 +78,7 @@ SWITCHES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("run-path", {}, ("-u", "-m", "elastic_agent.launcher.in_worker.run_path", "SCRIPT")),
 ]
 REFUSED = {"logs-specs", "numa-binding"}
-"""Flags of torchrun's that this version knows and does not honour."""
+"""Flags of torchrun's that this version does not support."""
 
 
 @pytest.fixture
@@ -196,9 +196,9 @@ def test_no_python_runs_the_program_itself(script: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_flag_not_honoured_says_so(name: str, script: str) -> None:
-    """A flag of torchrun's that this version cannot honour is refused, never accepted in silence."""
-    assert "is not honoured by this version" in refusal([f"--{name}=node", script])
+def test_an_unsupported_flag_is_refused(name: str, script: str) -> None:
+    """A flag of torchrun's that this version does not support is an error, and never ignored."""
+    assert f"this version does not support --{name}" in refusal([f"--{name}=node", script])
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -358,19 +358,19 @@ def test_a_log_prefix_comes_from_torchs_variable(script: str) -> None:
 MISTAKES: list[tuple[list[str], dict[str, str], str]] = [
     ([], {}, "there is no script to run"),
     (["--standalone"], {}, "there is no script to run"),
-    (["nowhere/train.py"], {}, "the script 'nowhere/train.py' is not there"),
-    (["--run-path", "nowhere.py"], {}, "the script 'nowhere.py' is not there"),
-    (["--no-python", "nowhere/prog"], {}, "the program 'nowhere/prog' is not there"),
+    (["nowhere/train.py"], {}, "the script 'nowhere/train.py' does not exist"),
+    (["--run-path", "nowhere.py"], {}, "the script 'nowhere.py' does not exist"),
+    (["--no-python", "nowhere/prog"], {}, "the program 'nowhere/prog' does not exist"),
     (["--no-python", "no-such-prog"], {"PATH": "/bin"}, "the program 'no-such-prog' is not on PATH"),
     (["--no-python", "/etc/passwd"], {}, "'/etc/passwd' is not executable"),
-    (["SCRIPT"], {"PYTHON_EXEC": "/nowhere/python"}, "PYTHON_EXEC '/nowhere/python' is not there"),
+    (["SCRIPT"], {"PYTHON_EXEC": "/nowhere/python"}, "PYTHON_EXEC '/nowhere/python' does not exist"),
     (["-m", "--no-python", "SCRIPT"], {}, "--module and --no-python exclude each other"),
     (["-m", "--run-path", "SCRIPT"], {}, "--module and --run-path exclude each other"),
     (["--run-path", "--start-method=fork", "SCRIPT"], {}, "--start-method is 'fork', but --run-path"),
     (["--start-method=frok", "SCRIPT"], {}, "--start-method is 'frok'; did you mean 'fork'?"),
     (["--event-log-handler=console", "SCRIPT"], {}, "--event-log-handler is 'console'"),
     (["--nnodes", "SCRIPT"], {}, "--nnodes is 'SCRIPT'; give a number of nodes"),
-    (["--nnodes=0", "SCRIPT"], {}, "--nnodes is '0', but must hold 1 <= MIN <= MAX"),
+    (["--nnodes=0", "SCRIPT"], {}, "--nnodes is '0', but it must be 1 <= MIN <= MAX"),
     (["--nnodes=3:2", "SCRIPT"], {}, "--nnodes is '3:2'"),
     (["--nnodes=1:2:3", "SCRIPT"], {}, "--nnodes is '1:2:3'"),
     (["--nproc-per-node=0", "SCRIPT"], {}, "--nproc-per-node is '0', outside 1 to 4096"),
@@ -390,7 +390,7 @@ MISTAKES: list[tuple[list[str], dict[str, str], str]] = [
     (["-t", "0:9", "SCRIPT"], {}, "--tee is '0:9'"),
     (["--log-rotate=10", "SCRIPT"], {}, "--log-rotate is '10'; give a size of 1024 or more"),
     (["--local-ranks-filter=0,x", "SCRIPT"], {}, "--local-ranks-filter is '0,x'"),
-    (["--signals-to-handle=SIGFOO", "SCRIPT"], {}, "--signals-to-handle names 'SIGFOO'"),
+    (["--signals-to-handle=SIGFOO", "SCRIPT"], {}, "--signals-to-handle has 'SIGFOO'"),
     (["--role"], {}, "--role needs a value"),
     (["--role", "--tee", "3", "SCRIPT"], {}, "--role needs a value"),
     (["--standalone=1", "SCRIPT"], {}, "--standalone is a switch and takes no value"),

@@ -185,30 +185,30 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({**ETCD, "rdzv_configs": {"prefix": "/a", "etcd_prefix": "/b"}}, "gives both prefix and etcd_prefix"),
         ({**ETCD, "rdzv_configs": {"record_ttl": "5"}}, "record_ttl is 5 s, less than 60"),
         ({**ETCD, "rdzv_configs": {"protocol": "grpc"}}, "protocol is 'grpc'; give http or https"),
-        ({**ETCD, "rdzv_endpoint": "http://h", "rdzv_configs": {"protocol": "https"}}, "says otherwise"),
+        ({**ETCD, "rdzv_endpoint": "http://h", "rdzv_configs": {"protocol": "https"}}, "--rdzv-endpoint has http://"),
         ({**ETCD, "rdzv_configs": {"protocol": "http", "cacert": "f"}}, "http has no certificates"),
         ({**ETCD, "rdzv_configs": {"cert": "f"}}, "gives cert and no key"),
         ({**ETCD, "rdzv_configs": {"user": "u"}}, "there is no password"),
         ({**ETCD, "rdzv_configs": {"password_file": "/f"}}, "gives password_file and no user"),
         ({**ETCD, "rdzv_configs": {"user": "u", "password_file": "/not/there"}}, "No such file or directory"),
-        ({**C10D, "rdzv_configs": {"cacert": "f"}}, "does not know 'cacert'"),
+        ({**C10D, "rdzv_configs": {"cacert": "f"}}, "has no key 'cacert'"),
         ({"rdzv_backend": "etcd-v2"}, "etcd 3.6 removed"),
-        ({"rdzv_backend": "c1od"}, "'c1od'; did you mean 'c10d'?"),
+        ({"rdzv_backend": "c1od"}, "'c1od', which is unknown; did you mean 'c10d'?"),
         ({"rdzv_backend": "C10D"}, "did you mean 'c10d'?"),
         ({"rdzv_backend": "mine"}, "handlers from other packages"),
         ({"max_nodes": 2, "node_rank": 2}, "--node-rank is 2, but with --nnodes 2 it must be 0 to 1"),
         ({"master_port": 5, "node_rank": 1}, "--node-rank is 1"),
         ({**C10D, "node_rank": -1}, "--node-rank is -1"),
         ({"master_port": 70000}, "--master-port is 70000"),
-        ({"max_nodes": 2, "master_port": 0}, "0 means any"),
+        ({"max_nodes": 2, "master_port": 0}, "0, which means any"),
         ({"max_nodes": 2, "master_addr": "a b"}, "--master-addr is 'a b:29500'"),
-        ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "names no port"),
+        ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "has no port"),
         ({**C10D, "rdzv_endpoint": "h:"}, "ends in a colon"),
         ({**C10D, "rdzv_endpoint": "h:99999"}, "'99999'"),
         ({**C10D, "rdzv_endpoint": "h:http"}, "'http'"),
         ({**C10D, "rdzv_endpoint": "http://h:5"}, "give HOST:PORT"),
-        ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 no other node could find"),
-        ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "node 0 hosts, and this is node 1"),
+        ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 means any, which other nodes cannot know"),
+        ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "is node 1, and node 0 hosts the store"),
     ],
 )
 def test_a_rendezvous_that_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
@@ -219,25 +219,25 @@ def test_a_rendezvous_that_cannot_be_is_refused(fields: dict[str, Any], says: st
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"standalone": True, "max_nodes": 2}, "no other node will join"),
+        ({"standalone": True, "max_nodes": 2}, "no other node can join"),
         ({"standalone": True, "node_rank": 1}, "--node-rank 1 has no effect"),
-        ({**C10D, "rdzv_endpoint": "localhost:0"}, "no other node will join"),
+        ({**C10D, "rdzv_endpoint": "localhost:0"}, "no other node can join"),
         ({"max_nodes": 2}, "--nnodes 1:2 means exactly 2"),
         ({**C10D, "rdzv_configs": {"timeout": 900}}, "timeout=900 has no effect here"),
         ({**C10D, "run_id": ""}, "give every node the same --rdzv-id"),
         ({"nproc_per_node": 2}, "OMP_NUM_THREADS=1"),
     ],
 )
-def test_what_is_not_as_it_looks_is_said(fields: dict[str, Any], says: str) -> None:
-    """What works, but not as one might think, is said in one line each."""
+def test_what_has_another_effect_than_it_seems_is_a_warning(fields: dict[str, Any], says: str) -> None:
+    """A setting that works, but not as a user may expect, brings one line."""
     (warning,) = planned(**fields).warnings
     assert says in warning
     assert "\n" not in warning
 
 
 @pytest.mark.parametrize("fields", [{}, C10D, {"master_port": 5}, {"min_nodes": 2, "max_nodes": 2}])
-def test_nothing_is_said_of_what_is_usual(fields: dict[str, Any]) -> None:
-    """An ordinary configuration brings no warning."""
+def test_an_ordinary_configuration_brings_no_warning(fields: dict[str, Any]) -> None:
+    """A warning that always comes would not be read."""
     assert planned(**fields).warnings == ()
 
 
@@ -324,7 +324,7 @@ def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect
     [
         ({"join_timout": "5"}, "'join_timout'; did you mean 'join_timeout'?"),
         ({"'join_timeout": "5"}, "did you mean 'join_timeout'?"),
-        ({"qwerty": "5"}, "known are "),
+        ({"qwerty": "5"}, "its keys are "),
         ({"join_timeout": "0"}, "must be more than 0"),
         ({"join_timeout": "-1"}, "outside 0 to"),
         ({"join_timeout": "nan"}, "outside 0 to"),
@@ -334,7 +334,7 @@ def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect
         ({"close_timeout": "ten"}, "close_timeout is 'ten'"),
         ({"timeout": "ten"}, "timeout is 'ten'"),
         ({"is_host": "maybe"}, "neither true nor false"),
-        ({"store_type": "file"}, "only tcp is honoured"),
+        ({"store_type": "file"}, "only tcp is supported"),
         ({"beat": "5"}, "beat is 5 s, not less than lease (5 s)"),
         ({"lease": "1"}, "not less than lease (1 s)"),
         ({"lease": "50", "join_timeout": "20"}, "lease is 50 s, not less than join_timeout (20 s)"),
@@ -489,22 +489,25 @@ def test_filters_and_signals_are_read() -> None:
         ({"redirects": "4"}, "redirects is '4'"),
         ({"tee": "0:3,"}, "tee is '0:3,'"),
         ({"tee": {0: 9}}, "local rank 0 the value 9"),
-        ({"tee": "0:1,0:2"}, "names local rank 0 twice"),
+        ({"tee": "0:1,0:2"}, "two values for local rank 0"),
         ({"log_rotate": "1k:x"}, "log_rotate is '1k:x'"),
         ({"local_ranks_filter": "0,a"}, "local_ranks_filter is '0,a'"),
         ({"local_ranks_filter": [-1]}, "local_ranks_filter is [-1]"),
-        ({"signals_to_handle": "SIGTRM"}, "'SIGTRM', which is no signal here; give such as SIGTERM,SIGINT; did you"),
+        (
+            {"signals_to_handle": "SIGTRM"},
+            "'SIGTRM', which is no signal of this system; give, for example, SIGTERM,SIGINT; did",
+        ),
         ({"signals_to_handle": "sigusr3"}, "did you mean 'SIGUSR"),
         ({"forward_signals": "USR1,TERM"}, "'TERM', which stops the job"),
         ({"forward_signals": "10", "signals_to_handle": "USR1"}, "'10', which stops the job"),
-        ({"forward_signals": "KILL"}, "'KILL', which means something to the agent itself"),
-        ({"forward_signals": "SEGV"}, "'SEGV', which means something to the agent itself"),
-        ({"forward_signals": "USR3"}, "'USR3', which is no signal here; give such as USR1,USR2; did you mean"),
-        ({"forward_signals": "USR1,"}, "names ''"),
+        ({"forward_signals": "KILL"}, "'KILL', which the agent cannot pass on"),
+        ({"forward_signals": "SEGV"}, "'SEGV', which the agent cannot pass on"),
+        ({"forward_signals": "USR3"}, "'USR3', which is no signal of this system; give, for example, USR1,USR2; did"),
+        ({"forward_signals": "USR1,"}, "has ''"),
         ({"orphan_grace": -1}, "orphan_grace is -1"),
-        ({"signals_to_handle": "SIGKILL"}, "no program can treat"),
+        ({"signals_to_handle": "SIGKILL"}, "no program can handle"),
         ({"signals_to_handle": ()}, "is empty"),
-        ({"signals_to_handle": (12345,)}, "names 12345"),
+        ({"signals_to_handle": (12345,)}, "has 12345"),
         ({"log_dir": __file__}, "is no directory"),
         ({"env": {"A=B": "1"}}, "no environment variable"),
         ({"env": {"A": "\0"}}, "no environment variable"),
@@ -580,7 +583,7 @@ def test_gpu_counts_what_workers_would_see(four_gpus: str, listed: str | None, c
 def test_gpu_without_a_visible_gpu_is_an_error(four_gpus: str, listed: str) -> None:
     """`gpu` where all are hidden is refused, and `auto` falls back to the CPUs."""
     env = {"CUDA_VISIBLE_DEVICES": listed}
-    with pytest.raises(UsageError, match="this machine shows no such device"):
+    with pytest.raises(UsageError, match="this host shows no such device"):
         count_local_workers("gpu", env, four_gpus)
     assert count_local_workers("auto", env, four_gpus) == len(os.sched_getaffinity(0))
 
@@ -588,7 +591,7 @@ def test_gpu_without_a_visible_gpu_is_an_error(four_gpus: str, listed: str) -> N
 @pytest.mark.parametrize("name", ["gpu", "xpu"])
 def test_a_machine_without_devices_is_named(tmp_path: Path, name: str) -> None:
     """A device that is not there is refused without asking torch."""
-    with pytest.raises(UsageError, match=f"--nproc-per-node is '{name}', but this machine shows no such device"):
+    with pytest.raises(UsageError, match=f"--nproc-per-node is '{name}', but this host shows no such device"):
         count_local_workers(name, {}, str(tmp_path))
 
 
