@@ -1,4 +1,4 @@
-"""What the store's threads find, as events in the agent's queue."""
+"""What the store's threads read, as events in the agent's queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHE
 
 
 class Inbox:
-    """A `rendezvous.listener.Listener` that only enqueues. `find_addr` runs on the thread that opened the store."""
+    """A `rendezvous.driver.listener.Listener` that only enqueues. `find_addr` runs on the thread that opened the
+    store."""
 
     def __init__(
         self, post: Callable[[object], None], tell: Callable[[str], None], find_addr: Callable[[], str]
@@ -32,7 +33,7 @@ class Inbox:
         self._tell = tell
         self._find_addr = find_addr
         self.newest = 0
-        """Version of the coordinator's newest word. Older ones still in the queue, after a freeze, are history."""
+        """Version of the newest announcement. Older ones that are still queued, after a freeze, are dropped."""
 
     def store_opened(self, hosting: bool) -> None:
         self._post(StoreOpened(hosting, self._find_addr()))

@@ -95,7 +95,8 @@ def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
     unanswered = [seen for member, seen in state.seen_members() if member.node in state.end.unanswered]
     awaited = [seen for seen in state.nodes.values() if seen.may_have_workers or seen in unanswered]
     each = (_silence(seen, now, rules) for seen in sorted(awaited, key=lambda seen: seen.record.name))
-    return f"waiting since {now - state.since:.0f} s for the end of round {state.number} on {', '.join(each)}"
+    so_far = f"{now - state.since:.0f} s so far"
+    return f"waiting for {', '.join(each)} to stop the workers of round {state.number} ({so_far})"
 
 
 def _silence(seen: Seen, now: float, rules: Rules) -> str:

@@ -45,9 +45,9 @@ worker b/0 fails 3
 
 wait 5
 ----
-   11.2  coordinator: round 2 over [a:0 b:1], b charged: waiting since 1 s for the end of round 2 on b, which pauses after a failure (--restart-backoff)
-   11.2  a joining: round 2: waiting since 1 s for the end of round 2 on b, which pauses after a failure (--restart-backoff)
-   11.2  b joining: round 2: waiting since 1 s for the end of round 2 on b, which pauses after a failure (--restart-backoff)
+   11.2  coordinator: round 2 over [a:0 b:1], b charged: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
+   11.2  a joining: round 2: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
+   11.2  b joining: round 2: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
    12.9  b joining: the pause is over
    12.9  b joining: waiting for a place in a round
    12.9  coordinator: round 3 running [a:0 b:1], b charged: every place is taken

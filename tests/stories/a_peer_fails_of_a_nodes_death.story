@@ -27,10 +27,10 @@ worker a/0 fails 1
 # a waits to hear whose fault it was. b's silence is the answer.
 wait 6
 ----
-    1.2  coordinator: round 1 over [a:0 b:1]: waiting since 1 s for the end of round 1 on b
-    1.2  a joining: round 1: waiting since 1 s for the end of round 1 on b
-    3.2  coordinator: round 1 over [a:0 b:1]: waiting since 3 s for the end of round 1 on b (no heartbeat for 3.2 s; lost after 5 s)
-    3.2  a joining: round 1: waiting since 3 s for the end of round 1 on b (no heartbeat for 3.2 s; lost after 5 s)
+    1.2  coordinator: round 1 over [a:0 b:1]: waiting for b to stop the workers of round 1 (1 s so far)
+    1.2  a joining: round 1: waiting for b to stop the workers of round 1 (1 s so far)
+    3.2  coordinator: round 1 over [a:0 b:1]: waiting for b (no heartbeat for 3.2 s; lost after 5 s) to stop the workers of round 1 (3 s so far)
+    3.2  a joining: round 1: waiting for b (no heartbeat for 3.2 s; lost after 5 s) to stop the workers of round 1 (3 s so far)
     5.0  coordinator: round 2 running [a:0]: 1 node joined, enough for min_nodes 1
     5.0  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; round 1 costs this node no restart: b was lost: no heartbeat for 5.0 s (lease 5 s); then worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
     5.0  a starts ranks 0 to 0

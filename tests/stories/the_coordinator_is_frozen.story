@@ -24,7 +24,7 @@ wait 8
     5.1  a is frozen
    10.0  coordinator: round 1 running [a:0 b:1 c:2]: every place is taken
    10.0  coordinator: round 1 over [a:0 b:1 c:2]: a was lost: no heartbeat for 0.0 s (lease 5 s)
-   11.0  coordinator: round 1 over [a:0 b:1 c:2]: waiting since 1 s for the end of round 1 on b, c
+   11.0  coordinator: round 1 over [a:0 b:1 c:2]: waiting for b, c to stop the workers of round 1 (1 s so far)
    11.0  b stopping: round 1 is over: a was lost: no heartbeat for 0.0 s (lease 5 s)
    11.0  b signal 15 to its workers
    11.0  c stopping: round 1 is over: a was lost: no heartbeat for 0.0 s (lease 5 s)

@@ -24,14 +24,14 @@ wait 29
     0.2  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a signal 15 to its workers
-    1.2  coordinator: round 1 over [a:0 b:1]: waiting since 1 s for the end of round 1 on a
-    1.2  b joining: round 1: waiting since 1 s for the end of round 1 on a
-    3.2  coordinator: round 1 over [a:0 b:1]: waiting since 3 s for the end of round 1 on a
-    3.2  b joining: round 1: waiting since 3 s for the end of round 1 on a
-    9.2  coordinator: round 1 over [a:0 b:1]: waiting since 9 s for the end of round 1 on a
-    9.2  b joining: round 1: waiting since 9 s for the end of round 1 on a
-   27.2  coordinator: round 1 over [a:0 b:1]: waiting since 27 s for the end of round 1 on a
-   27.2  b joining: round 1: waiting since 27 s for the end of round 1 on a
+    1.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (1 s so far)
+    1.2  b joining: round 1: waiting for a to stop the workers of round 1 (1 s so far)
+    3.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (3 s so far)
+    3.2  b joining: round 1: waiting for a to stop the workers of round 1 (3 s so far)
+    9.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (9 s so far)
+    9.2  b joining: round 1: waiting for a to stop the workers of round 1 (9 s so far)
+   27.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (27 s so far)
+   27.2  b joining: round 1: waiting for a to stop the workers of round 1 (27 s so far)
 
 wait 2
 ----

@@ -27,10 +27,10 @@ RESET_S = 0.001
 class Server:
     """One TCPStore. Requests of one connection are taken in their order; nothing is, while it is frozen."""
 
-    def __init__(self, world: World, strangers: frozenset[DriverLink] = frozenset()) -> None:
-        """`strangers`: links of nodes that were on another store, served at this address before."""
+    def __init__(self, world: World, earlier: frozenset[DriverLink] = frozenset()) -> None:
+        """`earlier`: links of nodes that were on another store, served at this address before."""
         self.world = world
-        self._strangers = strangers
+        self._earlier = earlier
         self.keys: dict[str, bytes] = {}
         self.frozen = False
         self.gone = False
@@ -76,7 +76,7 @@ class Server:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def set(self, wire: Wire, key: str, value: bytes) -> None:
-        if wire.link in self._strangers:
+        if wire.link in self._earlier:
             self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
             wire.link.beat_arrived()
@@ -203,7 +203,7 @@ class Wire:
             self._waited = 0
         return answer is True
 
-    # -- how it goes there and back ------------------------------------------------------------------------------------
+    # -- requests and answers on their way -----------------------------------------------------------------------------
 
     def _ask(self, name: str, *arguments: object) -> Any:
         answer = self._exchange(name, arguments, self.call_timeout_s)
