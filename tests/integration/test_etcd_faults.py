@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
+from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, ServerFaults
 from campaigns.chaos.etcd_plan import SERVERS
 from elastic_agent.rendezvous.etcd.ops import Put, Read
 from support.etcd_servers import Servers, serving
@@ -59,7 +59,7 @@ def test_a_fault_of_the_servers_disturbs_no_worker(kind: str, three: Servers, tm
     with closing(job(three, tmp_path)) as cluster:
         nodes = [cluster.start(name, nnodes="2") for name in "ab"]
         world = cluster.desk.wait_world(2)
-        Servants(three, 1, lambda: newest(three)).befall(kind, SHORT_S)
+        ServerFaults(three, 1, lambda: newest(three)).inject(kind, SHORT_S)
         finish(cluster, *nodes)
         assert len(cluster.desk.workers) == len(world)
 
@@ -69,7 +69,7 @@ def test_servers_that_stand_still_for_longer_than_a_lease_evict_nobody(three: Se
     with closing(job(three, tmp_path)) as cluster:
         nodes = [cluster.start(name, nnodes="2") for name in "ab"]
         world = cluster.desk.wait_world(2)
-        Servants(three, 1, lambda: newest(three)).befall("quorum lost", AWAY_S)
+        ServerFaults(three, 1, lambda: newest(three)).inject("quorum lost", AWAY_S)
         finish(cluster, *nodes)
         assert len(cluster.desk.workers) == len(world)
 
@@ -82,7 +82,7 @@ def test_room_is_made_on_servers_that_somebody_else_compacts(three: Servers) -> 
         three.ctl("compact", str(revision))
         return revision
 
-    Servants(three, 0, compacted).befall("no space", 0.0)
+    ServerFaults(three, 0, compacted).inject("no space", 0.0)
     with closing(three.client()) as client:
         client.put(Put(PREFIX.encode() + b"/room", b"there is"))
 
