@@ -144,14 +144,14 @@ class SignalNotForwarded:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAsked:
-    """A program that embeds the agent asks it to leave the job politely."""
+    """A program that embeds the agent asks it to leave the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """A time asked for with WakeAt has come, or some other; early or stale ones are harmless."""
+    """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
 
 Event = (
@@ -187,7 +187,7 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True)
 class PreparePlace:
-    """Count the workers there is room for and hold a fresh port. Answered by PlacePrepared or PlaceFailed."""
+    """Count the workers there is room for and hold a free port. Answered by PlacePrepared or PlaceFailed."""
 
 
 @dataclass(frozen=True, slots=True)

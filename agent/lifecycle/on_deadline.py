@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.records import Outcome
 from .. import exit_status
 from . import on_request, on_workers, stop_ladder, transitions, verdicts
 from .events import DeadlineReached, WakeAt, WorkersGone
@@ -44,11 +43,7 @@ def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules
     node, climbing = transitions.climb(node, now)
     if node.ladder is None or node.ladder.rung is not stop_ladder.Rung.GIVEN_UP:
         return node, (*effects, *climbing)
-    left = ", ".join(str(rank) for rank in sorted(node.tally.running)) or "none, but processes that they started"
-    late = f"{stop_ladder.GIVE_UP_S:g} s after SIGKILL"
-    because = f"workers still run {late} (local ranks: {left}); this node gives up on them"
-    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else exit_status.WORKER_FAILED
-    ended, more = transitions.end(node, rules, now, Verdict(status, because, Outcome.FAILED))
+    ended, more = transitions.end(node, rules, now, verdicts.of_unkillable(node))
     return ended, (*effects, *more)
 
 

@@ -8,6 +8,7 @@ from ...rendezvous.records import Outcome, Round
 from .. import exit_status
 from . import restart_policy
 from .state import Node, Rules, Verdict
+from .stop_ladder import GIVE_UP_S
 
 STATUS: Mapping[Outcome, int] = {
     Outcome.SUCCEEDED: exit_status.OK,
@@ -57,6 +58,18 @@ def of_failing_host(reason: str) -> Verdict:
     times = f"{limit} times in a row, each within {apart_s:g} s of the one before"
     what = "check this host's memory, limits and kernel log before using it again"
     return Verdict(exit_status.HOST_FAILED, f"{reason}; {times}: {what}")
+
+
+GAVE_UP = "workers still run"
+"""How the sentence of `of_unkillable` begins."""
+
+
+def of_unkillable(node: Node) -> Verdict:
+    """Workers, or processes that they started, did not exit after SIGKILL."""
+    left = ", ".join(map(str, sorted(node.tally.running))) or "none, but processes that they started"
+    because = f"{GAVE_UP} {GIVE_UP_S:g} s after SIGKILL (local ranks: {left}); this node gives up on them"
+    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else exit_status.WORKER_FAILED
+    return Verdict(status, because, Outcome.FAILED)
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:

@@ -8,7 +8,7 @@ from .state import Rendezvous, Rules, Seen
 FIRST_PROGRESS_S = 1.0
 """How long nodes wait before the coordinator announces for whom. A restart takes 0.03 s, so most never need it."""
 SLOWEST_PROGRESS_S = 60.0
-"""The longest time between two such announcements; it doubles up to here, so that a long wait costs few reads."""
+"""The longest time between two such announcements; it trebles up to here, so that a long wait costs few reads."""
 
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
@@ -55,4 +55,4 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     last = max(began, state.announced_at)
-    return last + min(SLOWEST_PROGRESS_S, max(FIRST_PROGRESS_S, last - began))
+    return last + min(SLOWEST_PROGRESS_S, max(FIRST_PROGRESS_S, 2 * (last - began)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..records import RoundPhase
+from ..records import NodeState, RoundPhase
 from ..text import count
 from . import deadlines
 from .state import Rendezvous, Rules, Seen
@@ -95,11 +95,14 @@ def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
     unanswered = [seen for member, seen in state.seen_members() if member.node in state.end.unanswered]
     awaited = [seen for seen in state.nodes.values() if seen.may_have_workers or seen in unanswered]
     each = (_silence(seen, now, rules) for seen in sorted(awaited, key=lambda seen: seen.record.name))
-    return f"waiting {now - state.since:.0f} s for the workers of round {state.number} to be gone on {', '.join(each)}"
+    so_far = f"{now - state.since:.0f} s so far"
+    return f"waiting for {', '.join(each)} to stop the workers of round {state.number} ({so_far})"
 
 
 def _silence(seen: Seen, now: float, rules: Rules) -> str:
     silent_s = now - seen.heard_at
+    if seen.record.all_exits_reported and seen.record.state is NodeState.BROKEN:
+        return f"{seen.record.name}, which pauses after a failure (--restart-backoff)"
     if seen.record.node == rules.own or silent_s < 2 * rules.beat_s:
         return seen.record.name
     return f"{seen.record.name} (no heartbeat for {silent_s:.1f} s; lost after {rules.lease_s:g} s)"

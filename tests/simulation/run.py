@@ -12,7 +12,7 @@ from .schedules.scenario import Pace, Scenario
 from .world.world import World
 
 MOST_EVENTS = 400_000
-"""More than the job of any seed has; a job with more goes in circles without time passing."""
+"""More events than the job of any seed has; a job with more repeats itself without time passing."""
 
 DRAIN_S = 400.0
 """After the last agent ended, until the last message that was under way must have been dropped."""

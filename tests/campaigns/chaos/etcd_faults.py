@@ -26,8 +26,8 @@ ROOM_S = 30.0
 COMPACT_EVERY_S = 1.0
 
 
-class ServerFaults:
-    """The servers of one run, and the faults that they can be given."""
+class EtcdFaults:
+    """The etcd servers of one run, and the faults that they can be given."""
 
     def __init__(self, servers: Servers, seed: int, read_up_to: Callable[[], int]) -> None:
         """`read_up_to`: the revision up to which the history has been read, and may be compacted."""

@@ -14,9 +14,9 @@ from typing import IO, Any
 from elastic_agent.rendezvous.etcd.keys import EtcdKeys
 from elastic_agent.rendezvous.etcd.ops import Read
 from support.etcd_servers import Servers, installed, serving
-from support.network import Switch, missing, switch
+from support.network import Switch, virtual_switch, why_unavailable
 
-from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, ServerFaults
+from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
 from .etcd_history import HistoryReader
 from .etcd_plan import SERVERS
 from .plan import COORDINATOR, GATHERING, LAUNCH, Fault, Plan, Start
@@ -36,15 +36,15 @@ class EtcdRun(Run):
         self._kinds = {fault.kind for fault in plan.faults}
         self._network: Switch | None = None
         self._servers: Servers
-        self._server_faults: ServerFaults
+        self._etcd_faults: EtcdFaults
         self._history: HistoryReader
         self._fault_threads: list[threading.Thread] = []
 
     def play(self) -> None:
         """As on c10d, with servers that run as long as the job."""
         with ExitStack() as stack:
-            if "cut" in self._kinds and not missing():
-                self._network = stack.enter_context(switch())
+            if "cut" in self._kinds and not why_unavailable():
+                self._network = stack.enter_context(virtual_switch())
                 for start in self.plan.starts:
                     self._network.add(start.name)
             host = self._network.address if self._network else "127.0.0.1"
@@ -66,11 +66,11 @@ class EtcdRun(Run):
                     )
                 )
             )
-            self._server_faults = ServerFaults(self._servers, self.plan.seed, lambda: self._history.read_up_to)
+            self._etcd_faults = EtcdFaults(self._servers, self.plan.seed, lambda: self._history.read_up_to)
             super().play()
 
     def _clean_up(self) -> None:
-        self._server_faults.ending.set()
+        self._etcd_faults.ending.set()
         for each in self._fault_threads:
             each.join()
         self._fact("keys left", keys=self._keys_left())
@@ -132,7 +132,7 @@ class EtcdRun(Run):
 
     def _cut(self, fault: Fault) -> None:
         if self._network is None or fault.node not in self._live:
-            self._fact("fault skipped", fault=fault.ident, kind=fault.kind, node=fault.node, because=missing())
+            self._fact("fault skipped", fault=fault.ident, kind=fault.kind, node=fault.node, because=why_unavailable())
             return
         self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
         self._network.cut(fault.node)
@@ -147,7 +147,7 @@ class EtcdRun(Run):
         self._happened.put(lambda: self._fact("fault", fault=fault.ident, kind=fault.kind, node=""))
         error = ""
         try:
-            self._server_faults.inject(fault.kind, fault.for_s)
+            self._etcd_faults.inject(fault.kind, fault.for_s)
         except Exception as why:  # noqa: BLE001 - a fault that failed is a finding of its own
             error = f"{type(why).__name__}: {why}"
         self._happened.put(lambda: self._fact("fault over", fault=fault.ident, kind=fault.kind, error=error))

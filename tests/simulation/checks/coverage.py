@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reached:
-    """What the runs so far have come across: the coverage-counters, and the changes of phase walked."""
+    """How often the runs have reached each situation, and which changes of phase they have taken."""
 
     counts: dict[str, int] = field(default_factory=dict)
     agent_edges: set[tuple[Phase, Phase]] = field(default_factory=set)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.lifecycle import restart_policy
+from elastic_agent.agent.lifecycle import restart_policy, verdicts
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.rendezvous.records import Outcome
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def gave_up(verdict: Verdict | None) -> bool:
     """Whether the node left workers behind that SIGKILL did not end."""
-    return verdict is not None and "would not die" in verdict.because
+    return verdict is not None and verdict.because.startswith(verdicts.GAVE_UP)
 
 
 def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:

@@ -49,7 +49,12 @@ def scenario(seed: int) -> Scenario:
         store=store,
         skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
         founders=tuple(_draw_founders(rng, job, unequal)),
-        faults=(*_draw_faults(rng), *_draw_stranger(seed, store), *_draw_partition(seed), *_draw_takeover(seed, store)),
+        faults=(
+            *_draw_faults(rng),
+            *_draw_stranger(seed, store),
+            *_draw_oneway_cut(seed),
+            *_draw_takeover(seed, store),
+        ),
     )
 
 
@@ -127,7 +132,7 @@ def _draw_stranger(seed: int, store: str) -> Iterator[Fault]:
         )
 
 
-def _draw_partition(seed: int) -> Iterator[Fault]:
+def _draw_oneway_cut(seed: int) -> Iterator[Fault]:
     """In one job of ten a node receives nothing, while its own messages arrive, as rounds begin and end."""
     rng = random.Random(seed ^ 0xDEAF)
     if rng.random() < 0.1:

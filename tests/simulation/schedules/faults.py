@@ -1,4 +1,4 @@
-"""What may befall a job: every fault is data and has a number, so that a list of them can be shortened and replayed."""
+"""Faults of a job: each is data and has a number, so that a list of them can be shortened and replayed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fault:
     """When it happens; with `after_version`, how long after that announcement."""
     kind: str
     target: float = 0.0
-    """Which node or worker it befalls."""
+    """Which node or worker it happens to."""
     variant: float = 0.0
     """Which form of its kind it takes."""
     lasts_s: float = 0.0
@@ -43,12 +43,12 @@ class Fault:
 def schedule(world: World, scenario: Scenario, fault: Fault) -> None:
     """Make it happen at its time, or upon its announcement."""
     if fault.after_version:
-        world.upon_version.setdefault(fault.after_version, []).append((fault.at_s, befall, (world, scenario, fault)))
+        world.upon_version.setdefault(fault.after_version, []).append((fault.at_s, happen, (world, scenario, fault)))
     else:
-        world.at(fault.at_s, befall, world, scenario, fault)
+        world.at(fault.at_s, happen, world, scenario, fault)
 
 
-def befall(world: World, scenario: Scenario, fault: Fault) -> None:
+def happen(world: World, scenario: Scenario, fault: Fault) -> None:
     """It happens, unless every agent has ended."""
     alive = [node for node in world.nodes.values() if not node.done]
     if not alive:

@@ -206,7 +206,7 @@ class DirectLink:
         self.version = newest.version
         self.node.deliver(self.node.post, RoundSeen(newest))
 
-    # -- trouble ---------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     def cut(self, up: bool, down: bool) -> None:
         self.settle_beats()

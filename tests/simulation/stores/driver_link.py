@@ -62,7 +62,7 @@ class CheckedInbox(Inbox):
 
 
 class DriverLink:
-    """As `network.Link`, with nothing simulated above the client of the store."""
+    """As `direct.DirectLink`, with nothing simulated above the client of the store."""
 
     def __init__(self, world: World, node: SimNode, shared_store: SharedStore) -> None:
         self.world = world
@@ -74,7 +74,7 @@ class DriverLink:
         self.absences: deque[float] = deque()
         """When the store went away, for each time whose end the agent has not taken from its queue."""
         self.back_at: float | None = None
-        """When it first answered after it last went away."""
+        """When it first answered after the last time that it went away."""
         self.newest = 0
         """The newest version in the agent's queue, taken or not."""
         self.last_record_written_at: float | None = None
@@ -105,7 +105,7 @@ class DriverLink:
 
     @property
     def away_since(self) -> float | None:
-        """When the store went away, as the agent knows it."""
+        """When the store went away, by the events that the agent has taken."""
         return self.absences[0] if self.absences else None
 
     @property
@@ -168,7 +168,7 @@ class DriverLink:
     def strange(self, what: str) -> None:
         self.world.reached.note("strange bytes were ignored")
 
-    # -- trouble ------------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def cut(self, up: bool, down: bool) -> None:
         self.up_cut, self.down_cut = up, down

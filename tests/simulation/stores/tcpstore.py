@@ -1,4 +1,4 @@
-"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.Wire`.
+"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.TcpStoreClient`.
 
 compare_set on a missing key writes only if the expected value is empty, and otherwise answers with the expected value,
 although the key does not exist. set has no answer. A frozen server keeps no deadline, and a broken connection stays so.
@@ -27,10 +27,10 @@ RESET_S = 0.001
 class Server:
     """One TCPStore. Requests of one connection are taken in their order; nothing is, while it is frozen."""
 
-    def __init__(self, world: World, strangers: frozenset[DriverLink] = frozenset()) -> None:
-        """`strangers`: links of nodes that were on another store, served at this address before."""
+    def __init__(self, world: World, earlier: frozenset[DriverLink] = frozenset()) -> None:
+        """`earlier`: links of nodes that were on another store, served at this address before."""
         self.world = world
-        self._strangers = strangers
+        self._earlier = earlier
         self.keys: dict[str, bytes] = {}
         self.frozen = False
         self.gone = False
@@ -76,7 +76,7 @@ class Server:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def set(self, wire: Wire, key: str, value: bytes) -> None:
-        if wire.link in self._strangers:
+        if wire.link in self._earlier:
             self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
             wire.link.beat_arrived()
@@ -130,7 +130,7 @@ class Server:
 
 
 class Wire:
-    """A connection to it, as `c10d.client.Wire`: each call ends with an answer or raises StoreUnreachable."""
+    """A connection to it, as `c10d.client.TcpStoreClient`: each call ends with an answer or raises StoreUnreachable."""
 
     def __init__(self, link: DriverLink, server: Server, call_timeout_s: float) -> None:
         self.link = link
@@ -153,10 +153,10 @@ class Wire:
     def greet(self) -> None:
         """The first request. Raises StoreUnreachable."""
         if self.server.gone:
-            raise StoreUnreachable("nobody listens there (connection refused)")
+            raise StoreUnreachable("nothing listens there (connection refused)")
         self.have([])
 
-    # -- as client.Wire ------------------------------------------------------------------------------------------------
+    # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._break("this connection was closed here")
@@ -182,7 +182,7 @@ class Wire:
             self.put(key, value)
         return holds
 
-    def swap(self, key: str, expected: bytes, value: bytes) -> bytes:
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         holds: bytes = self._ask("compare_set", key, expected, value)
         return holds
 
@@ -203,7 +203,7 @@ class Wire:
             self._waited = 0
         return answer is True
 
-    # -- how it goes there and back ------------------------------------------------------------------------------------
+    # -- requests and answers on their way -----------------------------------------------------------------------------
 
     def _ask(self, name: str, *arguments: object) -> Any:
         answer = self._exchange(name, arguments, self.call_timeout_s)
@@ -290,7 +290,7 @@ class Serving:
 def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> Wire:
     """A connection of this link's process. Raises StoreUnreachable."""
     if server is None:
-        raise StoreUnreachable("nobody listens there yet (connection refused)")
+        raise StoreUnreachable("nothing listens there yet (connection refused)")
     wire = Wire(link, server, call_timeout_s)
     link.wires.append(wire)
     wire.greet()

@@ -448,7 +448,7 @@ def test_a_worker_that_forbids_a_restart_is_heard_beside_a_failure_but_not_when_
 def test_a_node_says_with_how_many_workers_it_comes_back() -> None:
     """Only where the number is another than before."""
     joining = Node(phase=Phase.JOINING, tally=RoundTally(1), place=Place(nproc=4))
-    assert "room for 3 workers, no longer 4" in play(joining, (0.0, events.PlacePrepared(3, 1)))[0].because
+    assert "room for 3 workers instead of 4" in play(joining, (0.0, events.PlacePrepared(3, 1)))[0].because
     assert "room for" not in play(joining, (0.0, events.PlacePrepared(4, 1)))[0].because
     assert "room for" not in play(replace(joining, tally=RoundTally()), (0.0, events.PlacePrepared(8, 1)))[0].because
 
@@ -529,7 +529,7 @@ def test_a_pause_does_not_outlast_the_finalisation_barrier() -> None:
     watched = coordinator.step(over.state, told.BeatsSeen({}), 31.9, rules)
     assert told.WakeAt(32.0) in watched.effects
     asked = coordinator.step(watched.state, told.DeadlineReached(), 32.0, rules)
-    assert [type(effect) for effect in asked.effects] == [told.ReadBeats]  # has somebody come, unheard until now?
+    assert told.ReadBeats in map(type, asked.effects)  # a node may have joined whose record is unread
     closed = coordinator.step(asked.state, told.BeatsSeen({}), 32.1, rules).state
     assert (closed.phase, closed.outcome) == (RoundPhase.CLOSED, Outcome.UNFINISHED)
 
