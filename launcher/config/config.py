@@ -49,7 +49,7 @@ class LaunchConfig:
     rdzv_configs: Mapping[str, str | int | float] = field(default_factory=dict)
     """As --rdzv-conf; `rdzv_conf.KEYS` lists the keys."""
     standalone: bool = False
-    """This node alone, whatever the rendezvous fields say."""
+    """This node alone; the other rendezvous fields are ignored."""
     max_restarts: int = 3
     """How many failures of its own workers this node may answer with a restart."""
     charge: str = "cause"

@@ -121,7 +121,7 @@ def _count_other(root: str) -> int:
 def _count_named(name: str) -> int:
     """Devices of an out-of-tree backend, by the name under which it registered in torch."""
     unknown = UsageError(
-        f"--nproc-per-node is {name!r}; give a number, auto, cpu, gpu, xpu or the name of a device that torch knows"
+        f"--nproc-per-node is {name!r}; give a number, auto, cpu, gpu, xpu or the name of a device in torch"
         + suggest(name.lower(), _NAMES)
     )
     if not name.isidentifier():

@@ -73,7 +73,7 @@ class Console:
                 sys.stderr.write(text[at : at + PIECE_CHARS])
                 sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # AttributeError: started with it closed, sys.stderr is None
-            pass  # Its reader is gone; the exit status and the error file still say how the job ended.
+            pass  # Its reader is gone; the exit status and the error file still show how the job ended.
 
     def _has_room(self) -> bool:
         """Whether stderr takes a piece without blocking. Waits up to BLOCKED_MS for it, and not again while it stays
