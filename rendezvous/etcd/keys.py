@@ -22,7 +22,7 @@ A job of torchrun's, which comes by the plug-in, has these instead, all on one l
 
 from __future__ import annotations
 
-from ..c10d.keys import quoted
+from ..c10d.keys import percent_encoded
 from ..codec.digest import sha256
 
 PREFIX = "/elastic-agent"
@@ -104,7 +104,7 @@ def _lease_of(folder: bytes) -> int:
 
 
 def _word(node: str) -> bytes:
-    return quoted(node.encode("utf-8", "surrogateescape")).encode("ascii")
+    return percent_encoded(node.encode("utf-8", "surrogateescape")).encode("ascii")
 
 
 def _name(word: bytes) -> str:

@@ -877,7 +877,7 @@ def test_a_job_of_another_protocol_version_is_left_alone(tmp_path: Path) -> None
         a = cluster.start("a", protocol=99)
         world = cluster.desk.wait_world(1)
         last = refused(cluster.start("b"), 79)
-        assert "protocol version 99, and this agent speaks 1" in last
+        assert "protocol version 99, but this agent uses version 1" in last
         assert_undisturbed(cluster, world)
         finish(cluster)
         assert a.wait() == 0

@@ -6,6 +6,9 @@ import os
 import select
 import time
 
+TOKEN = "ELASTIC_AGENT_TEST"
+"""Environment variable that marks a test's processes, so that they are found also after their parents exited."""
+
 
 def read(path: str) -> bytes:
     """The file's content; empty where its process is gone or another user's."""
