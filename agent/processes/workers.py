@@ -14,7 +14,7 @@ from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
 from ..errors import AgentError, UsageError, is_of_host, refusal
 from ..failures.error_files import ErrorReport, failure_of
-from ..failures.kernel import OomWatch, core_note, is_kill, oom_note, stands_still
+from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
 from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from ..output.log_dirs import JobLogs
@@ -84,7 +84,7 @@ class Workers:
         """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
-        self._standing: set[int] = set()
+        self._suspended: set[int] = set()
         """Local ranks of the workers that a SIGSTOP or a debugger held when they were signalled."""
 
     @property
@@ -123,7 +123,7 @@ class Workers:
         self.reports = {}
         self._order, self._round_began_s = 0, time.monotonic()
         self._stopped_by.clear()
-        self._standing.clear()
+        self._suspended.clear()
         self._oom.begin()
         try:
             cwd = _working_directory()
@@ -134,7 +134,7 @@ class Workers:
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:
-                self.round_logs.handed_over()
+                self.round_logs.close_worker_ends()
         return []
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
@@ -188,8 +188,8 @@ class Workers:
         """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""
         for local_rank in self.supervisor.alive():
             self._stopped_by[local_rank] = signum
-            if stands_still(self._pids[local_rank]):
-                self._standing.add(local_rank)
+            if is_suspended(self._pids[local_rank]):
+                self._suspended.add(local_rank)
         self.supervisor.signal(signum)
 
     def kill(self) -> None:
@@ -212,9 +212,9 @@ class Workers:
             pid,
             exit_code,
             path,
-            logs.last_words(local_rank) if logs else None,
+            logs.stderr_tail(local_rank) if logs else None,
             stopped_by=stopped_by,
-            standing=local_rank in self._standing,
+            suspended=local_rank in self._suspended,
         )
         now = time.monotonic()
         self._first_exit_s = self._first_exit_s if self._order else now

@@ -21,7 +21,7 @@ from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.codec.job import JobRecord
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
-from support.etcd_servers import start_standing
+from support.etcd_servers import start_shared_servers
 from support.harness import BOUND_S, Cluster, Node, Worker
 from support.procfs import parent_of
 
@@ -31,7 +31,7 @@ LEASE = {"beat": 0.4, "lease": LEASE_S}
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(params=["memory", "electing memory", "c10d", "etcd"])

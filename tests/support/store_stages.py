@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
-from elastic_agent.rendezvous.etcd.store import EtcdStore, Place, open_etcd
+from elastic_agent.rendezvous.etcd.store import EtcdStore, Location, open_etcd
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.store import Store
-from support.etcd_servers import VERSIONS, standing
+from support.etcd_servers import VERSIONS, shared_servers
 
 BOUND_S = 10.0
 """How long an immediate effect may take on a busy host."""
@@ -85,9 +85,9 @@ def opened(kind: str, lease_s: float = 60.0) -> Iterator[Stage]:
 
 
 def _stage_on_etcd(version: str, lease_s: float) -> Stage:
-    place = Place(f"contract/ü %2F {uuid.uuid4()}\n", lease_s=lease_s)
+    place = Location(f"contract/ü %2F {uuid.uuid4()}\n", lease_s=lease_s)
 
     def guest() -> EtcdStore:
-        return open_etcd(standing(version).endpoints, place, connect_timeout_s=BOUND_S)
+        return open_etcd(shared_servers(version).endpoints, place, connect_timeout_s=BOUND_S)
 
     return Stage(guest(), guest)

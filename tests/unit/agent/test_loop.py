@@ -1,4 +1,4 @@
-"""The one queue of an agent: what comes out of it, and in which order."""
+"""The agent's one queue of events: the order in which it hands them out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def test_what_came_before_a_deadline_is_heard_before_it(pipe: tuple[int, int]) -> None:
-    """An agent that stood still has unread news and deadlines that have passed: time must not overtake the facts."""
+def test_events_that_precede_a_deadline_are_handed_out_before_it(pipe: tuple[int, int]) -> None:
+    """An agent that was suspended has unread events and deadlines that have passed: the events must come first."""
     out, into = pipe
     with closing(Loop()) as loop:
         loop.watch(out, lambda: [os.read(out, 8)])
@@ -29,8 +29,8 @@ def test_what_came_before_a_deadline_is_heard_before_it(pipe: tuple[int, int]) -
         assert [loop.take(), loop.take()] == [b"gone", "the grace is over"]
 
 
-def test_a_deadline_asked_for_twice_comes_once() -> None:
-    """A machine asks for its next wake-up at every event."""
+def test_a_deadline_set_twice_is_handed_out_once() -> None:
+    """A state machine sets its next wake-up at every event."""
     with closing(Loop()) as loop:
         first = loop.now() - 2.0
         loop.wake_at(first, "first")
