@@ -64,10 +64,9 @@ class Agent:
         name: str = "",
     ) -> None:
         """`make_link`: None for a job on one host. `find_addr`: how other nodes reach this one. `on_event` is called
-        with
-        each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's thread:
-        they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`: the node's
-        name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
+        with each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's
+        thread: they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`:
+        the node's name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
         node = os.urandom(8).hex()

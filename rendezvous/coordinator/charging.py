@@ -89,8 +89,7 @@ def _forbidden(state: Rendezvous, failure: WorkerFailure) -> Rendezvous:
 
 def _uncharged(state: Rendezvous, ending: Ending) -> Ending:
     """The ending, which charges no node while it is not settled: a job that cannot go on does not wait long for the
-    cause,
-    and must not claim to know it."""
+    cause, and must not claim to know it."""
     return ending if state.end.settled else replace(_judged(state, ending), charged="")
 
 
