@@ -19,13 +19,10 @@ from pathlib import Path
 import pytest
 
 from support.consoles import Console
-from support.procfs import read, wait_exit
+from support.procfs import TOKEN, read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
-
-TOKEN = "ELASTIC_AGENT_TEST"
-"""Environment variable by which a test's processes are known, however far they have wandered from their parents."""
 
 SETTLE_S = 5.0
 """How long what a test started may take to end by itself after the test. Only a test about to fail waits so long."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...agent.errors import UsageError
-from ...agent.lifecycle.restart_policy import NO_RESTART_CODE, Policy
+from ...agent.exit_status import NO_RESTART
+from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
@@ -58,7 +59,7 @@ class LaunchConfig:
     """Only failures of the last so many seconds count against `max_restarts`; 0: those of the whole job."""
     restart_backoff: str | float | Sequence[float] = 0.0
     """Pauses of a crash loop: MIN, "MIN:MAX" or (MIN, MAX); MAX is 60, or MIN if that is more; 0: no pauses."""
-    no_restart_codes: str | Iterable[int] = (NO_RESTART_CODE,)
+    no_restart_codes: str | Iterable[int] = (NO_RESTART,)
     """Exit codes by which a worker forbids a restart."""
     startup_window: float = 30.0
     """A worker that fails within this time of its start is reported to have failed in its start-up."""

@@ -50,10 +50,10 @@ class Console:
         self._write(last_line.of_report(report))
 
     def fail(self, error: AgentError) -> None:
-        """Print the last line of an agent that could not start or go on, and write its error file. Sets `told`."""
+        """Print the last line of an agent that could not start or go on, and write its error file. Sets `reported`."""
         self._write_error_file(error)
         self._write(last_line.of_error(error))
-        error.told = True
+        error.reported = True
 
     def _write_error_file(self, error: AgentError) -> None:
         if self._error_file:

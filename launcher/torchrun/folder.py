@@ -49,7 +49,7 @@ class Folder:
         deadline = time.monotonic() + limit_s
         while True:
             try:
-                result = self._leases.held("", lambda: do(self._leases.job(self.client)))
+                result = self._leases.with_leases("", lambda: do(self._leases.job(self.client)))
             except EtcdClosed:
                 raise
             except (StoreUnreachable, EtcdRefused) as why:

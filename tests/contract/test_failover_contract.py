@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.codec.job import JobRecord
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
-from support.etcd_servers import start_standing
+from support.etcd_servers import start_shared_servers
 from support.harness import BOUND_S, Cluster, Node, Worker
 from support.procfs import parent_of
 
@@ -31,7 +31,7 @@ LEASE = {"beat": 0.4, "lease": LEASE_S}
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(params=["memory", "electing memory", "c10d", "etcd"])
@@ -159,7 +159,7 @@ def test_a_machine_that_fails_again_and_again_is_left_and_the_others_go_on(clust
     a = cluster.start("a", nnodes="1:2", max_restarts=0)
     b = cluster.start("b", nnodes="1:2", max_restarts=0)
     last = 0
-    for _ in range(SICK_AFTER):
+    for _ in range(MAX_HOST_FAILURES):
         last = lose_nursery(cluster, "b", 2, after=last)[0].round
     assert b.wait() == 71
     assert [worker.node for worker in cluster.desk.wait_world(1, after=last)] == ["a"]
@@ -877,7 +877,7 @@ def test_a_job_of_another_protocol_version_is_left_alone(tmp_path: Path) -> None
         a = cluster.start("a", protocol=99)
         world = cluster.desk.wait_world(1)
         last = refused(cluster.start("b"), 79)
-        assert "protocol version 99, and this agent speaks 1" in last
+        assert "protocol version 99, but this agent uses version 1" in last
         assert_undisturbed(cluster, world)
         finish(cluster)
         assert a.wait() == 0

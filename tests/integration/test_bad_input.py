@@ -430,9 +430,9 @@ def listener(answer: bytes | None) -> tuple[int, Callable[[], None]]:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "says nothing"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is no TCPStore: it answered b'HTTP/1.0'"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "is no TCPStore: it answered b'SSH-2.0-'"),
+        (None, "sends nothing"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is not a TCPStore: it answered b'HTTP/1.0'"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "is not a TCPStore: it answered b'SSH-2.0-'"),
     ],
     ids=["silent", "http", "ssh"],
 )
@@ -782,8 +782,8 @@ def test_garbage_in_a_record_that_a_notification_names_is_ignored_with_one_line(
         spoiled.spoil(f"{spoiled.under}node/{node}", pickle.dumps(Bomb(spoiled.crater)))
         number = spoiled.foreign.add(spoiled.under + "log/head", 1)
         spoiled.spoil(f"{spoiled.under}log/{number}", node.encode())
-        spoiled.a.wait_text(f"record of node {node!r} in the store is not ours and is ignored")
-    assert spoiled.a.text().count("is not ours and is ignored") == 2
+        spoiled.a.wait_text(f"record of node {node!r} in the store cannot be read and is ignored")
+    assert spoiled.a.text().count("cannot be read and is ignored") == 2
     spoiled.assert_goes_on()
 
 
@@ -802,7 +802,7 @@ def test_garbage_in_numbers_of_later_notifications_is_skipped(spoiled: Spoiled) 
 def test_garbage_in_a_counter_ends_every_agent(key: str, value: bytes, spoiled: Spoiled) -> None:
     """Without the counters there is no agreement on a round: all exit 80, with the key."""
     spoiled.spoil(spoiled.under + key, value)
-    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "another program writes to this store", "another port")
 
 
 def test_a_spoiled_host_without_other_nodes_ends_too(foreign: TorchStore, tmp_path: Path) -> None:
@@ -826,7 +826,7 @@ def test_garbage_in_the_next_announcement_ends_every_agent(spoiled: Spoiled) -> 
     """The key of the coordinator's next announcement holds something else: all exit 80, with the key."""
     number = spoiled.version() + 1
     spoiled.spoil(f"{spoiled.under}round/{number}", pickle.dumps(Bomb(spoiled.crater)))
-    spoiled.assert_ends(f"round/{number}", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"round/{number}", "another program writes to this store", "another port")
 
 
 def test_garbage_in_a_key_that_only_new_nodes_read_refuses_only_a_new_node(
@@ -846,9 +846,9 @@ def test_garbage_in_the_jobs_record_refuses_only_a_new_node(spoiled: Spoiled, sc
     port = int(spoiled.endpoint.rpartition(":")[2])
     done = elastic_agent(*at(port, is_host=0), "--rdzv-id", "contract", script, cwd=tmp_path)
     assert done.code == 80
-    assert "record of job 'contract' is not ours" in done.err.splitlines()[-1]
+    assert "record of job 'contract' cannot be read" in done.err.splitlines()[-1]
     spoiled.assert_goes_on()
-    assert "somebody else changed the job's record in the store" in spoiled.a.text()
+    assert "another program changed the job's record in the store" in spoiled.a.text()
 
 
 def test_a_node_with_another_run_id_is_refused_with_both(spoiled: Spoiled, script: str, tmp_path: Path) -> None:

