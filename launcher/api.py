@@ -146,7 +146,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     """Run a job as the command line does: print on stderr what happens and how it ended.
 
     `argv`: a worker's command; `title`: what the failure summary calls it. `as_program`: the process runs this job only
-    and exits after it. Raises the AgentError that ended the job, with `told` set, because stderr has it already."""
+    and exits after it. Raises the AgentError that ended the job, with `reported` set, because stderr has it already."""
     from ..agent import signals
     from .reporting.console import Console
 

@@ -160,8 +160,9 @@ def _judged(state: Rendezvous, ending: Ending) -> Ending:
 
 
 def _beside_the_error(because: str, cause: WorkerFailure) -> str:
-    """The judgement without its beginning `raised ValueError: boom`, if the failure's own sentence has that error."""
-    error = cause.sign_because.partition(" ")[2]
+    """The judgement without its beginning `raised ValueError: boom`, if the failure's own sentence has that error. The
+    judgement's may be shortened, and then ends in `...`."""
+    error = cause.sign_because.partition(" ")[2].removesuffix("...").rstrip()
     if error and cause.message.startswith(error):
         return because.removeprefix(cause.sign_because).lstrip(";, ")
     return because

@@ -88,8 +88,9 @@ class Torchrun:
 @pytest.fixture
 def job(request: pytest.FixtureRequest, tmp_path: Path, installed: Path) -> Iterator[Torchrun]:
     """A job on a server, of the first version unless a test says so: each costs seconds."""
+    servers = shared_servers(getattr(request, "param", VERSIONS[0]))
     made = Cluster("etcd", tmp_path)
-    made.meet_at(shared_servers(getattr(request, "param", VERSIONS[0])))
+    made.meet_at(servers)
     yield Torchrun(made, installed)
     made.close()
 
