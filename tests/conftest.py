@@ -20,13 +20,10 @@ from types import FrameType
 import pytest
 
 from support.consoles import Console
-from support.procfs import read, wait_exit
+from support.procfs import TOKEN, read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
-
-TOKEN = "ELASTIC_AGENT_TEST"
-"""Environment variable that marks a test's processes, so that they are found also after their parents exited."""
 
 SETTLE_S = 5.0
 """How long processes and threads may take to end by themselves after the test. Only a failing test waits so long."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
-from support.harness import WORKER, Desk, ProcessNode
+from support.desk import WORKER, Desk
+from support.harness import ProcessNode
 from support.procfs import parent_of, wait_exit
 
 SLOW_GRACE_S = 60
@@ -66,7 +67,7 @@ def spawned(machine: Machine, worker_index: int = 0) -> int:
     """Have a worker start a child that outlives it, and tell its pid."""
     worker = machine.desk.workers[worker_index]
     worker.order("spawn")
-    said = machine.desk.wait(lambda: [line for line in worker.said if line.startswith("spawned")], "a child")
+    said = machine.desk.wait(lambda: [line for line in worker.sent if line.startswith("spawned")], "a child")
     return int(said[0].split()[1])
 
 
@@ -126,7 +127,7 @@ def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> No
     agent = machine.start("--shutdown-timeout", "1")
     worker = machine.desk.wait_world(1)[0]
     worker.order("ignore 15")
-    machine.desk.wait(lambda: "done ignore" in worker.said, "a worker that ignores SIGTERM")
+    machine.desk.wait(lambda: "done ignore" in worker.sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     agent.terminate()
     assert agent.wait() == 143
@@ -138,7 +139,7 @@ def test_the_grace_holds_for_a_failure_too(machine: Machine) -> None:
     agent = machine.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
     world = machine.desk.wait_world(2)
     world[0].order("ignore 15")
-    machine.desk.wait(lambda: "done ignore" in world[0].said, "a worker that ignores SIGTERM")
+    machine.desk.wait(lambda: "done ignore" in world[0].sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     world[1].order("exit 5")
     again = machine.desk.wait_world(2, after=1)
@@ -154,7 +155,7 @@ def test_a_second_signal_shortens_the_grace_and_abandons_nobody(machine: Machine
     worker = machine.desk.wait_world(1)[0]
     for number in (2, 15):
         worker.order(f"ignore {number}")
-    machine.desk.wait(lambda: worker.said.count("done ignore") == 2, "a worker that ignores both")
+    machine.desk.wait(lambda: worker.sent.count("done ignore") == 2, "a worker that ignores both")
     child = spawned(machine)
     agent.terminate(signal.SIGINT)
     agent.wait_text("stopped by signal 2")
@@ -282,9 +283,9 @@ def test_forwarded_signals_reach_the_workers_and_stop_nothing(machine: Machine) 
     agent = machine.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
     world = machine.desk.wait_world(2)
     world[0].order("handle 10")
-    machine.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
+    machine.desk.wait(lambda: "done handle" in world[0].sent, "a worker that handles SIGUSR1")
     agent.terminate(signal.SIGUSR1)
-    machine.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
+    machine.desk.wait(lambda: "signal 10" in world[0].sent, "the signal at the worker")
     agent.wait_text("local rank 1 has no handler for signal 10, which was not passed on to it")
     agent.terminate(signal.SIGUSR2)
     agent.wait_text("local rank 0 has no handler for signal 12")

@@ -25,13 +25,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TOKEN
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.cluster import Login, Tls
 from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
-from support.procfs import read, wait_exit
+from support.procfs import TOKEN, read, wait_exit
 
 READY_S = 30.0
 """Bound on a cluster's start; it takes a second."""

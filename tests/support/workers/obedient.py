@@ -1,4 +1,4 @@
-"""A worker that reports to the test's desk and does as it is told."""
+"""A worker that connects to the desk of the test and follows its orders; see `Worker.order` in support/desk.py."""
 
 import fcntl
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 def others_alive(folder: Path) -> list[str]:
     """Workers of earlier rounds that live while this one does, as `node.round.local_rank`. Each holds a lock on a file
-    of that name, which the kernel gives back before anybody can be told of the worker's end."""
+    of that name, which the kernel releases before any process can observe the worker's exit."""
     me, number = os.environ["TEST_NODE"], int(os.environ["ELASTIC_AGENT_ROUND"])
     mine = os.open(folder / f"{me}.{number}.{os.environ['LOCAL_RANK']}", os.O_CREAT | os.O_RDWR)
     fcntl.flock(mine, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def main() -> None:
             link.sendall(f"spawned {child.pid}\n".encode())
             continue
         link.sendall(f"done {what}\n".encode())
-    # The desk is gone, and with it the test.
+    # The desk is closed: the test has ended.
     os._exit(99)
 
 
