@@ -26,7 +26,8 @@ from elastic_agent.rendezvous.failures import (
     WorkerFailure,
     worth_reporting,
 )
-from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, RoundPhase
+from elastic_agent.rendezvous.records import NodeState, Outcome, RoundPhase
+from support.builders import after_records, record
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n'
 CLOSED = (
@@ -313,10 +314,8 @@ def say(
     local: bool = False,
 ) -> Rendezvous:
     failure = next((death for death in deaths if death.sign not in PASSIVE), None)
-    record = NodeRecord(
-        node, node, phase, seq, number, 2, failure=failure, deaths=deaths, restarts_left=left, charge_local=local
-    )
-    return machine.step(state, told.NodeSeen(record), now, RULES).state
+    made = record(node, seq, phase, number, failure, restarts_left=left, nproc=2, deaths=deaths, charge_local=local)
+    return after_records(state, now, RULES, made)
 
 
 def test_the_node_of_the_cause_is_charged_not_that_of_its_echo() -> None:
