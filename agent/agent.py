@@ -1,4 +1,4 @@
-"""One node's agent: takes events, asks the machines, does what they say. Nothing is decided here."""
+"""One node's agent: passes events to the two machines and performs their effects. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, HostFailed, InternalError, is_of_machine, refusal
+from .errors import AgentError, HostFailed, InternalError, is_of_host, refusal
 from .inbox import Inbox
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Link(Protocol):
-    """The way to the other nodes: `rendezvous.driver.Driver` on a store, or `Solo`."""
+    """The connection to the other nodes: `rendezvous.driver.driver.Driver` on a store, or `Solo`."""
 
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
-    def announce(self, word: Round) -> None: ...
+    def announce(self, announced: Round) -> None: ...
     def read_beats(self, nodes: tuple[str, ...]) -> None: ...
     def retire(self) -> None: ...
     def resign(self) -> None: ...
@@ -42,7 +42,7 @@ class Link(Protocol):
 
 
 MakeLink = Callable[[str, str, "Listener"], Link]
-"""Given this node's identity, its name for people and who listens, the way to the other nodes."""
+"""Makes the link from this node's identity, its name for people and a listener."""
 
 
 class Agent:
@@ -63,10 +63,11 @@ class Agent:
         tell: Callable[[str, bool], None] | None = None,
         name: str = "",
     ) -> None:
-        """`make_link`: None for a single machine. `find_addr`: how other nodes reach this one. `on_event` gets each
-        event, and `on_announce` what this node says as the coordinator, on the agent's thread: be quick. `tell` gets
-        sentences for people, and whether each is routine. `name`: what other nodes call this one; host and process id
-        if empty. Raises UsageError if the log directory cannot be used."""
+        """`make_link`: None for a job on one host. `find_addr`: how other nodes reach this one. `on_event` is called
+        with
+        each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's thread:
+        they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`: the node's
+        name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
         node = os.urandom(8).hex()
@@ -79,20 +80,20 @@ class Agent:
         self._workers = Workers(
             workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble), self._tell
         )
-        self._loop = Loop()  # last of those that may raise: it holds a descriptor
+        self._loop = Loop()  # last of all that may raise: it holds a descriptor
         self._inbox = Inbox(self._loop.post, self._trouble, find_addr or (lambda: rendezvous.local_addr or "127.0.0.1"))
         self._link = make_link(node, self.name, self._inbox) if make_link else Solo(self._inbox)
         self._node = Node()
         self._coordinator = Rendezvous()
         self._conclusion: events.Conclude | None = None
 
-    # -- for those who run it -----------------------------------------------------------------------------------------
+    # -- for the caller -----------------------------------------------------------------------------------------
 
     def run(self, *, last: bool = False) -> Report:
         """Run to the end. Workers and everything they started are gone when it returns or raises.
 
-        `last`: the process ends with the job, so signals that still come must not end it before it has said how.
-        Raises AgentError only where the agent itself fails; how the job went is in the report's verdict."""
+        `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
+        AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
         signums = (*self._spec.signals, *self._spec.forward_signals)
         give_back = signals.catch(signums, self._signalled, self._loop.waker)
         try:
@@ -102,9 +103,11 @@ class Agent:
             while self._conclusion is None:
                 self._handle(self._loop.take())
         except (machine.IllegalEvent, coordinator.IllegalEvent) as error:
-            raise InternalError(f"{error}; this is a mistake of elastic-agent, please report it") from error
+            raise InternalError(f"{error}; this is a mistake in elastic-agent; please report it") from error
         except OSError as error:
-            raise HostFailed(f"this machine refuses what the agent needs: {error}; see to its limits") from error
+            raise HostFailed(
+                f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
+            ) from error
         finally:
             self._workers.close()
             self._link.close()
@@ -113,7 +116,7 @@ class Agent:
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
-        """Leave the job politely: say goodbye, stop the workers within their grace; `run` ends with status 75."""
+        """Leave the job in order: publish it, stop the workers within their grace; `run` ends with status 75."""
         self._loop.post(events.LeaveAsked(reason))
 
     def stop(self) -> None:
@@ -125,7 +128,7 @@ class Agent:
         return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
 
     def close(self) -> None:
-        """Give back what an agent holds that is never run. `run` does it too."""
+        """Release what an agent holds that is never run. `run` does it too."""
         self._loop.close()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -153,9 +156,9 @@ class Agent:
         seen = describe(self.name, before, node, event, now)
         if seen is None:
             return
-        # How it ended, whoever runs the agent tells.
+        # The caller of `run` reports how it ended.
         if node.because != before.because and node.phase is not Phase.ENDED:
-            self._tell(node.because, is_routine(event, node))
+            self._tell(node.because, is_routine(event, before, node))
         if self._on_event is not None:
             self._on_event(seen)
 
@@ -186,7 +189,7 @@ class Agent:
     def _observe(self) -> list[WorkerEvent]:
         seen = self._workers.observe()
         if any(isinstance(event, events.NurseryLost) for event in seen):
-            # Its descriptor is closed by now, and its number anybody's.
+            # Its descriptor is closed by now, and the number may be in use again.
             self._loop.forget(self._workers.fileno)
         return seen
 
@@ -199,7 +202,7 @@ class Agent:
         try:
             nproc, port = self._workers.prepare()
         except (AgentError, OSError) as error:
-            self._loop.post(events.PlaceFailed(refusal(error), is_of_machine(error)))
+            self._loop.post(events.PlaceFailed(refusal(error), is_of_host(error)))
             return
         self._loop.post(events.PlacePrepared(nproc, port))
 
@@ -241,7 +244,7 @@ class Agent:
         node = self._node
         return Report(
             verdict=conclusion.verdict,
-            failures=node.failures,
+            failures=node.tally.failures,
             reports=dict(self._workers.reports),
             log_dir=self._workers.logs.path,
             round=node.round,

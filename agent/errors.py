@@ -6,19 +6,25 @@ docs/exit-codes.md explains the statuses to users.
 from __future__ import annotations
 
 from ..rendezvous.failures import WorkerFailure
+from . import exit_status
 
 
 class AgentError(Exception):
     """Root of everything that `launch` raises. `exit_code` is what the command line exits with."""
 
-    exit_code: int = 1
+    exit_code: int = exit_status.WORKER_FAILED
 
     def __init__(self, message: str, *, node: str = "") -> None:
         super().__init__(message)
         self.node = node
         """Name of the node that it happened on; empty where it happened before there was one."""
-        self.told = False
-        """Whether people have been told on stderr already."""
+        self.reported = False
+        """Whether stderr shows it already."""
+
+    @property
+    def told(self) -> bool:
+        """The name of `reported` before 0.2."""
+        return self.reported
 
     @property
     def rank(self) -> int | None:
@@ -32,11 +38,11 @@ class AgentError(Exception):
 
     @property
     def error_file(self) -> str:
-        """Path on `node` of what that worker wrote of its end; empty if it wrote nothing."""
+        """Path on `node` of that worker's error file; empty if it wrote none."""
         return ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A scheduler's own processes hand errors on, and what an error knows besides its message goes with it.
+        # A scheduler may pass an error between its processes, with all its attributes.
         return _again, (type(self), self.args, self.__dict__)
 
 
@@ -49,13 +55,13 @@ def _again(kind: type[AgentError], args: tuple[object, ...], state: dict[str, ob
 class UsageError(AgentError):
     """The caller asked for something that cannot be: a flag, a value, a file that is not there."""
 
-    exit_code = 2
+    exit_code = exit_status.USAGE
 
 
 class WorkersFailed(AgentError):
     """A worker failed and could not be restarted, here or on another node."""
 
-    exit_code = 1
+    exit_code = exit_status.WORKER_FAILED
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class WorkersFailed(AgentError):
         self.failures = failures
         """This node's own worker failures in the last round, in the order seen."""
         self.traceback = traceback
-        """Where the worker that caused it failed, as it wrote itself; empty if it did not, or lived on another node."""
+        """Traceback of the worker that caused it; empty if it wrote none, or ran on another node."""
 
     @property
     def rank(self) -> int | None:
@@ -90,43 +96,43 @@ class WorkersFailed(AgentError):
 class RestartForbidden(WorkersFailed):
     """A worker exited with a code that forbids a restart (--no-restart-codes), here or on another node."""
 
-    exit_code = 93
+    exit_code = exit_status.NO_RESTART
 
 
 class Preempted(AgentError):
     """Asked to leave (drained); workers were stopped within their grace."""
 
-    exit_code = 75
+    exit_code = exit_status.ASKED_TO_LEAVE
 
 
 class RendezvousTimedOut(AgentError):
-    """Not enough nodes came within the join timeout, or no place freed for a spare."""
+    """Not enough nodes joined within the join timeout, or no place came free for a spare."""
 
-    exit_code = 76
+    exit_code = exit_status.JOIN_TIMED_OUT
 
 
 class OtherJob(AgentError):
-    """The run id is taken by a job that was asked for something else; this node has started nothing."""
+    """Another job, with another command or other nodes, has the run id; this node has started nothing."""
 
-    exit_code = 78
+    exit_code = exit_status.OTHER_JOB
 
 
 class OtherVersion(AgentError):
-    """The run id is taken by a job whose agents speak another protocol version; this node has started nothing."""
+    """A job whose agents have another protocol version has the run id; this node has started nothing."""
 
-    exit_code = 79
+    exit_code = exit_status.OTHER_VERSION
 
 
 class StoreLost(AgentError):
-    """The store could not be reached, was not ours, or went away for longer than `store_grace`."""
+    """The store could not be reached, was not ours, or did not answer for longer than `store_grace`."""
 
-    exit_code = 80
+    exit_code = exit_status.STORE_LOST
 
 
 class FinalisationTimedOut(AgentError):
-    """This node was still working when the finalisation barrier of the others ran out."""
+    """This node was still working when the finalisation barrier of the other nodes ended."""
 
-    exit_code = 82
+    exit_code = exit_status.UNFINISHED
 
 
 class StoppedBySignal(AgentError):
@@ -135,26 +141,26 @@ class StoppedBySignal(AgentError):
     def __init__(self, message: str, *, signum: int, node: str = "") -> None:
         super().__init__(message, node=node)
         self.signum = signum
-        self.exit_code = 128 + signum
+        self.exit_code = exit_status.SIGNALLED + signum
 
 
 class HostFailed(AgentError):
-    """This machine took the workers again and again, or refuses the agent what it needs: processes, descriptors."""
+    """This host killed the workers repeatedly, or refuses what the agent needs: processes, descriptors."""
 
-    exit_code = 71
+    exit_code = exit_status.HOST_FAILED
 
 
 class InternalError(AgentError):
-    """The agent itself could not go on: a broken promise of our own."""
+    """The agent itself could not go on, through a mistake in it."""
 
-    exit_code = 70
+    exit_code = exit_status.INTERNAL
 
 
 def refusal(error: AgentError | OSError) -> str:
-    """What to say of something that could not be done on this node; where the system refused it, where to look."""
+    """The sentence for something that this node could not do; where the system refused it, with where to look."""
     return f"{error}; see this node's limits (ulimit -a)" if isinstance(error, OSError) else str(error)
 
 
-def is_of_machine(error: AgentError | OSError) -> bool:
-    """Whether the system refused it, whatever was asked for."""
+def is_of_host(error: AgentError | OSError) -> bool:
+    """Whether the host refused it, whatever was asked for."""
     return isinstance(error, OSError | HostFailed)

@@ -1,4 +1,4 @@
-"""What the store's threads find, as events in the agent's queue."""
+"""What the store's threads read, as events in the agent's queue."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
-from ..rendezvous.store import OtherJob, OtherVersion, StoreError
-from .lifecycle import verdicts
+from ..rendezvous.store import JobMismatch, StoreError, VersionMismatch
+from . import exit_status
 from .lifecycle.events import (
     LeadershipChanged,
     OthersEnded,
@@ -19,11 +19,12 @@ from .lifecycle.events import (
     StoreWentAway,
 )
 
-_STATUS = {OtherJob: verdicts.OTHER_JOB, OtherVersion: verdicts.OTHER_VERSION}
+_STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHER_VERSION}
 
 
 class Inbox:
-    """A `rendezvous.listener.Listener` that only enqueues. `find_addr` runs on the thread that opened the store."""
+    """A `rendezvous.driver.listener.Listener` that only enqueues. `find_addr` runs on the thread that opened the
+    store."""
 
     def __init__(
         self, post: Callable[[object], None], tell: Callable[[str], None], find_addr: Callable[[], str]
@@ -32,13 +33,13 @@ class Inbox:
         self._tell = tell
         self._find_addr = find_addr
         self.newest = 0
-        """Version of the coordinator's newest word. Older ones still in the queue, after a freeze, are history."""
+        """Version of the newest announcement. Older ones that are still queued, after a freeze, are dropped."""
 
     def store_opened(self, hosting: bool) -> None:
         self._post(StoreOpened(hosting, self._find_addr()))
 
     def store_failed(self, error: StoreError) -> None:
-        self._post(StoreFailed(str(error), _STATUS.get(type(error), verdicts.STORE_LOST)))
+        self._post(StoreFailed(str(error), _STATUS.get(type(error), exit_status.STORE_LOST)))
 
     def store_went_away(self, reason: str) -> None:
         self._post(StoreWentAway(reason))
@@ -70,5 +71,5 @@ class Inbox:
     def retired(self) -> None:
         self._post(OthersEnded())
 
-    def strange_bytes(self, what: str) -> None:
-        self._tell(what)
+    def foreign_bytes_seen(self, warning: str) -> None:
+        self._tell(warning)

@@ -1,4 +1,4 @@
-"""What an agent tells those who run it: what is happening, where it stands, how it ended."""
+"""What an agent reports to whoever runs it: what happens, where it stands, how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AgentEvent:
     """One thing that happened to this node's agent, and why; sent as it happens."""
 
     name: str
-    """What other nodes call this one."""
+    """Name of this node."""
     phase: Phase
     """Where the node stands now."""
     because: str
@@ -29,7 +29,7 @@ class AgentEvent:
     at_s: float
     """When, on this host's monotonic clock."""
     failure: WorkerFailure | None = None
-    """The worker failure that this event is about: this node's own when it is seen, anybody's when it ends the job."""
+    """The worker failure that this event is about: of this node when it is seen, of any node when it ends the job."""
     members: tuple[Member, ...] = ()
     """Nodes of the round running, or of the one just over, by group rank, as far as this node knows."""
     restarts_used: int = 0
@@ -54,12 +54,12 @@ class Status:
     hosting: bool
     """Whether this agent serves the store."""
     coordinating: bool
-    """Whether this agent decides for the job who is in which round; on a store that it hosts it always does."""
+    """Whether this agent decides which nodes are in which round; on a store that it hosts it always does."""
     worker_pids: Mapping[int, int]
     """Process id by local rank."""
     log_dir: str
     preload: str = ""
-    """What has become of --preload, as people were told last; empty where it was not asked for."""
+    """State of --preload, in the last sentence about it; empty where it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,21 @@ class Report:
     """Global ranks of this node's workers that all exited 0, by local rank; empty if they did not."""
 
     def said_by(self, failure: WorkerFailure) -> ErrorReport | None:
-        """What this worker wrote in its error file, if it was one of this node's; the job's cause may have come back
-        over the store with its words cut."""
+        """What this worker wrote in its error file, if it was one of this node's; the job's cause may come from the
+        store
+        with its texts cut."""
         who = (failure.node, failure.local_rank, failure.pid)
         known = self.reports.items()
         return next((said for own, said in known if (own.node, own.local_rank, own.pid) == who), None)
 
 
 def describe(name: str, before: Node, node: Node, happened: object, now: float) -> AgentEvent | None:
-    """What a step is to those who watch; None if they can see no difference."""
+    """The event for observers that a step made; None if it changed nothing they can see."""
     failure = None
     if node.verdict is not None and node.verdict != before.verdict:
         failure = node.verdict.cause
-    elif len(node.failures) > len(before.failures):
-        failure = node.failures[-1]
+    elif len(node.tally.failures) > len(before.tally.failures):
+        failure = node.tally.failures[-1]
     if node.because == before.because and node.phase is before.phase and failure is None:
         return None
     return AgentEvent(
@@ -107,7 +108,7 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
 
 
 def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, preload: str) -> Status:
-    """The state as outsiders see it."""
+    """The state as a snapshot for observers."""
     seen = node.latest_round
     member = seen.member(rules.node) if seen and seen.placed else None
     return Status(
@@ -123,7 +124,7 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, p
         spare=node.is_spare,
         hosting=node.hosting,
         coordinating=node.leading,
-        worker_pids=pids if node.running else {},
+        worker_pids=pids if node.tally.running else {},
         log_dir=log_dir,
         preload=preload,
     )
@@ -137,11 +138,26 @@ _ROUTINE = (
     events.WorkerStarted,
     events.OthersEnded,
 )
-"""Events whose consequence is routine: told only with LOGLEVEL=INFO."""
+"""Events whose consequence is routine, but for what `is_routine` says."""
 
 
-def is_routine(event: object, node: Node) -> bool:
-    """Whether what this event led to is told only to those who ask for everything."""
+def is_routine(event: object, before: Node, node: Node) -> bool:
+    """Whether the console shows what this event led to only with LOGLEVEL=INFO.
+
+    It always shows that a worker failed, that workers are stopped or paused, that a round re-forms, and, of a wait, for
+    which nodes and for how long yet."""
     if isinstance(event, events.WorkerExited):
         return event.failure is None
-    return isinstance(event, _ROUTINE) and node.phase is not Phase.STOPPING and node.paused_until is None
+    if not isinstance(event, _ROUTINE) or node.phase is Phase.STOPPING or node.paused_until is not None:
+        return False
+    if node.phase is Phase.WORKING and before.phase is not Phase.WORKING:
+        return node.round == 1
+    return not _waits(event, before, node)
+
+
+def _waits(event: object, before: Node, node: Node) -> bool:
+    if node.spare_until is not None and before.spare_until is None:
+        return True
+    if not isinstance(event, events.RoundSeen) or before.latest_round is None:
+        return False
+    return event.round.differs_in_text_only(before.latest_round)

@@ -1,4 +1,4 @@
-"""One machine, one agent, no store: what the node says reaches the coordinator beside it at once."""
+"""A job on one host, without a store: the node's records reach the coordinator machine beside it at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rendezvous.store import FIRST_EPOCH
 
 
 class Solo:
-    """Stands where `rendezvous.driver.Driver` stands when there are other nodes."""
+    """Takes the place of `rendezvous.driver.driver.Driver`, which a job of several nodes uses."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -24,8 +24,8 @@ class Solo:
         self._listener.node_seen(record)
         self._listener.record_written(record.seq)
 
-    def announce(self, word: Round) -> None:
-        self._listener.round_seen(word)
+    def announce(self, announced: Round) -> None:
+        self._listener.round_seen(announced)
 
     def read_beats(self, nodes: Sequence[str]) -> None:
         self._listener.beats_seen({}, None)
@@ -34,7 +34,7 @@ class Solo:
         self._listener.retired()
 
     def resign(self) -> None:
-        """Nobody else could coordinate."""
+        """No other node could coordinate."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds no resources."""

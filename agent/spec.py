@@ -1,4 +1,4 @@
-"""What a node runs: the frozen description that the launcher hands to the agent."""
+"""What a node runs: the frozen specification that the launcher passes to the agent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .lifecycle.restart_policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How large a log file may become, and what becomes of it then."""
+    """The size limit of log files, and how many full ones are kept."""
 
     limit: int
-    """Bytes; a file that would become larger is put aside under its name and a number, from 1."""
+    """Bytes; a file that would become larger is renamed to its name and a number, from 1."""
     keep: int | None = None
-    """How many of those put aside are kept, the latest; None: all."""
+    """How many renamed files are kept, the latest; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class LogSpec:
     """Lines of tee'd streams with one of these substrings are copied to filtered_stdout.log."""
     stderr_filters: tuple[str, ...] = ()
     prefix_template: str = "[${role_name}${local_rank}]:"
-    """Prefix of tee'd lines; ${role_name} or ${role}, ${local_rank}, ${rank}, ${host}, ${round}, ${time} are known."""
+    """Prefix of tee'd lines; may hold ${role_name} or ${role}, ${local_rank}, ${rank}, ${host}, ${round}, ${time}."""
     rotation: Rotation | None = None
-    """None: a file grows for as long as its round lasts."""
+    """None: a file grows as long as its round lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class WorkerSpec:
     argv: tuple[str, ...]
     """Command of a worker; `${local_rank}` in an argument is replaced."""
     title: str
-    """What the failure summary calls it: the script's or the function's name."""
+    """Its name in the failure summary: the script's or the function's."""
     run_id: str
     count_workers: Callable[[], int]
-    """Asked before every round: how many workers this node has room for."""
+    """Called before every round: how many workers this node has room for."""
     role: str = "default"
     restarts: Policy = field(default_factory=Policy)
-    """When workers that failed are started again."""
+    """When failed workers are started again."""
     charge: str = "cause"
     """Whose failures count against `max_restarts`: "cause", those that this node's workers caused; "local",
     all of its own workers, as torchrun counts."""
@@ -63,7 +63,7 @@ class WorkerSpec:
     """Environment that the worker's variables are laid over."""
     virtual_local_rank: bool = False
     preload: tuple[str, ...] = ()
-    """Modules to import once, for workers to be forked with; just "auto": those that the script imports. None: plain
+    """Modules to import once, before workers are forked; only "auto": those that the script imports. Empty: plain
     starts."""
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
@@ -79,7 +79,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class EtcdSpec:
-    """How a cluster of etcd is reached, and what of it is ours."""
+    """How an etcd cluster is reached, and which keys of it belong to this job."""
 
     prefix: str = "/elastic-agent"
     """All keys of all jobs begin with it."""
@@ -87,18 +87,18 @@ class EtcdSpec:
     """How long the record of an ended job stays, in seconds."""
     tls: bool = False
     ca_file: str = ""
-    """Who may sign the servers' certificates; empty: who this system trusts."""
+    """Certificate authorities for the servers' certificates; empty: those that this system trusts."""
     cert_file: str = ""
-    """Our certificate, where the cluster asks for one."""
+    """This client's certificate, where the cluster asks for one."""
     key_file: str = ""
     user: str = ""
-    """Empty: the cluster knows no users."""
+    """Empty: the cluster has no users."""
     password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RendezvousSpec:
-    """How this node finds the others. Times in seconds."""
+    """How this node finds the other nodes. Times in seconds."""
 
     backend: str = "memory"
     """memory (one machine), c10d, etcd."""
@@ -107,7 +107,7 @@ class RendezvousSpec:
     etcd: EtcdSpec = field(default_factory=EtcdSpec)
     run_id: str = "none"
     command: tuple[str, ...] = ()
-    """Script and arguments as the user gave them, by which the nodes of one job know each other."""
+    """Script and arguments as the user gave them; they must be the same on all nodes of a job."""
     nproc: str = "number"
     """How this node's workers are counted: "number", or the name of a device; as `JobSpec.nproc`."""
     min_nodes: int = 1
@@ -121,12 +121,12 @@ class RendezvousSpec:
     join_timeout_s: float = 600.0
     last_call_timeout_s: float = 30.0
     quiet_s: float = 3.0
-    """Last call ends when nobody new has come for this long."""
+    """Last call ends when no new node has joined for this long."""
     beat_s: float = 1.0
     lease_s: float = 5.0
-    """A node not heard of for this long is lost."""
+    """A node without a heartbeat for this long is lost."""
     store_grace_s: float = 30.0
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0
-    """How long to wait for somebody to serve the endpoint (rdzv-conf read_timeout)."""
+    """How long to wait for a store at the endpoint (rdzv-conf read_timeout)."""
     exit_barrier_s: float = 300.0

@@ -178,7 +178,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         if journal is not None:
             journal.close()
     if error is not None:
-        error.told = True
+        error.reported = True
         raise error
 
 

@@ -159,7 +159,7 @@ def entry() -> NoReturn:
 
 
 def _fail(error: AgentError) -> int:
-    if not error.told:
+    if not error.reported:
         from .reporting.console import Console
 
         Console(os.environ).fail(error)

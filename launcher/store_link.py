@@ -75,7 +75,7 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
             _need_only_grpc()
         return etcd.open_etcd(
             [parse_endpoint(one) for one in spec.endpoint.split(",")],
-            etcd.Place(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
+            etcd.Location(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
             tls=_tls(spec.etcd),
             login=_login(spec.etcd),
             connect_timeout_s=spec.connect_timeout_s,

@@ -27,30 +27,32 @@ class EndKind(Enum):
 
 
 class Sign(Enum):
-    """What a worker's end says by itself; `signs.py` reads it."""
+    """What one worker's exit says by itself; `agent/failures/classify.py` reads it."""
 
     UNCLEAR = "unclear"
-    """Its own fault or another's: nothing tells."""
+    """Its own fault or another's: there is no evidence."""
     OWN = "own"
     """It failed on its own: an exception, a crash, a kill from outside."""
     PEER = "peer"
     """It lost a peer, or the store that lives in one."""
     TIMEOUT = "timeout"
-    """It waited for the others in vain."""
+    """It timed out waiting for its peers."""
     STOPPED = "stopped"
     """Its own agent stopped it."""
     STANDING = "standing"
-    """It stood still, stopped by a signal, when its agent came to stop it."""
+    """It was frozen by a signal when its agent stopped it."""
     LEFT = "left"
-    """It exited 0."""
+    """It exited 0, unasked."""
     QUIET = "quiet"
-    """It chose an exit code and said nothing."""
+    """It exited with a code of its choice and left no text."""
     HOST = "machine"
-    """Its machine took it, or could not start it: nobody's script is to blame, and nobody is charged."""
+    """Its host killed it, or could not start it: no script is to blame, and no node is charged. The value is older
+    than the
+    name, and stands in summaries."""
 
 
 class Role(Enum):
-    """What an end was in the end of its round; `causes.py` judges it."""
+    """What one worker's exit was in the end of its round; `coordinator/root_cause.py` judges it."""
 
     CAUSE = "cause"
     COLLATERAL = "collateral"
@@ -59,7 +61,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """One worker's death, as the node that watched it saw it."""
+    """How one worker ended, as its node's agent saw it."""
 
     node: str
     """Name of the node, for people (host and agent pid)."""
@@ -71,7 +73,7 @@ class WorkerFailure:
     exit_code: int
     """As `subprocess` has it: negative is the signal that killed it."""
     message: str = ""
-    """First line of what the worker said in its error file; empty if it said nothing."""
+    """First line of the message in its error file; empty if there is none."""
     error_file: str = ""
     """Absolute path of its error file on that node; empty if there is none."""
     at: str = ""
@@ -79,13 +81,13 @@ class WorkerFailure:
     startup: bool = False
     """It died in its start-up."""
     final: bool = False
-    """Its node forbids a restart: it exited with a code that says so."""
+    """It exited with a code that forbids a restart (--no-restart-codes)."""
     order: int = 0
-    """Counts the ends of workers on that node, from 1 in each round, as its agent learnt of them."""
+    """Number of this exit on its node, from 1 in each round, in the order in which the agent saw them."""
     after_s: float = 0.0
-    """Seconds since the first of them, on that node's own clock."""
+    """Seconds since the first exit of the round there, on that node's own clock."""
     stopped_by: int = 0
-    """The last signal that its agent had sent it before it ended; 0 if none."""
+    """The last signal that its agent sent it before it ended; 0 if none."""
     sign: Sign = Sign.UNCLEAR
     sign_because: str = ""
     """The evidence for `sign`, in a few words."""
@@ -94,7 +96,7 @@ class WorkerFailure:
     said: str = ""
     """Traceback of its error file, else last lines of its stderr, if kept; at most `MAX_SAID_BYTES`."""
     note: str = ""
-    """What the machine adds: the kernel's OOM killer, a core dump. One sentence, never without evidence."""
+    """Evidence of the kernel: its OOM killer, a core dump. One sentence; empty without evidence."""
 
     def __str__(self) -> str:
         died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
@@ -106,7 +108,7 @@ class WorkerFailure:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One end of a worker and what it was in the end of its round."""
+    """How one worker ended, and what that was in the end of its round."""
 
     death: WorkerFailure
     role: Role
@@ -115,36 +117,36 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a round ended, settled when all its members have answered or are known dead."""
+    """How a round ended; settled when all its members have answered or are lost."""
 
     round: int
     kind: EndKind
     because: str
     charged: str = ""
-    """Identity of the node that this ending costs one restart; empty for a change of membership."""
+    """Identity of the node that this ending charges one restart; empty for a change of membership."""
     failure: WorkerFailure | None = None
-    """The cause, or what comes nearest to one; the first failure seen until the ending is settled."""
+    """The cause, or the likeliest failure; the first one seen until the ending is settled."""
     role: Role = Role.UNDECIDED
     """Whether `failure` is known to be the cause."""
     judged: tuple[Judged, ...] = ()
-    """All ends of workers that the coordinator heard of, in the order in which it did, `failure` among them."""
+    """All exits of workers that the coordinator read, in that order, with `failure`."""
 
 
 ECHOES = frozenset({Sign.PEER, Sign.TIMEOUT})
-"""Signs of an end that followed another."""
+"""Signs of an exit that followed another."""
 FAULTS = frozenset({Sign.OWN, Sign.HOST})
-"""Signs of an end that followed no other."""
+"""Signs of an exit that followed no other."""
 PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING})
-"""Signs of an end that is no failure by itself."""
+"""Signs of an exit that is no failure by itself."""
 
 
 def looks_like_an_echo(failure: WorkerFailure) -> bool:
-    """Whether this end says that its cause is elsewhere."""
+    """Whether this exit says that its cause is elsewhere."""
     return failure.sign in ECHOES
 
 
 def charges(failure: WorkerFailure | None) -> bool:
-    """Whether this failure can cost anybody a restart: not where the machine took the worker."""
+    """Whether this failure can charge a node a restart: not if the host killed the worker."""
     return failure is not None and failure.sign is not Sign.HOST
 
 

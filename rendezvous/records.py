@@ -1,35 +1,35 @@
-"""What nodes tell each other: frozen values, nothing else.
+"""The records that nodes exchange through a store: frozen values, nothing else.
 
-Each node publishes one `NodeRecord`, which only it writes. The coordinator publishes `Round`s, numbered by `version`,
+Each node publishes one `NodeRecord`, which only it writes. The coordinator announces `Round`s, numbered by `version`,
 which only it writes. Everything a node or the coordinator decides follows from these, so losing, repeating or delaying
 a notification changes nothing but latency. The record of the job itself is in `codec/job.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from .failures import Ending, WorkerFailure
 
 
 class NodeState(Enum):
-    """What a node says of itself. `NodeRecord.round` says which round it speaks of."""
+    """State of a node, of the round that `NodeRecord.round` names."""
 
     WAITING = "waiting"
-    """No worker of any round lives here; wants a place in the next round."""
+    """No worker of any round runs here; the node wants a place in the next round."""
     WORKING = "working"
     """Its workers of `round` have been started."""
     BROKEN = "broken"
-    """One of its workers of `round` failed; it is stopping the others and wants to come back."""
+    """One of its workers of `round` failed; it stops the others and wants to come back."""
     STOPPING = "stopping"
-    """`round` ended for a reason elsewhere; it is stopping its workers and wants to come back."""
+    """`round` ended for a reason elsewhere; it stops its workers and wants to come back."""
     FINISHED = "finished"
     """All its workers of `round` exited 0; it waits in the finalisation barrier."""
     LEAVING = "leaving"
-    """It said goodbye; it is stopping its workers and will not come back."""
+    """It leaves the job: it stops its workers and will not come back."""
     ENDED = "ended"
-    """Gone for good, its workers too. Its last word."""
+    """Its agent and its workers are gone for good. Its last record."""
 
 
 class RoundPhase(Enum):
@@ -44,7 +44,7 @@ class RoundPhase(Enum):
     OVER = "over"
     """Ended; members stop their workers and come back."""
     CLOSED = "closed"
-    """The rendezvous is closed: no further round, ever. `Round.outcome` says how the job went."""
+    """The rendezvous is closed: no further round, ever. `Round.outcome` says how the job ended."""
 
 
 class Outcome(Enum):
@@ -55,23 +55,23 @@ class Outcome(Enum):
     FAILED = "failed"
     """A worker failed and could not be restarted."""
     JOIN_TIMED_OUT = "join timed out"
-    """Fewer than `min_nodes` came (or came back) within the join timeout."""
+    """Fewer than `min_nodes` joined (or came back) within the join timeout."""
     UNFINISHED = "unfinished"
     """The finalisation barrier ran out while some nodes were still working."""
     ABANDONED = "abandoned"
     """Every node that could have gone on has left."""
     MISCONFIGURED = "misconfigured"
-    """Nodes ask for what cannot be together, such as one --node-rank twice."""
+    """Nodes were started with flags that exclude each other, such as one --node-rank twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What all nodes of a job must have been asked for alike. What is a node's own is no part of it: how many workers,
-    rank, role, addresses, budget, logs, times."""
+    """What must be the same on all nodes of a job. What may differ is no part of it: number of workers, rank, role,
+    addresses, budget, logs, times."""
 
     run_id: str = "none"
     command: tuple[str, ...] = ()
-    """Script, module or function, and its arguments; the interpreter is each node's own."""
+    """Script, module or function, and its arguments; the interpreter may differ."""
     min_nodes: int = 1
     max_nodes: int = 1
     nproc: str = "number"
@@ -80,7 +80,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What one node says of itself. Written by that node only."""
+    """One node's record. Written by that node only."""
 
     node: str
     """Identity of this agent process; unique within the job, never reused."""
@@ -90,7 +90,7 @@ class NodeRecord:
     seq: int
     """Counts this node's records; a reader ignores one that is not newer than what it holds."""
     round: int = 0
-    """The round this record speaks of; 0 before the first. WAITING means: every worker up to it is gone."""
+    """The round that this record is about; 0 before the first. WAITING: every worker up to it is gone."""
     nproc: int = 1
     """Workers it would start (local world size)."""
     role: str = "default"
@@ -105,13 +105,13 @@ class NodeRecord:
     failure: WorkerFailure | None = None
     """With BROKEN: what failed."""
     deaths: tuple[WorkerFailure, ...] = ()
-    """How workers of `round` ended so far, in that order, `failure` among them; also those that were stopped."""
+    """How workers of `round` ended so far, in that order, with `failure` and with those that were stopped."""
     all_exits_reported: bool = False
-    """No worker of `round` lives here any more, and `deaths` tells of all: so while WAITING, and in a pause."""
+    """No worker of `round` runs here any more, and `deaths` lists all: so while WAITING, and in a pause."""
     charge_local: bool = False
-    """It counts each failure of its own workers, whoever caused it (--charge local)."""
+    """It counts each failure of its own workers, whichever node caused it (--charge local)."""
     finished: bool = False
-    """Its workers all exited 0, whatever came later."""
+    """Its workers all exited 0, whatever happened later."""
     because: str = ""
     """Why, in one sentence for people."""
     min_nodes: int = 1
@@ -134,7 +134,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The coordinator's word: where the job stands. Each change is a new record with the next `version`."""
+    """The coordinator's announcement: where the job stands. Each change is a new one with the next `version`."""
 
     version: int
     epoch: int
@@ -150,17 +150,21 @@ class Round:
     ended: Ending | None = None
     """How the last ended round ended; its charge is settled once `number` is greater than `ended.round`."""
     unsettled: Ending | None = None
-    """While OVER: how this round ended, as long as that is not final. For a coordinator that takes over; it charges
-    nobody, and `ended` still speaks of the round before."""
+    """While OVER: how this round ended, as long as that is not final. For a coordinator that takes over; it charges no
+    node, and `ended` is still that of the round before."""
     restarts: int = 0
     """Rounds ended by a failure so far, over the whole job."""
     finishing: bool = False
-    """Some node has finished: the finalisation barrier runs."""
+    """A node has finished: the finalisation barrier runs."""
     hold: bool = False
     """With OVER: the failure seen looks like an echo. Members wait a moment before they stop their workers, so that the
     cause can show itself."""
     outcome: Outcome | None = None
     """With CLOSED."""
+
+    def differs_in_text_only(self, other: Round) -> bool:
+        """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""
+        return self.because != other.because and replace(self, version=other.version, because=other.because) == other
 
     @property
     def world_size(self) -> int:
@@ -168,7 +172,7 @@ class Round:
 
     @property
     def placed(self) -> tuple[Member, ...]:
-        """Who has a place in this round; nobody before it begins, or once the rendezvous is closed."""
+        """Nodes with a place in this round; empty before it begins, and once the rendezvous is closed."""
         return self.members if self.phase in (RoundPhase.RUNNING, RoundPhase.OVER) else ()
 
     def member(self, node: str) -> Member | None:

@@ -1,4 +1,4 @@
-"""Seeded simulation of whole jobs: the production machines, and a network, clock and processes that are imagined.
+"""Seeded simulation of whole jobs: the production machines with a simulated network, clock and processes.
 
 SEED=7 plays one seed with its trace (`-s` shows it), SEEDS=20000 plays that many.
 """
@@ -17,21 +17,26 @@ from elastic_agent.agent.lifecycle.restart_policy import Policy
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.records import Outcome
-from simulation import campaign, found, invariants, plan, run, sometimes
+from simulation import campaign, run
+from simulation.checks import coverage, invariants
+from simulation.checks.coverage import Reached
 from simulation.mutants import search
 from simulation.mutants.catalogue import ESCAPES, MUTANTS
 from simulation.mutants.planting import Misplaced, Mutant
-from simulation.workers import Habit
-from simulation.world import Delays, Job, Reached, World
+from simulation.schedules import draw, files
+from simulation.schedules.scenario import Founder, Pace, Scenario
+from simulation.world.job import Delays, Job
+from simulation.world.workers import Habit
+from simulation.world.world import World
 
-SEEDS = int(os.environ.get("SEEDS", str(sometimes.ENOUGH)))
+SEEDS = int(os.environ.get("SEEDS", str(coverage.ENOUGH)))
 ONE = os.environ.get("SEED", "")
-COUNTED = pytest.mark.skipif(SEEDS < sometimes.ENOUGH or bool(ONE), reason="too few seeds to come across everything")
+COUNTED = pytest.mark.skipif(SEEDS < coverage.ENOUGH or bool(ONE), reason="too few seeds to reach every situation")
 
 
 @pytest.fixture(scope="module")
 def reached() -> Reached:
-    """What all seeds together came across; fails at the first that breaks an invariant."""
+    """What all seeds together reached; fails at the first that breaks an invariant."""
     if ONE:
         return run.play(int(ONE), lambda now, what: print(f"{now:9.3f}  {what}")).reached
     played = campaign.play(0, SEEDS)
@@ -42,53 +47,53 @@ def reached() -> Reached:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_every_seed_keeps_every_invariant_and_ends(reached: Reached) -> None:
-    """Whatever befalls a job, no invariant breaks after any event, and once faults stop every agent ends."""
+    """No fault of a job breaks an invariant after any event, and once faults stop every agent ends."""
     assert reached.counts
 
 
 @COUNTED
-def test_seeds_come_across_everything_that_matters(reached: Reached) -> None:
-    """A run that never reaches a situation says nothing about it."""
-    assert not sometimes.missing(reached)
+def test_seeds_reach_every_situation(reached: Reached) -> None:
+    """A run that never reaches a situation does not test it."""
+    assert not coverage.missing(reached)
 
 
 @COUNTED
-def test_every_edge_is_walked(reached: Reached) -> None:
-    """A change of phase that nothing leads to is a promise that nobody checks; one not listed raises at once."""
+def test_every_change_of_phase_is_reached(reached: Reached) -> None:
+    """A listed change of phase that no seed reaches is untested; one that is not listed raises at once."""
     assert reached.agent_edges == set(machine.EDGES)
     assert reached.coordinator_edges == set(coordinator.EDGES)
 
 
 def test_every_promise_is_checked() -> None:
-    """S1-S14 and L1-L9 are each answered by a sentence that is checked, and each sentence says something of its own."""
+    """Each of S1-S14 and L1-L9 has invariants that are checked, and no two invariants are the same sentence."""
     assert set(invariants.ANSWERS) == {f"S{n}" for n in range(1, 15)} | {f"L{n}" for n in range(1, 10)}
     sentences = [value for name, value in vars(invariants).items() if name.isupper() and isinstance(value, str)]
     assert len(set(sentences)) == len(sentences)
     assert {each for answers in invariants.ANSWERS.values() for each in answers} <= set(sentences)
 
 
-def _told(scenario: plan.Scenario) -> list[str]:
+def _trace(scenario: Scenario) -> list[str]:
     lines: list[str] = []
     run.play_scenario(scenario, lambda now, what: lines.append(f"{now:.6f} {what}"))
     return lines
 
 
-def _one_of_each_face() -> list[plan.Scenario]:
-    drawn = [plan.draw(seed) for seed in range(60)]
-    return [scenario for face in set(plan.FACES) for scenario in [s for s in drawn if s.face == face][:6]]
+def _some_of_each_store() -> list[Scenario]:
+    drawn = [draw.scenario(seed) for seed in range(60)]
+    return [scenario for store in set(draw.STORES) for scenario in [s for s in drawn if s.store == store][:6]]
 
 
 def test_a_seed_replays_exactly() -> None:
-    """The same seed tells the same story, line by line, or a failure could not be looked at."""
-    for scenario in _one_of_each_face():
-        assert _told(scenario) == _told(scenario)
+    """The same seed leads to the same trace, line by line, or a failure could not be examined."""
+    for scenario in _some_of_each_store():
+        assert _trace(scenario) == _trace(scenario)
 
 
 def test_clocks_may_be_off_by_anything() -> None:
-    """No node's clock is compared with another's: however far they are apart, the story is the same."""
-    for scenario in _one_of_each_face():
-        told = [_told(dataclasses.replace(scenario, skew_s=skew_s)) for skew_s in (0.0, 86400.0 * 365)]
-        assert [line.split(" ", 1)[1] for line in told[0]] == [line.split(" ", 1)[1] for line in told[1]]
+    """No node's clock is compared with another's: however far they are apart, the trace is the same."""
+    for scenario in _some_of_each_store():
+        traces = [_trace(dataclasses.replace(scenario, skew_s=skew_s)) for skew_s in (0.0, 86400.0 * 365)]
+        assert [line.split(" ", 1)[1] for line in traces[0]] == [line.split(" ", 1)[1] for line in traces[1]]
 
 
 def test_many_nodes_at_once_cost_few_writes() -> None:
@@ -104,10 +109,20 @@ def test_many_nodes_at_once_cost_few_writes() -> None:
     assert world.rendezvous.version == 2
 
 
-@pytest.mark.parametrize("name", found.FOUND)
-def test_what_was_found_stays_mended(name: str) -> None:
-    """Each of these once led to a violation, and the machines, the driver or what is asked of them were mended."""
-    run.play_scenario(found.FOUND[name])
+@pytest.mark.parametrize("name", files.FOUND)
+def test_schedules_that_were_found_stay_mended(name: str) -> None:
+    """Each of these once led to a violation, and the machines, the drivers or the invariants were mended."""
+    run.play_scenario(files.FOUND[name])
+
+
+def test_schedules_are_files_and_back() -> None:
+    """What is read from a file is what is written to it, for the schedules kept and for any that a seed draws."""
+    for name, scenario in files.FOUND.items():
+        path = files.path_of(name)
+        assert path.read_text() == files.text(name, scenario)
+        assert files.read(path) == (name, scenario)
+    for scenario in map(draw.scenario, range(200)):
+        assert files.parse(files.text("any", scenario)) == ("any", scenario)
 
 
 def test_a_job_may_last_as_long_as_its_budgets() -> None:
@@ -115,9 +130,9 @@ def test_a_job_may_last_as_long_as_its_budgets() -> None:
     through many rounds before the first of them has no restart left."""
     job = Job(max_nodes=8, restarts=Policy(max_restarts=50), grace_s=6.0, join_timeout_s=15.0, exit_barrier_s=4.0)
     habit = Habit(work_s=1.0, start_fails=0.5, ignores_term=1.0)
-    founders = tuple(plan.Founder(f"n{index}", 0.0, 2, None) for index in range(job.max_nodes))
-    quick = plan.Pace(0.001, 0.002, 0.01)
-    world = run.play_scenario(plan.Scenario(0, job, habit, quick, 0.0, False, "", 0.0, founders, ()))
+    founders = tuple(Founder(f"n{index}", 0.0, 2, None) for index in range(job.max_nodes))
+    quick = Pace(0.001, 0.002, 0.01)
+    world = run.play_scenario(Scenario(0, job, habit, quick, 0.0, False, "", 0.0, founders, ()))
     assert world.rendezvous is not None
     assert world.rendezvous.outcome is Outcome.FAILED
     assert world.rendezvous.number > 50
@@ -125,7 +140,7 @@ def test_a_job_may_last_as_long_as_its_budgets() -> None:
 
 
 def test_a_failing_seed_is_made_small() -> None:
-    """What is printed of a violation is no more than it takes: this bug needs no fault, no echo and few nodes."""
+    """A violation is printed without faults and nodes that it does not need: this bug needs no fault and few nodes."""
     bug = next(each for each in MUTANTS if each.name == "rank offsets count nodes")
     with bug.planted():
         failed = next(failed for seed in range(100) if (failed := _violation(seed)) and failed.scenario.faults)
@@ -144,7 +159,7 @@ def _violation(seed: int) -> run.SeedFailed | None:
 
 
 def test_every_bug_can_be_planted() -> None:
-    """A bug whose place is no longer there, or that changes nothing, would be found by nobody; each name is of one."""
+    """Every bug has its place in the code and changes something there; no two have one name."""
     for bug in MUTANTS:
         with bug.planted():
             pass
@@ -156,14 +171,14 @@ def test_every_bug_can_be_planted() -> None:
 
 
 def test_most_planted_bugs_are_found_at_once() -> None:
-    """40 need no more than a few seeds; `make mutants` finds the rest."""
+    """40 need no more than a few seeds; `make mutants` searches for all."""
     caught = [bug.name for bug in MUTANTS if search.search(bug, seeds=20).failed is not None]
     assert len(caught) >= 40, caught
 
 
 QUICK = (
     "rank offsets count nodes",
-    "nobody is charged",
+    "no node is charged",
     "closed on a connection error",
     "a broken session is used again",
 )
@@ -171,5 +186,5 @@ QUICK = (
 
 @pytest.mark.parametrize("bug", [each for each in MUTANTS if each.name in QUICK], ids=lambda bug: bug.name)
 def test_planted_bugs_are_found(bug: Mutant | Misplaced) -> None:
-    """An invariant that no bug can break checks nothing: a few here, all of them below."""
+    """An invariant that no bug can break checks nothing: four bugs here, all of them in `make mutants`."""
     assert search.search(bug, seeds=400).failed is not None

@@ -1,4 +1,4 @@
-"""What a node's agent learns and what it does: two closed unions of frozen values."""
+"""What happens to a node's agent and what it does: two closed unions of frozen values."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from ...rendezvous.failures import WorkerFailure
 from ...rendezvous.records import Member, NodeRecord, Round
+from ..exit_status import STORE_LOST
 from .state import Verdict
-from .verdicts import STORE_LOST
 
 # -- what happened ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOpened:
-    """The store answered and is ours. `hosting`: we serve it. `addr`: how others reach us."""
+    """The store answered and holds this job. `hosting`: this node serves it. `addr`: how other nodes reach this one."""
 
     hosting: bool
     addr: str
@@ -22,8 +22,8 @@ class StoreOpened:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The store cannot be used: nobody serves it, what answers is not ours, or the job there is another. `status`: what
-    the agent then exits with, as in docs/exit-codes.md."""
+    """The store cannot be used: no process serves it, what answers is no store of ours, or its job is another one.
+    `status`: the exit status that follows."""
 
     reason: str
     status: int = STORE_LOST
@@ -43,14 +43,14 @@ class StoreCameBack:
 
 @dataclass(frozen=True, slots=True)
 class RoundSeen:
-    """The coordinator's newest word."""
+    """The coordinator's newest announcement was received."""
 
     round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class RecordWritten:
-    """Our record number `seq` has reached the store."""
+    """This node's record number `seq` has reached the store."""
 
     seq: int
 
@@ -64,7 +64,7 @@ class LeadershipChanged:
 
 @dataclass(frozen=True, slots=True)
 class OthersEnded:
-    """We coordinate, the rendezvous is closed, and every node has ended: nobody needs the store any more."""
+    """This node coordinates, the rendezvous is closed, and every node has ended: no node needs the store any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class PlaceFailed:
     """This node cannot offer a place (no device, no port)."""
 
     reason: str
-    machine: bool = False
-    """The system refused something, whatever was asked of us."""
+    by_host: bool = False
+    """The host refused something that any node needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """A worker is gone. `failure` is None where its exit code is 0; `end` then says how and when it went."""
+    """A worker is gone. `failure` is None where its exit code is 0; `end` then describes its exit."""
 
     local_rank: int
     failure: WorkerFailure | None
@@ -115,7 +115,7 @@ class WorkersGone:
 
 @dataclass(frozen=True, slots=True)
 class NurseryLost:
-    """The process between us and the workers died, and the workers with it."""
+    """The nursery died, and the workers with it."""
 
     reason: str
 
@@ -135,8 +135,8 @@ class ForwardAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalUnheard:
-    """A signal was not passed on to this worker, which has no handler for it and would have ended of it."""
+class SignalNotForwarded:
+    """A signal was not passed on to this worker, which has no handler for it: it would have ended the worker."""
 
     local_rank: int
     signum: int
@@ -144,14 +144,14 @@ class SignalUnheard:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAsked:
-    """A program that embeds the agent asks it to leave the job politely."""
+    """A program that embeds the agent asks it to leave the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """A time asked for with WakeAt has come, or some other; early or stale ones are harmless."""
+    """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
 
 Event = (
@@ -172,7 +172,7 @@ Event = (
     | NurseryLost
     | SignalReceived
     | ForwardAsked
-    | SignalUnheard
+    | SignalNotForwarded
     | LeaveAsked
     | DeadlineReached
 )
@@ -187,12 +187,12 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True)
 class PreparePlace:
-    """Count the workers there is room for and hold a fresh port. Answered by PlacePrepared or PlaceFailed."""
+    """Count the workers there is room for and hold a free port. Answered by PlacePrepared or PlaceFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Write our record. Answered by RecordWritten."""
+    """Write this node's record. Answered by RecordWritten."""
 
     record: NodeRecord
 
@@ -215,7 +215,8 @@ class SignalWorkers:
 
 @dataclass(frozen=True, slots=True)
 class ForwardSignal:
-    """To the workers themselves and nothing that they started. Answered by SignalUnheard where it would end one."""
+    """To the workers themselves and nothing that they started. Answered by SignalNotForwarded where it would end
+    one."""
 
     signum: int
 
@@ -227,7 +228,7 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class RestartNursery:
-    """Start another process to own the workers."""
+    """Start another nursery."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,26 @@
-"""What it means that a time has come. Pure."""
+"""What this node does when a deadline passes. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.records import Outcome
+from .. import exit_status
 from . import on_request, on_workers, stop_ladder, transitions, verdicts
 from .events import DeadlineReached, WakeAt, WorkersGone
-from .state import Node, Phase, Rules, Verdict
+from .state import Node, Phase, Rules, StoreOutage, Verdict
 from .transitions import Move
 
 
 def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
-    lost = node.store_lost_until
+    lost = node.outage.until
     if lost is not None and now >= lost and node.verdict is None:
-        if transitions.stood_still(lost, now):
-            return transitions.look_again(node, now)
-        verdict = verdicts.of_store_lost(node, rules, node.store_lost_why)
-        return on_request.leave(replace(node, store_lost_until=None, store_spoiled=True), rules, now, verdict)
+        if transitions.was_paused(lost, now):
+            return transitions.extend_outage(node, now)
+        verdict = verdicts.of_store_lost(node, rules, node.outage.why)
+        return on_request.leave(replace(node, outage=StoreOutage(spoiled=True)), rules, now, verdict)
     if node.spare_until is not None and now >= node.spare_until:
         because = f"no place came free within the join timeout of {rules.join_timeout_s:g} s"
-        return transitions.end(node, rules, now, Verdict(verdicts.JOIN_TIMED_OUT, because))
+        return transitions.end(node, rules, now, Verdict(exit_status.JOIN_TIMED_OUT, because))
     deadlines = [when for when in (lost, node.spare_until) if when is not None and when > now]
     return node, tuple(WakeAt(when) for when in deadlines)
 
@@ -38,21 +38,17 @@ def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules:
 def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
     node, effects = on_time(node, event, now, rules) if node.verdict is None else (node, ())
     if node.phase is Phase.STOPPING and node.ladder is None:
-        after, more = on_workers.on_gone(node, WorkersGone(), now, rules)
+        after, more = on_workers.on_workers_gone(node, WorkersGone(), now, rules)
         return after, (*effects, *more)
     node, climbing = transitions.climb(node, now)
     if node.ladder is None or node.ladder.rung is not stop_ladder.Rung.GIVEN_UP:
         return node, (*effects, *climbing)
-    left = ", ".join(str(rank) for rank in sorted(node.running)) or "none; but something that they started"
-    late = f"{stop_ladder.GIVE_UP_S:g} s after SIGKILL"
-    because = f"workers would not die {late} (local ranks: {left}); this node gives up on them"
-    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else verdicts.WORKER_FAILED
-    ended, more = transitions.end(node, rules, now, Verdict(status, because, Outcome.FAILED))
+    ended, more = transitions.end(node, rules, now, verdicts.of_unkillable(node))
     return ended, (*effects, *more)
 
 
 def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
-    if node.hosting and not node.store_spoiled:
+    if node.hosting and not node.outage.spoiled:
         return _serve_on(node, now)
     if node.conclude_at is None:
         return node, ()
@@ -62,10 +58,10 @@ def on_time_while_ending(node: Node, event: DeadlineReached, now: float, rules: 
 
 
 def _serve_on(node: Node, now: float) -> Move:
-    """The host hears from its own store who has ended, so it goes when that has been away for too long."""
-    lost = node.store_lost_until
+    """The host reads from its own store which nodes have ended, so it ends when that store does not answer in time."""
+    lost = node.outage.until
     if lost is None:
         return node, ()
     if now < lost:
         return node, (WakeAt(lost),)
-    return transitions.look_again(node, now) if transitions.stood_still(lost, now) else transitions.conclude(node)
+    return transitions.extend_outage(node, now) if transitions.was_paused(lost, now) else transitions.conclude(node)

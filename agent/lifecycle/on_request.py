@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...rendezvous.records import NodeState
-from . import transitions, verdicts
-from .events import Event, ForwardAsked, ForwardSignal, LeaveAsked, SignalReceived, SignalUnheard
+from .. import exit_status
+from . import transitions
+from .events import Event, ForwardAsked, ForwardSignal, LeaveAsked, SignalNotForwarded, SignalReceived
 from .state import Node, Phase, Rules, Verdict
 from .transitions import Move
 
 
 def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
-    verdict = Verdict(verdicts.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
+    verdict = Verdict(exit_status.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
     return leave(node, rules, now, verdict, event.signum)
 
 
 def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
-    return leave(node, rules, now, Verdict(verdicts.ASKED_TO_LEAVE, f"asked to leave: {event.reason}"))
+    return leave(node, rules, now, Verdict(exit_status.ASKED_TO_LEAVE, f"asked to leave: {event.reason}"))
 
 
-def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 15) -> Move:
+def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = transitions.SIGTERM) -> Move:
+    """Stop the workers and end with this verdict; a second request kills workers that are being stopped."""
     if node.phase is Phase.WORKING:
         return transitions.stop(node, rules, now, NodeState.LEAVING, verdict.because, signum=signum, verdict=verdict)
     if node.phase is Phase.STOPPING and node.ladder is None:
@@ -31,20 +33,22 @@ def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = 
         )
         return node, effects
     if node.phase is Phase.STOPPING:
-        return transitions.hurry(node, now, f"{verdict.because} again: workers are killed now")
+        return transitions.hurry(node, now, f"{verdict.because} again: killing workers now")
     return transitions.end(node, rules, now, verdict)
 
 
 def on_leave_asked_when_finished(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
-    return transitions.end(node, rules, now, Verdict(verdicts.OK, f"this node's workers all finished; {event.reason}"))
+    return transitions.end(
+        node, rules, now, Verdict(exit_status.OK, f"this node's workers all finished; {event.reason}")
+    )
 
 
-def on_at_once(node: Node, event: Event, now: float, rules: Rules) -> Move:
+def on_signal_while_ending(node: Node, event: Event, now: float, rules: Rules) -> Move:
     return transitions.conclude(node)
 
 
 def on_forward(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
-    return replace(node, because=f"signal {event.signum} is passed on to the workers"), (ForwardSignal(event.signum),)
+    return replace(node, because=f"passing signal {event.signum} on to the workers"), (ForwardSignal(event.signum),)
 
 
 def on_forward_while_stopping(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
@@ -52,10 +56,11 @@ def on_forward_while_stopping(node: Node, event: ForwardAsked, now: float, rules
 
 
 def on_forward_at_rest(node: Node, event: ForwardAsked, now: float, rules: Rules) -> Move:
-    return replace(node, because=f"signal {event.signum} came while no worker of this node ran; nobody heard it"), ()
+    return replace(node, because=f"signal {event.signum} arrived while no worker of this node ran; it was dropped"), ()
 
 
-def on_unheard(node: Node, event: SignalUnheard, now: float, rules: Rules) -> Move:
-    """Passed on to stop nothing, it must not end a script that has not come to its handler yet."""
-    because = f"local rank {event.local_rank} has no handler for signal {event.signum}, which was not passed on to it"
+def on_not_forwarded(node: Node, event: SignalNotForwarded, now: float, rules: Rules) -> Move:
+    """A forwarded signal is not meant to stop a worker, so it must not end one that has not installed its handler
+    yet."""
+    because = f"signal {event.signum} was not passed on to local rank {event.local_rank}, which has no handler for it"
     return replace(node, because=because), ()

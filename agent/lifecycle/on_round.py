@@ -7,76 +7,89 @@ from dataclasses import replace
 from ...rendezvous.failures import charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
 from ...rendezvous.text import count
+from .. import exit_status
 from . import on_request, transitions, verdicts
 from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, RoundSeen, WakeAt
-from .state import Node, Rules, Verdict
+from .state import Node, RoundTally, Rules, Verdict
 from .transitions import Move
 
 
 def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
-    seen = event.round
+    seen, before = event.round, node.latest_round
     node = transitions.settle_charge(replace(node, latest_round=seen), rules, now, seen)
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
-    if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place_ready:
+    if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place.ready:
         return transitions.start(node, rules, now, seen, member)
     if node.paused_until is not None and _costs_nothing(node, rules, seen):
         return transitions.resume(node, f"the pause is over, as round {node.round} costs this node no restart")
-    said: tuple[Effect, ...] = ()
+    effects: tuple[Effect, ...] = ()
     passed = _passed(seen, member is not None)
-    if passed > node.round and node.place_ready:
-        node, said = _missed(node, rules, now, seen, passed)
+    if passed > node.round and node.place.ready:
+        node, effects = _missed(node, rules, now, seen, passed)
     if seen.phase is RoundPhase.RUNNING and member is None and node.spare_until is None:
         until = now + rules.join_timeout_s
-        how = "as a spare" if len(seen.members) >= rules.max_nodes else "for the next"
-        because = f"round {seen.number} runs without this node, which waits {how}, for up to {rules.join_timeout_s:g} s"
-        return replace(node, spare_until=until, because=because), (*said, WakeAt(until))
+        how = "as a spare" if len(seen.members) >= rules.max_nodes else "for the next round"
+        because = f"round {seen.number} runs without this node; waiting {how} for up to {rules.join_timeout_s:g} s"
+        return replace(node, spare_until=until, because=because), (*effects, WakeAt(until))
     if seen.phase in (RoundPhase.GATHERING, RoundPhase.LAST_CALL):
-        return replace(
-            node, spare_until=None, because=f"round {seen.number} is {seen.phase.value}: {seen.because}"
-        ), said
-    return node, said
+        return replace(node, spare_until=None, because=f"round {seen.number}: {seen.because}"), effects
+    return _progressed(node, before, seen), effects
+
+
+def _progressed(node: Node, before: Round | None, seen: Round) -> Node:
+    """The node that repeats what the coordinator announces of a wait: for which nodes, and for how long yet."""
+    if before is None or not seen.differs_in_text_only(before):
+        return node
+    return replace(node, because=f"round {seen.number}: {seen.because}")
 
 
 def _costs_nothing(node: Node, rules: Rules, seen: Round) -> bool:
-    """Whether it is settled that the end of our round was not our workers' fault, nor our machine's. While it is open,
-    the last one is announced."""
+    """Whether it is settled that neither this node's workers nor its host caused the end of its round. While that is
+    not
+    settled, the announcement still holds the ending before."""
     ended = seen.ended
-    if ended is None or ended.round != node.round or not all(map(charges, node.failures)):
+    if ended is None or ended.round != node.round or not all(map(charges, node.tally.failures)):
         return False
     return not transitions.costs_us(node, rules, ended)
 
 
 def _missed(node: Node, rules: Rules, now: float, seen: Round, passed: int) -> Move:
-    because = f"round {passed} is over, and no worker of it is here"
-    missed = replace(node, round=passed, failures=(), deaths=(), failed_at=None)
-    if (seen.master_addr, seen.master_port) == (node.addr, node.port):
-        # Our place was that round's master: the next gets another, which nobody of the last one knows.
-        return replace(missed, place_ready=False, because=because), (PreparePlace(),)
+    because = f"round {passed} is over; no worker of it runs here"
+    missed = replace(node, tally=RoundTally(passed))
+    if (seen.master_addr, seen.master_port) == (node.place.addr, node.place.port):
+        # This node's place was that round's master; the next round gets a port that no worker of the last one knows.
+        return replace(missed, place=replace(node.place, ready=False), because=because), (PreparePlace(),)
     return transitions.offer(missed, rules, now, because)
 
 
 def _passed(seen: Round, member: bool) -> int:
-    """The last round that is over for this node. We may have had a place in it and never have heard so; the coordinator
-    then waits for our word that none of its workers live here."""
+    """The last round that is over for this node. The node may have had a place in it without receiving it; the
+    coordinator
+    then waits for its record that no worker of that round runs here."""
     return seen.number if seen.phase is RoundPhase.OVER and member else seen.number - 1
 
 
 def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
-    seen = event.round
+    seen, before = event.round, node.latest_round
     node = replace(node, latest_round=seen)
     if seen.phase is RoundPhase.CLOSED:
         verdict = verdicts.of_closed(node, seen)
         return transitions.stop(node, rules, now, NodeState.LEAVING, verdict.because, verdict=verdict)
-    if _still_mine(node, seen, rules):
-        return node, ()
-    why = seen.because if seen.phase is RoundPhase.OVER else f"round {seen.number} began without this node"
+    if _still_in(node, seen, rules):
+        return _progressed(node, before, seen), ()
+    ended = seen.unsettled or seen.ended
+    if seen.phase is not RoundPhase.OVER or ended is None:
+        why = f"round {seen.number} began without this node"
+    else:
+        why = ended.because
     because = f"round {node.round} is over: {why}"
     return transitions.stop(node, rules, now, NodeState.STOPPING, because, hold=seen.hold)
 
 
-def _still_mine(node: Node, seen: Round, rules: Rules) -> bool:
+def _still_in(node: Node, seen: Round, rules: Rules) -> bool:
+    """Whether the round that this node works on goes on, with this node."""
     return seen.number < node.round or (
         seen.phase is RoundPhase.RUNNING and seen.number == node.round and seen.member(rules.node) is not None
     )
@@ -90,17 +103,19 @@ def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rul
 
 
 def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
-    node = replace(node, latest_round=event.round)
-    if event.round.phase is RoundPhase.CLOSED:
-        return transitions.end(node, rules, now, verdicts.of_closed(node, event.round))
-    return node, ()
+    seen, before = event.round, node.latest_round
+    node = replace(node, latest_round=seen)
+    if seen.phase is RoundPhase.CLOSED:
+        return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
+    return _progressed(node, before, seen), ()
 
 
 def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> Move:
-    changed = node.round > 0 and event.nproc != node.nproc
-    room = f", with room for {count(event.nproc, 'worker')}, no longer {node.nproc}" if changed else ""
+    changed = node.round > 0 and event.nproc != node.place.nproc
+    room = f", with room for {count(event.nproc, 'worker')} instead of {node.place.nproc}" if changed else ""
     because = f"waiting for a place in a round{room}"
-    node, effects = transitions.offer(replace(node, nproc=event.nproc, port=event.port), rules, now, because)
+    place = replace(node.place, nproc=event.nproc, port=event.port)
+    node, effects = transitions.offer(replace(node, place=place), rules, now, because)
     if node.latest_round is None:
         return node, effects
     seen_again, more = on_round_while_joining(node, RoundSeen(node.latest_round), now, rules)
@@ -108,5 +123,5 @@ def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> M
 
 
 def on_place_failed(node: Node, event: PlaceFailed, now: float, rules: Rules) -> Move:
-    status = verdicts.HOST_FAILED if event.machine else verdicts.USAGE
+    status = exit_status.HOST_FAILED if event.by_host else exit_status.USAGE
     return transitions.end(node, rules, now, Verdict(status, event.reason))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...rendezvous.records import RoundPhase
+from .. import exit_status
 from . import on_request, transitions, verdicts
 from .events import (
     Event,
@@ -17,33 +18,34 @@ from .events import (
     StoreWentAway,
     WakeAt,
 )
-from .state import Node, Rules, Verdict
+from .state import Node, Rules, StoreOutage, Verdict
 from .transitions import Move
 
 
 def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
-    return transitions.rejoin(replace(node, hosting=event.hosting, addr=event.addr), rules, now, "the store answers")
+    place = replace(node.place, addr=event.addr)
+    return transitions.rejoin(replace(node, hosting=event.hosting, place=place), rules, now, "the store answers")
 
 
 def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
-    node = replace(node, store_spoiled=True)
-    if node.verdict is not None:  # each thread on the store says it once; only people may cut the grace short
+    node = replace(node, outage=replace(node.outage, spoiled=True))
+    if node.verdict is not None:  # each thread on the store reports it once; only people may cut the grace short
         return node, ()
-    if node.finished and event.status == verdicts.STORE_LOST:
+    if node.finished and event.status == exit_status.STORE_LOST:
         return on_request.leave(node, rules, now, verdicts.of_store_lost(node, rules, event.reason))
     return on_request.leave(node, rules, now, Verdict(event.status, event.reason))
 
 
 def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:
-    if node.store_lost_until is not None:
+    if node.outage.until is not None:
         return node, ()
     return transitions.tolerate_store_outage(node, rules, now, event.reason)
 
 
 def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
-    if node.store_lost_until is None:
+    if node.outage.until is None:
         return node, ()
-    return transitions.republish(replace(node, store_lost_until=None), rules, now)
+    return transitions.republish(answering(node), rules, now)
 
 
 def on_leadership(node: Node, event: LeadershipChanged, now: float, rules: Rules) -> Move:
@@ -57,11 +59,11 @@ def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Mo
     if node.hosting and not node.others_ended:
         if closed or node.latest_round is None or len(node.latest_round.members) < 2:
             return node, ()
-        because = "serving the store until the other nodes have ended; another signal ends that"
+        because = "serving the store until the other nodes have ended; another signal stops that"
         return replace(node, because=because), ()
     if node.leading and not node.others_ended and closed:
-        # Another could do it, but is as likely to be gone by then. Not for longer than a last word may take.
-        return replace(node, because="clearing the store up once the other nodes have ended"), ()
+        # Another node could do it, but is as likely to be gone by then. Bounded by `conclude_at`.
+        return replace(node, because="removing the job's keys from the store once the other nodes have ended"), ()
     return transitions.conclude(node)
 
 
@@ -70,26 +72,31 @@ def on_others_ended(node: Node, event: OthersEnded, now: float, rules: Rules) ->
 
 
 def on_store_useless(node: Node, event: Event, now: float, rules: Rules) -> Move:
-    """The others find out at their next heartbeat what is wrong with the store. Gone at once, it would only be lost to
-    them, and they would wait for it; so who hosts it stays for a moment."""
+    """The other nodes read at their next heartbeat what is wrong with the store. If the host ended at once, they would
+    wait for the store as for one that is away; so the host stays for a moment."""
     if not node.hosting:
         return transitions.conclude(node)
-    if node.store_spoiled:
+    if node.outage.spoiled:
         return node, ()
-    until = now + transitions.LAST_WORD_S
-    return replace(node, store_spoiled=True, conclude_at=until), (WakeAt(until),)
+    until = now + transitions.LAST_RECORD_S
+    return replace(node, outage=replace(node.outage, spoiled=True), conclude_at=until), (WakeAt(until),)
 
 
 def on_went_away_while_ending(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:
-    """To a guest it is of no more use. The host itself may have stood still, or one connection of its own broke: others
-    may need the store that it serves as much as before."""
+    """A guest needs the store no more. The host may have been paused itself, or one of its own connections broke: other
+    nodes may need the store as much as before."""
     if not node.hosting:
         return transitions.conclude(node)
-    if node.store_lost_until is not None:
+    if node.outage.until is not None:
         return node, ()
     return transitions.tolerate_store_outage(node, rules, now, event.reason)
 
 
 def on_came_back_while_ending(node: Node, event: StoreCameBack, now: float, rules: Rules) -> Move:
-    """What we said last has been written, or is about to be: whoever connects anew says it again."""
-    return replace(node, store_lost_until=None), ()
+    """The last record is written, or is about to be: a thread that connects anew writes it again."""
+    return answering(node), ()
+
+
+def answering(node: Node) -> Node:
+    """The node whose store answers again."""
+    return replace(node, outage=StoreOutage(spoiled=node.outage.spoiled))

@@ -13,18 +13,26 @@ from .transitions import Move
 
 
 def on_exited(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
-    node = replace(node, running=node.running - {event.local_rank})
+    node = _exited(node, event.local_rank)
     if event.failure is not None:
         return _failed(node, event.failure, now, rules)
     if event.end is not None:
-        node = replace(node, deaths=(*node.deaths, event.end))
-    if node.running:
-        return replace(node, because=f"local rank {event.local_rank} exited 0; {len(node.running)} still run"), ()
+        node = _recorded(node, event.end)
+    if node.tally.running:
+        return replace(node, because=f"local rank {event.local_rank} exited 0; {len(node.tally.running)} still run"), ()
     return transitions.stop_leftovers(node, rules, now, "all workers of this node exited 0")
 
 
 def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
-    return _failed(replace(node, running=node.running - {event.failure.local_rank}), event.failure, now, rules)
+    return _failed(_exited(node, event.failure.local_rank), event.failure, now, rules)
+
+
+def _exited(node: Node, local_rank: int) -> Node:
+    return replace(node, tally=replace(node.tally, running=node.tally.running - {local_rank}))
+
+
+def _recorded(node: Node, death: WorkerFailure) -> Node:
+    return replace(node, tally=replace(node.tally, deaths=(*node.tally.deaths, death)))
 
 
 def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
@@ -36,28 +44,28 @@ def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Mov
 
 
 def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
-    """What exits now was asked to, if it was. But beside a failure of our own, which of two died first is hard to tell,
-    and a worker that forbids a restart is heard."""
-    node = replace(node, running=node.running - {event.local_rank})
+    """A worker that exits now was asked to stop, or fails beside another of this node's, and which of two failed first
+    is
+    hard to tell. One that forbids a restart decides all the same."""
+    node = _exited(node, event.local_rank)
     failure = event.failure
     if failure is None:
-        return replace(node, deaths=(*node.deaths, event.end) if event.end else node.deaths), ()
-    if node.ladder is not None and node.ladder.rung is stop_ladder.Rung.LINGER and not node.failures:
-        node = transitions.fail(node, rules, now, failure)  # nobody has asked it to stop yet
+        return (_recorded(node, event.end) if event.end else node), ()
+    if node.ladder is not None and node.ladder.rung is stop_ladder.Rung.LINGER and not node.tally.failures:
+        node = transitions.fail(node, rules, now, failure)  # it was not asked to stop yet
     else:
-        node = replace(node, deaths=(*node.deaths, failure))
-    if not failure.final or not node.failures or node.failures[0].final or node.verdict is not None:
+        node = _recorded(node, failure)
+    if not failure.final or not node.tally.failures or node.tally.failures[0].final or node.verdict is not None:
         return node, ()
-    node = replace(node, failures=(failure, *node.failures))
+    node = replace(node, tally=replace(node.tally, failures=(failure, *node.tally.failures)))
     return transitions.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
 
 
 def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
-    node = replace(node, running=node.running - {event.failure.local_rank})
-    return replace(node, deaths=(*node.deaths, event.failure)), ()
+    return _recorded(_exited(node, event.failure.local_rank), event.failure), ()
 
 
-def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
+def on_workers_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
     if node.finished:
@@ -66,41 +74,49 @@ def on_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
             return finished, effects
         after, more = on_round.on_round_while_finished(finished, RoundSeen(node.latest_round), now, rules)
         return after, (*effects, *more)
-    until = node.preempted_until
+    until = node.tally.preempted_until
     if until is not None and now < until:
-        wait = f"waiting {restart_policy.PREEMPTION_S:g} s for one to this agent"
-        because = f"a stop signal from elsewhere ended a worker; {wait}"
+        wait = f"waiting {restart_policy.PREEMPTION_S:g} s for the same signal to this agent"
+        because = f"a stop signal from outside ended a worker; {wait}"
         return replace(node, ladder=None, because=because), (WakeAt(until),)
     return transitions.rejoin(node, rules, now, f"workers of round {node.round} are gone")
 
 
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
-    """The round is over as with any failure of our workers."""
-    because = f"a failure of this machine, not of the script: {_died(event)}, and they with it"
-    local_rank = min(node.running, default=0)
+    """The round is over, as with any failure of this node's workers."""
+    because = f"a failure of this host, not of the script: {_died(event)}, and the workers with it"
+    local_rank = min(node.tally.running, default=0)
     member = node.latest_round.member(rules.node) if node.latest_round is not None else None
     rank = (member.rank_offset if member is not None else 0) + local_rank
     failure = WorkerFailure(
-        rules.name, node.addr, rank, local_rank, 0, -9, because, sign=Sign.HOST, sign_because="died with its nursery"
+        rules.name,
+        node.place.addr,
+        rank,
+        local_rank,
+        0,
+        -9,
+        because,
+        sign=Sign.HOST,
+        sign_because="died with its nursery",
     )
-    node = transitions.fail(replace(node, running=frozenset()), rules, now, failure)
+    node = transitions.fail(replace(node, tally=replace(node.tally, running=frozenset())), rules, now, failure)
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
-    broken, said = transitions.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
+    broken, published = transitions.publish(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}")
     joining, effects = transitions.rejoin(broken, rules, now, because)
-    return joining, (RestartNursery(), *said, *effects)
+    return joining, (RestartNursery(), *published, *effects)
 
 
 def on_nursery_lost_while_stopping(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
-    """What we meant to stop is gone, one way or the other."""
-    counted = node if node.finished else transitions.lose(node, rules, now, _died(event))
-    after, effects = on_gone(counted, WorkersGone(), now, rules)
+    """The workers that this node was stopping are gone."""
+    counted = node if node.finished else transitions.count_host_failure(node, rules, now, _died(event))
+    after, effects = on_workers_gone(counted, WorkersGone(), now, rules)
     return after, effects if after.verdict is not None else (RestartNursery(), *effects)
 
 
 def on_nursery_lost_at_rest(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
     """No worker ran."""
-    node = transitions.lose(node, rules, now, _died(event))
+    node = transitions.count_host_failure(node, rules, now, _died(event))
     return (node, (RestartNursery(),)) if node.verdict is None else transitions.end(node, rules, now, node.verdict)
 
 

@@ -1,33 +1,32 @@
 """When failed workers are started again: the budget, the pauses of a crash loop, what forbids a restart. Pure.
 
 Decides from what a node was charged so far, the time, and the rules. A charge is a failure of the node's own workers
-that the coordinator has settled on. What preemption, a change of membership or another node's death led to is never
-charged (`rendezvous.coordinator.charging`), so it neither spends the budget nor makes a crash loop. Nor is a failure
-of the machine: those are counted apart, and a machine that fails again and again is left.
+that the coordinator settled on. What preemption, a change of membership or the loss of another node led to is never
+charged (`rendezvous/coordinator/charging.py`), so it neither uses up the budget nor makes a crash loop. Failures of the
+host are counted apart, and a host that keeps failing leaves the job.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-NO_RESTART_CODE = 93
-"""Exit code by which a worker says that starting it again is of no use."""
+from ..exit_status import NO_RESTART
 
-SICK_AFTER = 3
-"""Failures of the machine in a row after which its node leaves the job. One may be chance, the second gets a pause."""
+MAX_HOST_FAILURES = 3
+"""Failures of the host in a row after which its node leaves the job. One may be chance, the second gets a pause."""
 
 HEALTHY_S = 600.0
-"""A machine that has kept its workers for so long is well, and what it failed before is forgotten; as kubelet does."""
+"""A host that has kept its workers for so long is healthy, and its earlier failures count no more; as kubelet does."""
 
 STOPS = frozenset({1, 2, 3, 15})
 """Signals by which schedulers ask processes to stop: SIGHUP, SIGINT, SIGQUIT, SIGTERM."""
 
 PREEMPTION_S = 1.0
-"""A scheduler signals all processes of a step one after the other. Where the worker's turn came first, and no restart
-is left, its agent waits so long for its own."""
+"""A scheduler signals all processes of a step one after the other. Where a worker was signalled first, and no restart
+is left, its agent waits this long for the same signal."""
 
 STEEPEST = 32
-"""Doublings of a pause that are counted; no pause that can be asked for takes as many to reach its longest."""
+"""Doublings of a pause that are counted; no configurable pause takes as many to reach its longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +35,19 @@ class Policy:
 
     max_restarts: int = 0
     window_s: float = 0.0
-    """The budget counts the charges of so long; 0: of the whole job."""
+    """The budget counts the charges of the last so many seconds; 0: of the whole job."""
     pause_min_s: float = 0.0
     """The shortest pause of a crash loop; 0: none."""
     pause_max_s: float = 0.0
-    """The longest. Workers that last longer than this are in no crash loop, as they fail more rarely than it paces."""
+    """The longest. Workers that run longer than this are in no crash loop: they fail more rarely than the pauses."""
     startup_s: float = 30.0
-    """A worker that fails sooner, without having said that it is ready, failed in its start-up."""
-    no_restart_codes: frozenset[int] = frozenset({NO_RESTART_CODE})
+    """A worker that fails sooner, without having reported that it is ready, failed in its start-up."""
+    no_restart_codes: frozenset[int] = frozenset({NO_RESTART})
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A failure that cost this node a restart; or, among those of its machine, none."""
+    """A failure that cost this node a restart; or, among failures of its host, none."""
 
     at: float
     """When its first worker failed, on this host's monotonic clock."""
@@ -58,14 +57,14 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a node was charged so far, or how often its machine failed."""
+    """What a node was charged so far, or how often its host failed."""
 
     total: int = 0
     recent: tuple[Charge, ...] = ()
     """The last ones, oldest first: as many as any rule looks at."""
 
     def add(self, charge: Charge, policy: Policy) -> History:
-        """With one more."""
+        """The history with one more charge; keeps as many as any rule of `policy` looks at."""
         kept = (*self.recent, charge)[-max(policy.max_restarts, STEEPEST) :]
         return replace(self, total=self.total + 1, recent=kept)
 
@@ -82,10 +81,10 @@ def failures_in_a_row(policy: Policy, history: History, at: float) -> int:
     return _in_a_row(history, at, policy.pause_max_s)
 
 
-def is_sick(losses: History, at: float) -> bool:
-    """Whether a failure of the machine at `at`, after these, is one too many. Those count that came no later than
+def host_keeps_failing(failures: History, at: float) -> bool:
+    """Whether a failure of the host at `at`, after these, is one too many. A failure counts if it came no later than
     `HEALTHY_S` after the pause of the one before."""
-    return _in_a_row(losses, at, HEALTHY_S) >= SICK_AFTER
+    return _in_a_row(failures, at, HEALTHY_S) >= MAX_HOST_FAILURES
 
 
 def _in_a_row(history: History, at: float, well_after_s: float) -> int:
@@ -110,9 +109,9 @@ def pause_s(policy: Policy, history: History, at: float, jitter: tuple[float, ..
     return _pause_s(policy, failures_in_a_row(policy, history, at) - 1, jitter[history.total % len(jitter)])
 
 
-def loss_pause_s(policy: Policy, losses: History, at: float, jitter: tuple[float, ...]) -> float:
-    """The same for a failure of the machine, whatever the budget."""
-    return _pause_s(policy, _in_a_row(losses, at, HEALTHY_S) - 1, jitter[losses.total % len(jitter)])
+def host_pause_s(policy: Policy, failures: History, at: float, jitter: tuple[float, ...]) -> float:
+    """As `pause_s` for a failure of the host, whatever the budget."""
+    return _pause_s(policy, _in_a_row(failures, at, HEALTHY_S) - 1, jitter[failures.total % len(jitter)])
 
 
 def _pause_s(policy: Policy, again: int, share: float) -> float:
@@ -125,18 +124,20 @@ def _pause_s(policy: Policy, again: int, share: float) -> float:
 
 
 def in_startup(policy: Policy, lived_s: float | None, ready: bool) -> bool:
-    """Whether a worker failed in its start-up. `lived_s`: None if it could not be started at all; `ready`: it has said
-    that its start-up is over."""
+    """Whether a worker failed in its start-up. `lived_s`: None if it could not be started at all; `ready`: it reported
+    the
+    end of its start-up."""
     return lived_s is None or (not ready and lived_s < policy.startup_s)
 
 
 def forbids_restart(policy: Policy, exit_code: int) -> bool:
-    """Whether a worker that exits so is not to be started again, budget or not."""
+    """Whether a worker with this exit code is not to be started again, whatever the budget."""
     return exit_code in policy.no_restart_codes
 
 
 def may_be_preemption(policy: Policy, history: History, at: float, exit_code: int, stopped_by: int) -> bool:
-    """Whether a worker that ends so at `at` may be the first of this node to be asked to stop. Looked at only where the
-    job would end otherwise: a restart is not to wait, and one charged to a node that then leaves costs nobody."""
+    """Whether a worker that ends so at `at` may be the first process of this node that a scheduler asked to stop. Only
+    where
+    the job would end otherwise: a restart must not wait, and a charge to a node that then leaves costs nothing."""
     signum = -exit_code if exit_code < 0 else exit_code - 128
     return signum in STOPS and not stopped_by and restarts_left(policy, history, at) == 0

@@ -15,19 +15,19 @@ class Phase(Enum):
     """Where this node stands."""
 
     CONNECTING = "connecting"
-    """Looking for the store."""
+    """Opening the store."""
     JOINING = "joining"
     """No workers here; waiting for a place in a round (also as a spare)."""
     WORKING = "working"
-    """Workers of `Node.round` run."""
+    """Workers of the round run."""
     STOPPING = "stopping"
     """Workers are being stopped, to come back, to finish or to end."""
     FINISHED = "finished"
-    """All workers exited 0; the finalisation barrier."""
+    """All workers exited 0; the finalisation barrier runs."""
     ENDING = "ending"
-    """Workers are gone for good; saying so, and serving the store while others need it."""
+    """Workers are gone for good; the last record is being published, and the store served while others need it."""
     ENDED = "ended"
-    """Done; the verdict stands."""
+    """The agent is done; its verdict stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Verdict:
     """How the agent ended."""
 
     exit_code: int
-    """docs/exit-codes.md."""
+    """One of agent/exit_status.py."""
     because: str
     outcome: Outcome | None = None
     """How the job ended, as far as this node knows."""
     cause: WorkerFailure | None = None
     """The failure that ended the job, on whichever node."""
     ending: Ending | None = None
-    """How the last round ended, as all nodes were told; None if no round did, or this node never heard of it."""
+    """How the last round ended, as announced to all nodes; None if no round ended, or this node did not receive it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the agent goes by. Times in seconds."""
+    """The agent's configuration. Times in seconds."""
 
     node: str
     name: str
@@ -64,7 +64,64 @@ class Rules:
     endpoint: str = ""
     """Of the store, for messages."""
     charge_local: bool = False
-    """Count each failure of this node's workers, whoever caused it."""
+    """Count each failure of this node's workers, whichever node caused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What this node offers for the next round."""
+
+    addr: str = ""
+    """Offered as MASTER_ADDR."""
+    port: int = 0
+    """Held free here, offered as MASTER_PORT."""
+    nproc: int = 1
+    """Workers there is room for."""
+    ready: bool = False
+    """Prepared and published; not used by a round yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTally:
+    """This node's part in one round. A new round begins with a new one."""
+
+    round: int = 0
+    """The last round that this node had a place in, or could have had; 0 before the first."""
+    running: frozenset[int] = frozenset()
+    """Local ranks whose worker has not exited."""
+    failures: tuple[WorkerFailure, ...] = ()
+    """Failures of this node's workers, in the order seen; not of workers that the agent killed."""
+    failed_at: float | None = None
+    """When the first of them was seen."""
+    deaths: tuple[WorkerFailure, ...] = ()
+    """How its workers ended, in the order seen: failures, workers that were stopped, workers that exited 0."""
+    preempted_until: float | None = None
+    """A stop signal from elsewhere ended a worker, and no restart is left: until when the same signal to this agent
+    makes
+    that a preemption. Before that this node does not answer for the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What this node was charged over the whole job."""
+
+    charges: History = field(default_factory=History)
+    """Restarts charged to it."""
+    host_failures: History = field(default_factory=History)
+    """How often its host killed its workers or could not start them; never charged."""
+    settled_round: int = 0
+    """The last round whose charge was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutage:
+    """Whether the store can be used. The default: it answers."""
+
+    until: float | None = None
+    """The store does not answer: when the agent gives up on it. None while it answers."""
+    why: str = ""
+    spoiled: bool = False
+    """It cannot be used any more; a node that hosts it serves it only until the others have found that out too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,58 +131,43 @@ class Node:
     phase: Phase = Phase.CONNECTING
     because: str = "starting"
     hosting: bool = False
-    """We serve the store."""
+    """This node serves the store."""
     leading: bool = False
-    """We coordinate the job."""
-    addr: str = ""
-    port: int = 0
-    nproc: int = 1
-    round: int = 0
-    """The last round that this node had a place in, or could have had."""
-    place_ready: bool = False
-    """The place for the next round is prepared and offered."""
+    """This node coordinates the job."""
+    place: Place = Place()
     latest_round: Round | None = None
     """The coordinator's newest announcement."""
-    charges: History = field(default_factory=History)
-    losses: History = field(default_factory=History)
-    """How often this machine took its workers, or could not start them; never charged."""
-    settled: int = 0
-    """The last round whose charge has been looked at."""
-    running: frozenset[int] = frozenset()
-    """Local ranks whose worker has not exited."""
-    failures: tuple[WorkerFailure, ...] = ()
-    """Worker failures of this node in `round`, in the order seen; not those we killed ourselves."""
-    failed_at: float | None = None
-    """When the first of them was seen."""
+    tally: RoundTally = RoundTally()
+    budget: Budget = Budget()
+    outage: StoreOutage = StoreOutage()
+    record: NodeRecord | None = None
+    """The last record published."""
     paused_until: float | None = None
     """A crash loop: until when this node does not ask for another round, unless the last failure costs it nothing."""
-    preempted_until: float | None = None
-    """Somebody else asked our worker to stop, and no restart is left: until when such a signal to ourselves makes that
-    no failure. Before that we do not answer for the round."""
-    deaths: tuple[WorkerFailure, ...] = ()
-    """How workers of `round` ended, in the order seen: failures, those that we stopped, those that exited 0."""
+    spare_until: float | None = None
+    """When a spare gives up."""
     finished: bool = False
     ladder: Ladder | None = None
     verdict: Verdict | None = None
     """What the agent will end with; None while it means to go on."""
-    spare_until: float | None = None
-    """When a spare gives up."""
-    store_lost_until: float | None = None
-    """The store is away; when the agent gives up on it."""
-    store_lost_why: str = ""
-    store_spoiled: bool = False
-    """The store cannot be used any more; who hosts it serves it only until the others have found that out too."""
     conclude_at: float | None = None
-    """ENDING: when to go even if our last word was not acknowledged."""
-    seq: int = 0
-    record: NodeRecord | None = None
-    """The last record published."""
+    """ENDING: when to go even if the last record was not acknowledged."""
     others_ended: bool = False
+
+    @property
+    def round(self) -> int:
+        """As `RoundTally.round`."""
+        return self.tally.round
+
+    @property
+    def seq(self) -> int:
+        """Number of the last record published; 0 before the first."""
+        return self.record.seq if self.record is not None else 0
 
     @property
     def restarts_used(self) -> int:
         """Restarts charged to this node so far."""
-        return self.charges.total
+        return self.budget.charges.total
 
     @property
     def is_spare(self) -> bool:

@@ -1,7 +1,7 @@
 """Stopping workers, as values: signal, grace, SIGKILL, a last wait, give up and say so.
 
-Pure: the caller asks what to do at a time and when to ask again. The last rung is bounded, because a process in an
-uninterruptible state does not die, and an agent that waits for it for ever helps nobody.
+Pure: the caller asks what to do at a time and when to ask again. The last rung is bounded: a process in an
+uninterruptible state does not die, and the agent must not wait for it for ever.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ GIVE_UP_S = 10.0
 """After SIGKILL. A process that is not stuck in the kernel is gone within milliseconds."""
 
 LEFTOVER_S = 2.0
-"""What a worker that exited 0 left behind (resource trackers, loggers) gets to end by itself before it is asked to."""
+"""What processes that a worker left behind at exit 0 (resource trackers, loggers) get to end by themselves."""
 
 HOLD_S = 1.0
 """Where a failure looks like the echo of another, workers get this long before they are asked to stop: the one at fault
-may take a moment longer to die than those who lost it."""
+may exit a moment later than its peers."""
 
 
 class Rung(Enum):
-    """How far stopping has come."""
+    """Stages of stopping."""
 
     LINGER = "left to end by themselves"
     ASKED = "asked to stop"
@@ -48,7 +48,7 @@ class Ladder:
         return replace(self, rung=Rung.GIVEN_UP)
 
     def hurry(self, now: float) -> Ladder:
-        """A second request shortens the grace to nothing; it never skips the killing."""
+        """The ladder after a second request: the grace ends now; killing is never skipped."""
         return replace(self, rung=Rung.ASKED, until=now) if self.rung in (Rung.LINGER, Rung.ASKED) else self
 
 
@@ -58,10 +58,10 @@ def ask(now: float, grace_s: float) -> Ladder:
 
 
 def linger(now: float, grace_s: float) -> Ladder:
-    """The workers ended well; what they left behind may end by itself."""
+    """The workers exited 0; processes that they left behind may end by themselves."""
     return Ladder(Rung.LINGER, now + LEFTOVER_S, grace_s)
 
 
 def hold(now: float, grace_s: float) -> Ladder:
-    """A failure was seen whose cause must still show itself; the workers may end by themselves."""
+    """A failure looks like an echo and its cause is not known yet; the workers may end by themselves."""
     return Ladder(Rung.LINGER, now + HOLD_S, grace_s)

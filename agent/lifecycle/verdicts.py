@@ -1,38 +1,27 @@
-"""What the end of the job means for this node: its exit status and the sentence that goes with it."""
+"""What the end of the job means for this node: its exit status and the sentence with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ...rendezvous.records import Outcome, Round
+from .. import exit_status
 from . import restart_policy
 from .state import Node, Rules, Verdict
-
-OK = 0
-WORKER_FAILED = 1
-USAGE = 2
-HOST_FAILED = 71
-ASKED_TO_LEAVE = 75
-JOIN_TIMED_OUT = 76
-OTHER_JOB = 78
-OTHER_VERSION = 79
-STORE_LOST = 80
-UNFINISHED = 82
-NO_RESTART = restart_policy.NO_RESTART_CODE
-SIGNALLED = 128
+from .stop_ladder import GIVE_UP_S
 
 STATUS: Mapping[Outcome, int] = {
-    Outcome.SUCCEEDED: OK,
-    Outcome.FAILED: WORKER_FAILED,
-    Outcome.JOIN_TIMED_OUT: JOIN_TIMED_OUT,
-    Outcome.UNFINISHED: UNFINISHED,
-    Outcome.ABANDONED: JOIN_TIMED_OUT,
-    Outcome.MISCONFIGURED: USAGE,
+    Outcome.SUCCEEDED: exit_status.OK,
+    Outcome.FAILED: exit_status.WORKER_FAILED,
+    Outcome.JOIN_TIMED_OUT: exit_status.JOIN_TIMED_OUT,
+    Outcome.UNFINISHED: exit_status.UNFINISHED,
+    Outcome.ABANDONED: exit_status.JOIN_TIMED_OUT,
+    Outcome.MISCONFIGURED: exit_status.USAGE,
 }
 """Exit status of a node that had not finished when the rendezvous closed."""
 
 NEVER_BEGUN = frozenset({Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED})
-"""Outcomes of a job whose last round never began: what ended the one before it has led there."""
+"""Outcomes of a job whose last round never began: the ending of the round before it led there."""
 
 HOW: Mapping[Outcome, str] = {
     Outcome.SUCCEEDED: "succeeded",
@@ -42,7 +31,7 @@ HOW: Mapping[Outcome, str] = {
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
 }
-"""What to say of the job, after its name."""
+"""How a sentence about the job goes on."""
 
 
 def of_closed(node: Node, closed: Round) -> Verdict:
@@ -52,28 +41,44 @@ def of_closed(node: Node, closed: Round) -> Verdict:
     cause = ended.failure if ended and outcome is Outcome.FAILED else None
     led_here = ended is not None and (ended.round == closed.number or outcome in NEVER_BEGUN)
     ending = ended if cause is not None or led_here else None
+    finished = "this node's workers all finished"
     if node.finished:
         but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
-        return Verdict(OK, f"this node's workers all finished{but}: {closed.because}", outcome, cause, ending)
+        return Verdict(exit_status.OK, f"{finished}{but}: {closed.because}", outcome, cause, ending)
     if outcome is Outcome.SUCCEEDED:
-        return Verdict(OK, f"a spare that was not needed; the job succeeded: {closed.because}", outcome)
-    status = NO_RESTART if cause is not None and cause.final else STATUS[outcome]
+        because = f"this node was a spare and was not needed; the job succeeded: {closed.because}"
+        return Verdict(exit_status.OK, because, outcome)
+    status = exit_status.NO_RESTART if cause is not None and cause.final else STATUS[outcome]
     return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause, ending)
 
 
-def of_sick(reason: str) -> Verdict:
-    """This machine failed once too often."""
-    times = f"{restart_policy.SICK_AFTER} times in a row, each within {restart_policy.HEALTHY_S:g} s of the one before"
-    what = "look at this machine's memory, limits and kernel log before it is used again"
-    return Verdict(HOST_FAILED, f"{reason}; {times}: {what}")
+def of_failing_host(reason: str) -> Verdict:
+    """This host failed `MAX_HOST_FAILURES` times in a row."""
+    limit, apart_s = restart_policy.MAX_HOST_FAILURES, restart_policy.HEALTHY_S
+    times = f"{limit} times in a row, each within {apart_s:g} s of the one before"
+    what = "check this host's memory, limits and kernel log before using it again"
+    return Verdict(exit_status.HOST_FAILED, f"{reason}; {times}: {what}")
+
+
+GAVE_UP = "workers still run"
+"""How the sentence of `of_unkillable` begins."""
+
+
+def of_unkillable(node: Node) -> Verdict:
+    """Workers, or processes that they started, did not exit after SIGKILL."""
+    left = ", ".join(map(str, sorted(node.tally.running))) or "none, but processes that they started"
+    because = f"{GAVE_UP} {GIVE_UP_S:g} s after SIGKILL (local ranks: {left}); this node gives up on them"
+    status = node.verdict.exit_code if node.verdict and node.verdict.exit_code else exit_status.WORKER_FAILED
+    return Verdict(status, because, Outcome.FAILED)
 
 
 def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:
-    """The store stayed away for longer than `store_grace`, or cannot be used."""
+    """The store did not answer for longer than `store_grace`, or cannot be used."""
     if node.finished:
-        return Verdict(OK, f"this node's workers all finished; the store at {rules.endpoint} went away: {reason}")
+        because = f"this node's workers all finished; the store at {rules.endpoint} does not answer: {reason}"
+        return Verdict(exit_status.OK, because)
     return Verdict(
-        STORE_LOST,
-        f"the store at {rules.endpoint} was lost for more than {rules.store_grace_s:g} s (store_grace): {reason}; "
-        "look at the node that hosts it",
+        exit_status.STORE_LOST,
+        f"the store at {rules.endpoint} did not answer for {rules.store_grace_s:g} s (store_grace): {reason}; "
+        "check the node that hosts it",
     )

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...agent.errors import UsageError
-from ...agent.lifecycle.restart_policy import NO_RESTART_CODE, Policy
+from ...agent.exit_status import NO_RESTART
+from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
@@ -57,7 +58,7 @@ class LaunchConfig:
     """Only the failures of the last so long count against `max_restarts`; 0: of the whole job."""
     restart_backoff: str | float | Sequence[float] = 0.0
     """Pauses of a crash loop: the shortest, "MIN:MAX" or (MIN, MAX); without MAX it is 60 (or MIN); 0: no pauses."""
-    no_restart_codes: str | Iterable[int] = (NO_RESTART_CODE,)
+    no_restart_codes: str | Iterable[int] = (NO_RESTART,)
     """Exit codes by which a worker forbids a restart."""
     startup_window: float = 30.0
     """A worker that fails sooner is said to have failed in its start-up."""

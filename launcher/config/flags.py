@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...agent.errors import UsageError
-from ...agent.lifecycle.restart_policy import NO_RESTART_CODE
+from ...agent.exit_status import NO_RESTART
 from . import values
 from .rdzv_conf import split_rdzv_conf
 
@@ -182,7 +182,7 @@ FLAGS: tuple[Flag, ...] = (
         _STOP,
         "Exit codes by which a worker forbids a restart; none: there are none. (93)",
         values.exit_codes,
-        frozenset({NO_RESTART_CODE}),
+        frozenset({NO_RESTART}),
         "N,...",
         ours=True,
     ),

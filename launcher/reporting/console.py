@@ -52,7 +52,7 @@ class Console:
         self._record(error)
         hint = f" (see {PROGRAM} --help)" if isinstance(error, UsageError) else ""
         self._write(f"{PROGRAM}: exit {error.exit_code}: {error}{hint}")
-        error.told = True
+        error.reported = True
 
     def _record(self, error: AgentError) -> None:
         if self._error_file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...agent import exit_status
 from ...agent.errors import (
     AgentError,
     FinalisationTimedOut,
@@ -16,31 +17,30 @@ from ...agent.errors import (
     UsageError,
     WorkersFailed,
 )
-from ...agent.lifecycle import verdicts
 from ...agent.report import Report
 
 _BY_STATUS: dict[int, type[AgentError]] = {
-    verdicts.USAGE: UsageError,
-    verdicts.HOST_FAILED: HostFailed,
-    verdicts.ASKED_TO_LEAVE: Preempted,
-    verdicts.JOIN_TIMED_OUT: RendezvousTimedOut,
-    verdicts.OTHER_JOB: OtherJob,
-    verdicts.OTHER_VERSION: OtherVersion,
-    verdicts.STORE_LOST: StoreLost,
-    verdicts.UNFINISHED: FinalisationTimedOut,
+    exit_status.USAGE: UsageError,
+    exit_status.HOST_FAILED: HostFailed,
+    exit_status.ASKED_TO_LEAVE: Preempted,
+    exit_status.JOIN_TIMED_OUT: RendezvousTimedOut,
+    exit_status.OTHER_JOB: OtherJob,
+    exit_status.OTHER_VERSION: OtherVersion,
+    exit_status.STORE_LOST: StoreLost,
+    exit_status.UNFINISHED: FinalisationTimedOut,
 }
 
 
 def error_of(report: Report, node: str) -> AgentError | None:
     """None where the node's status is 0. `node` is this node's name."""
     verdict = report.verdict
-    if verdict.exit_code == verdicts.OK:
+    if verdict.exit_code == exit_status.OK:
         return None
-    if verdict.exit_code > verdicts.SIGNALLED:
-        return StoppedBySignal(verdict.because, signum=verdict.exit_code - verdicts.SIGNALLED, node=node)
+    if verdict.exit_code > exit_status.SIGNALLED:
+        return StoppedBySignal(verdict.because, signum=verdict.exit_code - exit_status.SIGNALLED, node=node)
     if verdict.exit_code in _BY_STATUS:
         return _BY_STATUS[verdict.exit_code](verdict.because, node=node)
     said = report.said_by(verdict.cause) if verdict.cause else None
     traceback = said.traceback if said else ""
-    kind = RestartForbidden if verdict.exit_code == verdicts.NO_RESTART else WorkersFailed
+    kind = RestartForbidden if verdict.exit_code == exit_status.NO_RESTART else WorkersFailed
     return kind(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)

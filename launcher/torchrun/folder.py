@@ -46,7 +46,7 @@ class Folder:
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                found = self._leases.held("", lambda: do(self._leases.job(self.client)))
+                found = self._leases.with_leases("", lambda: do(self._leases.job(self.client)))
             except EtcdClosed:
                 raise
             except (StoreUnreachable, EtcdRefused) as why:

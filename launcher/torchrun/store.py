@@ -107,7 +107,7 @@ class EtcdAgentStore(Store):
         self._lock = threading.Lock()
 
     def set(self, key: str, value: str | bytes) -> None:
-        name, held = self._folder.keys.of(key), _bounded(key, value)
+        name, held = self._folder.keys.stored(key), _bounded(key, value)
         self._ask(lambda lease: self._folder.client.put(Put(name, held, lease)))
 
     def get(self, key: str) -> bytes:
@@ -125,7 +125,7 @@ class EtcdAgentStore(Store):
 
     def add(self, key: str, value: int) -> int:
         """Add to a count, 0 if it is not there; returns the sum. Counts once, whatever answers are lost."""
-        name = self._folder.keys.of(key)
+        name = self._folder.keys.stored(key)
         with self._lock:
             self._additions += 1
             mark = b"%d" % self._additions
@@ -146,7 +146,7 @@ class EtcdAgentStore(Store):
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` where `expected` is, or, if that is empty, nothing; returns what is there then, and
         `expected` where nothing is, as TCPStore does."""
-        name, client = self._folder.keys.of(key), self._folder.client
+        name, client = self._folder.keys.stored(key), self._folder.client
         old, new = _bounded(key, expected), _bounded(key, desired)
         same = holds(name, old) if old else is_absent(name)
         done = self._ask(lambda lease: client.txn([same], [Put(name, new, lease)], [Read(name)], repeatable=True))
@@ -166,7 +166,7 @@ class EtcdAgentStore(Store):
         return limit
 
     def _read(self, keys: Sequence[str]) -> list[Sequence[Item]]:
-        reads = [Read(self._folder.keys.of(key)) for key in keys]
+        reads = [Read(self._folder.keys.stored(key)) for key in keys]
         done = self._ask(lambda lease: self._folder.client.txn([], reads, repeatable=True))
         self._revision = done.revision
         return [found.items for found in done.found]
@@ -190,7 +190,7 @@ class EtcdAgentStore(Store):
         """Until something happens to the key after it was read, or nothing can be heard of it any more."""
 
         def watch(lease: int) -> None:
-            name, after = self._folder.keys.of(key), self._revision + 1
+            name, after = self._folder.keys.stored(key), self._revision + 1
             try:
                 watching = self._folder.client.watch(name, start_revision=after)
                 try:

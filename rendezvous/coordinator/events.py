@@ -1,4 +1,4 @@
-"""What the coordinator learns and what it does: two closed unions of frozen values."""
+"""What happens to the coordinator and what it does: two closed unions of frozen values."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from ..records import NodeRecord, Outcome, Round
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This node coordinates from here on, and this is what it found."""
+    """This node coordinates from here on, and the store holds this."""
 
     epoch: int
     """Of its term, greater than every earlier one."""
     newest: Round | None = None
-    """The newest word of whoever coordinated before; None if there is none."""
+    """The newest announcement of an earlier coordinator; None if there is none."""
     records: tuple[NodeRecord, ...] = ()
-    """The current one of each node."""
+    """The current record of each node."""
     version: int = 0
-    """The newest version that anybody is known to have heard of; `newest` may have been cleared away since."""
+    """The newest version that any node may have received; `newest` may have been removed since."""
     outcome: Outcome | None = None
-    """How the job ended, where its record says so already."""
+    """How the job ended, if its record holds an outcome already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """Our term is over; another node coordinates, or will."""
+    """This node's term is over; another node coordinates, or will."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node published a record, or, where it is the one we know, the node's lease may have changed."""
+    """A node published a record; or, if it is the known one, the node's lease may have changed."""
 
     record: NodeRecord
 
 
 @dataclass(frozen=True, slots=True)
 class BeatsSeen:
-    """The heartbeat counters asked for with ReadBeats were read: of each node asked for, -1 if it has none."""
+    """The heartbeat counters requested with ReadBeats were read: one for each node, -1 if it has none."""
 
     counts: Mapping[str, int]
     steady_s: float | None = None
-    """On a store that keeps leases: for how long it has answered this node's own heartbeats in time. A node with -1 has
-    no lease. None: the store keeps none, and the counters are to be aged."""
+    """On a store that keeps leases: for how long it has acknowledged this node's own heartbeats on time. A node with -1
+    has no lease. None: the store keeps no leases, and the counters are to be aged."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """A time asked for with WakeAt has come, or some other; early or stale ones are harmless."""
+    """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
 
 Event = Elected | Deposed | NodeSeen | BeatsSeen | DeadlineReached
@@ -77,7 +77,7 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The rendezvous is closed and every node has ended or is dead: nobody needs the store any more."""
+    """The rendezvous is closed and every node has ended or is lost: no node needs the store any more."""
 
 
 Effect = Announce | ReadBeats | WakeAt | Retire

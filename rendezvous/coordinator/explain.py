@@ -1,53 +1,108 @@
-"""Sentences for people about what the coordinator sees."""
+"""Sentences for people about what the coordinator knows and waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..records import NodeState, RoundPhase
 from ..text import count
+from . import deadlines
 from .state import Rendezvous, Rules, Seen
 
 
 def names(seen: Iterable[Seen]) -> str:
-    """Names of nodes, for a sentence."""
-    return ", ".join(sorted(each.record.name for each in seen)) or "nobody"
+    """Names of nodes, in alphabetical order; "no node" if there are none."""
+    return ", ".join(sorted(each.record.name for each in seen)) or "no node"
 
 
 def leadership(state: Rendezvous) -> str:
-    """Who coordinates from here on."""
+    """What changes for this node when a term of coordination begins or ends."""
     if not state.leading:
         return state.because
     return f"this node coordinates the job from here on (epoch {state.epoch}); round {state.number}: {state.because}"
 
 
 def barrier_over(state: Rendezvous, rules: Rules) -> str:
-    """Who was still working when the finalisation barrier ran out."""
+    """Which nodes were still working when the finalisation barrier ended."""
     late = [seen for seen in state.nodes.values() if not seen.finished and not seen.gone]
-    return f"the finalisation barrier of {rules.exit_barrier_s:g} s is over and {names(late)} had not finished"
+    return f"the finalisation barrier of {rules.exit_barrier_s:g} s ended before {names(late)} finished"
 
 
 def who_is_missing(state: Rendezvous, rules: Rules) -> str:
-    """Who came and who is missing when the join timeout ran out."""
+    """Which nodes joined and which are missing when the join timeout ends."""
     here = state.candidates()
     gone = [seen for seen in state.nodes.values() if not seen.waiting and not seen.finished]
     missing = [f"{seen.record.name} ({'lost' if seen.lost else seen.record.state.value})" for seen in gone]
     never = rules.min_nodes - len(state.nodes)
     if never > 0:
-        missing.append(f"{never} that never came")
+        missing.append(f"{count(never, 'node')} that never joined")
     return (
-        f"{len(here)} of at least {rules.min_nodes} nodes were here after the join timeout of "
-        f"{rules.join_timeout_s:g} s: {names(here)}; missing: {', '.join(missing) or 'nobody else was ever seen'}"
+        f"{len(here)} of at least {rules.min_nodes} nodes joined within the join timeout of "
+        f"{rules.join_timeout_s:g} s: {names(here)}; missing: {', '.join(missing) or 'no other node was ever seen'}"
     )
 
 
 def too_few_remain(state: Rendezvous, rules: Rules) -> str:
     """Why a failure cannot be restarted once other nodes have finished."""
     done = names(seen for seen in state.nodes.values() if seen.finished)
-    return f"{done} had already finished, and the {state.able()} that remain are fewer than min_nodes {rules.min_nodes}"
+    return (
+        f"{done} had already finished, and {count(state.able(), 'node')} remain, fewer than min_nodes {rules.min_nodes}"
+    )
 
 
 def enough(here: int, rules: Rules) -> str:
     """Why a round can begin."""
     if here >= rules.max_nodes:
         return "every place is taken"
-    return f"{count(here, 'node')} here, enough for min_nodes {rules.min_nodes}"
+    return f"{count(here, 'node')} joined, enough for min_nodes {rules.min_nodes}"
+
+
+def lost(seen: Seen, now: float, rules: Rules) -> str:
+    """That a node's lease ran out."""
+    silent_s = now - seen.heard_at
+    return f"{seen.record.name} was lost: no heartbeat for {silent_s:.1f} s (lease {rules.lease_s:g} s)"
+
+
+def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
+    """For which nodes all others wait, and for how long yet."""
+    if state.phase is RoundPhase.RUNNING:
+        return _barrier(state, now)
+    if state.phase is RoundPhase.OVER or state.may_have_workers():
+        return _stopping(state, now, rules)
+    here = state.candidates()
+    if state.phase is RoundPhase.LAST_CALL:
+        left_s = max(0.0, deadlines.last_call_ends(state, rules) - now)
+        return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {left_s:.0f} s for more"
+    left_s = max(0.0, (deadlines.verdict_at(state, rules) or now) - now)
+    gone = [f"{seen.record.name} ({'lost' if seen.lost else 'left'})" for seen in state.nodes.values() if seen.gone]
+    missing = f"; missing: {', '.join(sorted(gone))}" if gone else ""
+    return f"{_joined(here, 'least', rules.min_nodes)}; waiting up to {left_s:.0f} s for more{missing}"
+
+
+def _joined(here: list[Seen], bound: str, nodes: int) -> str:
+    who = f" ({names(here)})" if here else ""
+    return f"{len(here)} of at {bound} {count(nodes, 'node')} joined{who}"
+
+
+def _barrier(state: Rendezvous, now: float) -> str:
+    working = names(seen for _, seen in state.seen_members() if not seen.finished)
+    left_s = max(0.0, (state.barrier_until or now) - now)
+    return f"waiting for {working} to finish; the finalisation barrier ends in {left_s:.0f} s"
+
+
+def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
+    """A node that neither answers nor sends heartbeats is lost when its lease runs out."""
+    unanswered = [seen for member, seen in state.seen_members() if member.node in state.end.unanswered]
+    awaited = [seen for seen in state.nodes.values() if seen.may_have_workers or seen in unanswered]
+    each = (_silence(seen, now, rules) for seen in sorted(awaited, key=lambda seen: seen.record.name))
+    so_far = f"{now - state.since:.0f} s so far"
+    return f"waiting for {', '.join(each)} to stop the workers of round {state.number} ({so_far})"
+
+
+def _silence(seen: Seen, now: float, rules: Rules) -> str:
+    silent_s = now - seen.heard_at
+    if seen.record.all_exits_reported and seen.record.state is NodeState.BROKEN:
+        return f"{seen.record.name}, which pauses after a failure (--restart-backoff)"
+    if seen.record.node == rules.own or silent_s < 2 * rules.beat_s:
+        return seen.record.name
+    return f"{seen.record.name} (no heartbeat for {silent_s:.1f} s; lost after {rules.lease_s:g} s)"

@@ -2,10 +2,10 @@
 
     step(state, event, now, rules) -> Step(state, because, effects)
 
-An event first changes what is known (`observations.py`); then the phase's judge decides what follows, again and again
-until nothing changes. `TRANSITIONS` names the note for each (phase, event); `EDGES` lists every change of phase with
-its occasion, and docs/state-machines.md is drawn from it. Time is this host's monotonic clock, in seconds, and an
-argument.
+An event first changes what is known (`observations.py`); then the judge of the phase decides what follows, again and
+again until nothing changes. `TRANSITIONS` names the observation for each (phase, event); `EDGES` lists every change of
+phase with its occasion, and docs/state-machines.md is drawn from it. Time is this host's monotonic clock, in seconds,
+and an argument.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..records import NodeState, Outcome, RoundPhase
 from ..text import count
 from . import charging, deadlines, explain, leases, ranks
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
-from .observations import NOTES, Note
-from .state import Rendezvous, Rules
+from .observations import OBSERVATIONS, Observe
+from .state import Placement, Rendezvous, RoundEnd, Rules
 
 GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
 
@@ -55,14 +55,14 @@ class Step:
 
 def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
     """Apply one event. Raises IllegalEvent, leaving the caller's state as it was."""
-    note = TRANSITIONS.get((state.phase, type(event)))
-    if note is None:
+    observe = TRANSITIONS.get((state.phase, type(event)))
+    if observe is None:
         raise IllegalEvent(f"the coordinator got {event!r} while {state.phase.value}")
-    known = note(state, event, now, rules) if state.leading or isinstance(event, Elected) else state
+    known = observe(state, event, now, rules) if state.leading or isinstance(event, Elected) else state
     if not known.leading:
         return Step(known, known.because, ())
     decided = _decide(known, now, rules)
-    announced, effects = _announce(decided)
+    announced, effects = _announce(decided, now, rules)
     watching, more = _watch(announced, now, rules)
     return Step(watching, watching.because, (*effects, *more))
 
@@ -78,12 +78,16 @@ def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     raise IllegalEvent(f"the coordinator did not come to rest within {MAX_MOVES} moves: {state.because}")
 
 
-def _announce(state: Rendezvous) -> tuple[Rendezvous, tuple[Effect, ...]]:
-    said = state.announced
-    if said is not None and state.view(state.version, said.because) == said:
-        return state, ()  # A new sentence alone is not worth a read by every node.
-    view = state.view(state.version + 1, state.because)
-    return replace(state, version=view.version, announced=view), (Announce(view),)
+def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
+    """Announce what changed; where all nodes wait, now and then also for whom and how long yet."""
+    newest, because = state.announced, state.because
+    if newest is not None and state.view(state.version, newest.because) == newest:
+        progress_at = deadlines.progress_at(state, rules)
+        if progress_at is None or now < progress_at:
+            return state, ()  # a new sentence alone is not worth a read by every node
+        because = explain.waiting(state, now, rules)
+    view = state.view(state.version + 1, because)
+    return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
 
 
 def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
@@ -91,12 +95,13 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     effects: list[Effect] = []
     verdict_at = deadlines.verdict_at(state, rules)
     doubtful = verdict_at is not None and now >= verdict_at and not leases.deadline_confirmed(state, verdict_at, now)
-    reading_at = None if state.reading else now if doubtful else leases.next_reading(state, rules)
+    reading_at = None if state.readings.pending else now if doubtful else leases.next_reading(state, rules)
     if reading_at is not None and reading_at <= now:
         effects.append(ReadBeats(tuple(leases.watched(state, rules))))
-        state = replace(state, reading=True, asked_at=now)
+        state = replace(state, readings=replace(state.readings, pending=True, asked_at=now))
         reading_at = None
-    waits = (reading_at, deadlines.deadline(state, rules), *charging.evidence_until(state))
+    progress_at = deadlines.progress_at(state, rules)
+    waits = (reading_at, progress_at, deadlines.deadline(state, rules), *charging.evidence_until(state))
     wake_ups = [when for when in waits if when is not None and when > now]
     if wake_ups:
         effects.append(WakeAt(min(wake_ups)))
@@ -105,8 +110,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     return state, tuple(effects)
 
 
-TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Note] = {
-    (phase, event): note for phase in RoundPhase for event, note in NOTES.items()
+TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Observe] = {
+    (phase, event): observe for phase in RoundPhase for event, observe in OBSERVATIONS.items()
 }
 
 
@@ -118,20 +123,17 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if state.may_have_workers():
-        return replace(state, because=f"waiting for {explain.names(state.may_have_workers())} to stop its workers")
+        return replace(state, because=explain.waiting(state, now, rules))
     if here >= rules.max_nodes or (here >= rules.min_nodes and state.number > 1):
         return _start(state, now, rules, explain.enough(here, rules))
     if here >= rules.min_nodes:
-        last_call_until = now + rules.last_call_timeout_s
-        because = f"{count(here, 'node')} here, {rules.max_nodes} may come: last call"
-        return replace(state, phase=LAST_CALL, last_call_until=last_call_until, because=because)
+        state = replace(state, phase=LAST_CALL, last_call_until=now + rules.last_call_timeout_s)
+        return replace(state, because=explain.waiting(state, now, rules))
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if leases.deadline_confirmed(state, state.since + rules.join_timeout_s, now):
         return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
-    return replace(
-        state, because=f"{here} of at least {rules.min_nodes} nodes are here: {explain.names(state.candidates())}"
-    )
+    return replace(state, because=explain.waiting(state, now, rules))
 
 
 def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
@@ -139,13 +141,13 @@ def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if len(here) < rules.min_nodes:
-        return replace(state, phase=GATHERING, last_call_until=None, because="a node went away during last call")
+        return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
     if state.may_have_workers():
         return state
     if len(here) >= rules.max_nodes:
         return _start(state, now, rules, explain.enough(len(here), rules))
     if now >= deadlines.last_call_ends(state, rules):
-        return _start(state, now, rules, f"last call is over with {count(len(here), 'node')}")
+        return _start(state, now, rules, f"last call ended with {count(len(here), 'node')}")
     return state
 
 
@@ -161,8 +163,8 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 
 def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    state = charging.settle(state, now)
-    ending = state.ended
+    state = charging.settle(state, now, rules)
+    ending = state.end.ending
     if ending is None:
         raise IllegalEvent(f"round {state.number} is over without an ending")
     if _deserted(state, rules):
@@ -171,7 +173,7 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
-    if not state.settled:
+    if not state.end.settled:
         return state
     if state.able() == 0:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
@@ -207,16 +209,16 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
         if seen.finished:
             continue
         if seen.lost:
-            return Ending(number, EndKind.DEPARTURE, f"{member.name} was lost: not heard of for {rules.lease_s:g} s")
+            return Ending(number, EndKind.DEPARTURE, explain.lost(seen, now, rules))
         if record.state in (NodeState.LEAVING, NodeState.ENDED):
             return Ending(number, EndKind.DEPARTURE, f"{member.name} left: {record.because}")
         if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round >= number:
-            return Ending(number, EndKind.DEPARTURE, f"{member.name} gave its place up: {record.because}")
+            return Ending(number, EndKind.DEPARTURE, f"{member.name} gave up its place: {record.because}")
     return _arrival(state, now, rules)
 
 
 def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
-    """Newcomers end the round once, together: when they fill it, or when no more have come for a quiet while."""
+    """Newcomers end the round once, together: when they fill it, or when no more came for `quiet_s`."""
     new = state.newcomers()
     room = rules.max_nodes - len(state.members)
     if not new or room <= 0 or state.finishing:
@@ -227,12 +229,13 @@ def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 
 
 def _deserted(state: Rendezvous, rules: Rules) -> bool:
-    """Everybody that ever came has ended for good or is lost. Our own node may only be late with its first word."""
+    """Every node that ever joined has ended or is lost. Our own node may not have published a record yet."""
     alive = (seen for seen in state.nodes.values() if not seen.lost)
     return rules.own in state.nodes and all(seen.record.state is NodeState.ENDED for seen in alive)
 
 
-# -- moves ----------------------------------------------------------------------------------------------------------
+# -- changes of phase
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezvous:
@@ -248,21 +251,23 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         state,
         phase=RUNNING,
         nodes={**state.nodes, **placed},
-        members=members,
-        master_addr=rules.master_addr or first.addr,
-        master_port=first.port,
+        placement=Placement(members, rules.master_addr or first.addr, first.port),
         since=now,
         last_call_until=None,
-        deaths=(),
         because=because,
     )
 
 
 def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
-    over = replace(state, phase=OVER, since=now, ended=ending, settled=False, because=ending.because)
-    over = replace(over, hold=ending.failure is not None and looks_like_an_echo(ending.failure))
-    return replace(over, unanswered=frozenset(member.node for member in state.members), departed="")
+    end = RoundEnd(
+        ending,
+        settled=False,
+        unanswered=frozenset(member.node for member in state.members),
+        hold=ending.failure is not None and looks_like_an_echo(ending.failure),
+    )
+    return replace(state, phase=OVER, since=now, end=end, because=ending.because)
 
 
 def _close(state: Rendezvous, now: float, outcome: Outcome, because: str) -> Rendezvous:
-    return replace(state, phase=CLOSED, since=now, outcome=outcome, settled=True, because=because)
+    end = replace(state.end, settled=True)
+    return replace(state, phase=CLOSED, since=now, outcome=outcome, end=end, because=because)

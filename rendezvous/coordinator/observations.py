@@ -1,7 +1,7 @@
-"""What each event adds to what the coordinator knows. Nothing is decided here: that is for the judges in `machine.py`.
+"""What each event adds to what the coordinator knows. Nothing is decided here: the judges in `machine.py` decide.
 
-Level-triggered: any word of any node may come at any time, in every phase, so each event has one note. While another
-node coordinates, only `Elected` means anything.
+Level-triggered: any record of any node may arrive at any time, in every phase, so each event has one function here.
+While another node coordinates, only `Elected` means anything.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSee
 from .state import Rendezvous, Rules, Seen
 from .takeover import take_over
 
-Note = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
+Observe = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
 
 
-def note_elected(state: Rendezvous, event: Elected, now: float, rules: Rules) -> Rendezvous:
+def observe_election(state: Rendezvous, event: Elected, now: float, rules: Rules) -> Rendezvous:
     return take_over(event, now, rules)
 
 
-def note_deposed(state: Rendezvous, event: Deposed, now: float, rules: Rules) -> Rendezvous:
-    return Rendezvous(because="another node coordinates from here on")
+def observe_deposition(state: Rendezvous, event: Deposed, now: float, rules: Rules) -> Rendezvous:
+    return Rendezvous(because="another node coordinates the job from here on")
 
 
-def note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
+def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
     record = event.record
     old = state.nodes.get(record.node)
     if old is not None and record.seq <= old.record.seq:
-        return replace(state, beats_due_at=now)  # why are we told? Perhaps it lost its lease, or has one again
+        # A notification without a new record: the node may have lost its lease or got one again, so read the leases.
+        return replace(state, readings=replace(state.readings, due_at=now))
     began_waiting = record.state is NodeState.WAITING and (old is None or not old.waiting)
     new = Seen(
         record=record,
@@ -47,19 +48,19 @@ def note_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> R
     return known
 
 
-def note_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
+def observe_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
     return leases.age(state, event, now, rules)
 
 
-def note_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:
+def observe_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:
     return state
 
 
-NOTES: Mapping[type[Event], Note] = {
-    Elected: note_elected,
-    Deposed: note_deposed,
-    NodeSeen: note_node,
-    BeatsSeen: note_beats,
-    DeadlineReached: note_time,
+OBSERVATIONS: Mapping[type[Event], Observe] = {
+    Elected: observe_election,
+    Deposed: observe_deposition,
+    NodeSeen: observe_node,
+    BeatsSeen: observe_beats,
+    DeadlineReached: observe_time,
 }
 """For every event there is."""

@@ -1,4 +1,4 @@
-"""Who gets which rank: pure arithmetic over the records of the nodes that will be in a round."""
+"""Which node gets which rank: pure arithmetic over the records of the nodes that will be in a round."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..records import Member, NodeRecord
 
 
 class RankConflict(ValueError):
-    """Static ranks that cannot be: two nodes with one --node-rank, or one outside the round."""
+    """Static ranks that exclude each other: two nodes with one --node-rank, or one outside the round."""
 
 
 def choose(waiting: Sequence[NodeRecord], last: Mapping[str, int], places: int) -> tuple[NodeRecord, ...]:
-    """Who of `waiting` (in order of arrival) gets one of `places`: members of the last round first, then arrival."""
+    """The nodes of `waiting` (in order of arrival) that get one of `places`: members of the last round first."""
     returning = [record for record in waiting if record.node in last]
     newcomers = [record for record in waiting if record.node not in last]
     return tuple((returning + newcomers)[:places])
@@ -22,7 +22,7 @@ def assign(chosen: Sequence[NodeRecord], last: Mapping[str, int], *, static: boo
     """Give each chosen node its place, ordered by group rank.
 
     `last` maps a node to its group rank in the last round. A node's --node-rank goes first, then the rank it had,
-    then what is free in order of arrival. With `static`, --node-rank is law: raises RankConflict where it cannot be.
+    then free ranks in order of arrival. With `static`, --node-rank decides: raises RankConflict where it cannot.
     """
     ranks = _static_ranks(chosen) if static else _ranks(chosen, last)
     ordered = sorted(chosen, key=lambda record: ranks[record.node])
@@ -43,11 +43,11 @@ def _static_ranks(chosen: Sequence[NodeRecord]) -> dict[str, int]:
         rank = record.preferred_rank if record.preferred_rank is not None else -1
         if not 0 <= rank < len(chosen):
             raise RankConflict(
-                f"{record.name} says --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}"
+                f"{record.name} has --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}"
             )
         if rank in holders:
             raise RankConflict(
-                f"{holders[rank].name} and {record.name} both say --node-rank {rank}; give each node its own"
+                f"{holders[rank].name} and {record.name} both have --node-rank {rank}; give each node its own"
             )
         holders[rank] = record
     return {record.node: rank for rank, record in holders.items()}

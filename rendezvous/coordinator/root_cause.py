@@ -1,10 +1,10 @@
-"""Which end of a worker was the cause of a round's end, which only followed, and which nobody can tell. Pure.
+"""Which worker exit caused the end of a round, which ones only followed, and which are undecided. Pure.
 
     judge(deaths) -> Judgement(cause, role, because)
 
-Takes the ends of workers in the order in which the coordinator heard of them, each with what it says by itself
+Takes the exits of workers in the order in which the coordinator read them, each with what it says by itself
 (`agent/failures/classify.py`). No clock is compared: order within a node is that of its agent, order between nodes
-that of the store. `CLAUSES` are asked one after the other; the first that names an end decides.
+that of the store. `CLAUSES` are tried one after the other; the first that names an exit decides.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ Deaths = Sequence[WorkerFailure]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Who it was, how sure that is, and why."""
+    """The cause, how sure that is, and why."""
 
     cause: WorkerFailure | None
-    """None where no worker ended."""
+    """None where no worker exited."""
     role: Role
     because: str
 
 
 def judge(deaths: Deaths, *, complete: bool = True) -> Judgement:
-    """Name the cause among these ends, in the order seen. While they are not `complete`, only one that failed on its
-    own is certain: everybody else is judged by what the others did not do."""
+    """Name the cause among these exits, in the order seen. While they are not `complete`, only a worker that failed on
+    its own is certain: all others are judged by what their peers did not do."""
     for clause in CLAUSES:
         if (judgement := clause(deaths)) is not None:
             certain = complete or clause is _own
             return judgement if certain else replace(judgement, role=Role.UNDECIDED)
-    return Judgement(None, Role.UNDECIDED, "no worker was seen to end")
+    return Judgement(None, Role.UNDECIDED, "no worker was seen to exit")
 
 
 def roles(deaths: Deaths, judgement: Judgement) -> tuple[Judged, ...]:
-    """What each of these ends was, given who the cause was."""
+    """What each of these exits was, given the cause."""
     return tuple(Judged(death, *_role(death, judgement)) for death in deaths)
 
 
 def echoes_of_departure(deaths: Deaths) -> tuple[Judged, ...]:
-    """What each of these ends was in a round that a member's departure ended."""
+    """What each of these exits was in a round that a member's departure ended."""
     return tuple(
         Judged(death, Role.UNDECIDED, f"{death.sign_because}; but a node departed at the time")
         if death.sign in FAULTS or death.sign is Sign.UNCLEAR
@@ -66,9 +66,9 @@ def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
 
 
 def _own(deaths: Deaths) -> Judgement | None:
-    """The one that failed on its own, as it says itself or by the signal that killed it, or that its machine took. Of
-    several the first, and no more than likely: one that lost its peer may tell another error of its own, and be seen
-    to end sooner."""
+    """A worker that failed on its own, by its error or the signal that killed it, or that its host killed. Of several
+    the
+    first, and no more than likely: a worker that lost its peer may raise another error, and be seen to exit sooner."""
     faults = [death for death in deaths if death.sign in FAULTS]
     if not faults:
         return None
@@ -88,8 +88,9 @@ def _own(deaths: Deaths) -> Judgement | None:
 
 
 def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
-    """The first that failed in another way than most of all that failed, who did so alike: what one failure does to its
-    peers, it does to all of them. None where one was taken by its machine, which no peer's failure does."""
+    """The first that failed in another way than most, if most failed alike: what one failure does to its peers, it
+    does to
+    all of them. None where a host killed one, which no peer's failure does."""
     ways = [_way(death) for death in faults]
     common = max(ways, key=ways.count)
     if ways.count(common) < 2 or ways.count(common) * 2 <= failed or any(d.sign is not Sign.OWN for d in faults):
@@ -98,12 +99,12 @@ def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
 
 
 def _way(death: WorkerFailure) -> str:
-    """How it failed, whatever numbers of ranks and steps its error tells."""
+    """How it failed, without the numbers of ranks and steps in its error."""
     return "".join(letter for letter in death.sign_because if not letter.isdigit())
 
 
 def _quiet(deaths: Deaths) -> Judgement | None:
-    """The first that chose an exit code, and says nothing of a peer."""
+    """The first that exited with a code of its own and names no peer."""
     first = next((death for death in deaths if death.sign is Sign.QUIET), None)
     if first is None:
         return None
@@ -124,21 +125,21 @@ def _named(deaths: Deaths) -> Judgement | None:
 
 
 def _unclear(deaths: Deaths) -> Judgement | None:
-    """The first whose end says nothing, where the others' say that they followed."""
+    """The first exit without evidence, where the others say that they followed."""
     unclear = [death for death in deaths if death.sign is Sign.UNCLEAR]
     if not unclear:
         return None
     first = unclear[0]
     rest = [death for death in deaths if death is not first]
     if any(death.sign in ECHOES for death in rest) and len(unclear) == 1:
-        return Judgement(first, Role.CAUSE, f"the others only followed, by what they say; {first.sign_because}")
+        return Judgement(first, Role.CAUSE, f"all other failures are echoes; {first.sign_because}")
     if not rest:
         return Judgement(first, Role.CAUSE, first.sign_because)
     return Judgement(first, Role.UNDECIDED, f"the first seen to fail; {first.sign_because}".strip("; "))
 
 
 def _standing(deaths: Deaths) -> Judgement | None:
-    """One that stood still while the others waited for it."""
+    """A worker that was frozen while the others waited for it."""
     standing = [death for death in deaths if death.sign is Sign.STANDING]
     if not standing:
         return None
@@ -147,8 +148,8 @@ def _standing(deaths: Deaths) -> Judgement | None:
 
 
 def _deserter(deaths: Deaths) -> Judgement | None:
-    """One that exited 0, unasked, and left the others without a peer. When it was seen to says nothing: its connections
-    close before it ends, so its peers may be gone sooner."""
+    """A worker that exited 0, unasked, and left the others without a peer. When its exit was seen is no evidence: its
+    connections close before it exits, so its peers may fail sooner."""
     echo = next((death for death in deaths if death.sign in ECHOES), None)
     left = [death for death in deaths if death.sign is Sign.LEFT]
     if not left or echo is None:
@@ -159,7 +160,7 @@ def _deserter(deaths: Deaths) -> Judgement | None:
 
 
 def _silent(deaths: Deaths) -> Judgement | None:
-    """One that went on, silent, when all others had given up waiting for it."""
+    """A worker that went on when all others had timed out waiting for it."""
     silent = [death for death in deaths if death.sign is Sign.STOPPED]
     echo = next((death for death in deaths if death.sign in ECHOES), None)
     if not silent or echo is None:
@@ -168,11 +169,11 @@ def _silent(deaths: Deaths) -> Judgement | None:
         ranks = ", ".join(str(rank) for rank in sorted(death.rank for death in silent))
         because = f"one of ranks {ranks}, which went on when rank {echo.rank} gave up"
         return Judgement(silent[0], Role.UNDECIDED, because)
-    return Judgement(silent[0], Role.CAUSE, "it went on, silent, when all others had given up waiting for it")
+    return Judgement(silent[0], Role.CAUSE, "it went on in silence when all others had timed out waiting for it")
 
 
 def _first(deaths: Deaths) -> Judgement | None:
-    """All say that the cause is elsewhere: the first of them is named, and no more."""
+    """All exits say that the cause is elsewhere: the first is named, undecided."""
     first = next((death for death in deaths if death.sign in ECHOES), None)
     if first is None:
         return None

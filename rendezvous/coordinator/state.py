@@ -17,10 +17,10 @@ GOING = frozenset({NodeState.LEAVING, NodeState.ENDED})
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the coordinator goes by. Times in seconds; `RendezvousSpec` explains each."""
+    """The coordinator's configuration. Times in seconds; `RendezvousSpec` explains each."""
 
     own: str
-    """Identity of the coordinator's own node: it shares our fate, so it needs no lease."""
+    """Identity of the coordinator's own node: it shares the coordinator's fate, so it needs no lease."""
     min_nodes: int = 1
     max_nodes: int = 1
     join_timeout_s: float = 600.0
@@ -36,42 +36,92 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One node, as the coordinator has seen it."""
+    """One node, as the coordinator sees it."""
 
     record: NodeRecord
+    """Its newest record."""
     arrival: int
     """Order in which nodes were first seen."""
     waiting_since: float
-    """When it last began to wait."""
+    """When it last began to wait for a round."""
     heard_at: float
-    """When its heartbeat counter last changed, on our clock."""
+    """When its heartbeat counter last changed, on the coordinator's clock."""
     count: int = -1
+    """Its heartbeat counter; -1 before the first reading."""
     lost: bool = False
     """Its lease ran out. A newer record or heartbeat brings it back."""
     placed: int = 0
-    """The last round that it was given a place in. Until it speaks of that round, it may be starting workers of it."""
+    """The last round that it was given a place in. Until it publishes a record of that round, it may be starting
+    its workers."""
 
     @property
-    def _silent(self) -> bool:
+    def _unaware(self) -> bool:
+        """It may not have received the round that it has a place in."""
         return self.record.state is NodeState.WAITING and self.record.round < self.placed
 
     @property
     def waiting(self) -> bool:
-        return not self.lost and self.record.state is NodeState.WAITING and not self._silent
+        """It is ready for a place in the next round."""
+        return not self.lost and self.record.state is NodeState.WAITING and not self._unaware
 
     @property
     def may_have_workers(self) -> bool:
-        """Whether workers of an earlier round may live there: no new round starts before it says they are gone."""
-        return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self._silent)
+        """Workers of an earlier round may run there: no new round starts before its record says they are gone."""
+        return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self._unaware)
 
     @property
     def gone(self) -> bool:
-        """Will not be in another round, unless it comes back."""
+        """It will not be in another round, unless it comes back."""
         return self.lost or self.record.state in GOING
 
     @property
     def finished(self) -> bool:
+        """All its workers exited 0."""
         return self.record.finished
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who is in a round, and what is known of its workers. A new round begins with a new one."""
+
+    members: tuple[Member, ...] = ()
+    """By group rank. Of the running round, or the one just over."""
+    master_addr: str = ""
+    master_port: int = 0
+    deaths: tuple[WorkerFailure, ...] = ()
+    """How workers of this round ended, in the order in which the coordinator read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """How the last ended round ended. The end of a round replaces it."""
+
+    ending: Ending | None = None
+    settled: bool = True
+    """`ending` is final: every member has answered or is dead."""
+    unanswered: frozenset[str] = frozenset()
+    """While OVER: members that have not answered the end of the round yet."""
+    departed: str = ""
+    """While OVER: a member that left or was lost before it answered, in words; the ending is then nobody's fault."""
+    hold: bool = False
+    """While OVER: as `Round.hold`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReadings:
+    """When heartbeats or leases were read, on the coordinator's clock."""
+
+    last_at: float | None = None
+    """When the last reading was answered."""
+    due_at: float = 0.0
+    """When the next one is due."""
+    asked_at: float | None = None
+    """When the last one was asked for."""
+    pending: bool = False
+    """One was asked for and is not answered yet."""
+    confirmed_until: float | None = None
+    """When the last one that was answered was asked for: the store answered after that, so what time alone decides up
+    to then is beyond doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +133,24 @@ class Rendezvous:
     """As `Round.number`."""
     because: str = "the job begins"
     nodes: Mapping[str, Seen] = field(default_factory=dict)
-    members: tuple[Member, ...] = ()
-    master_addr: str = ""
-    master_port: int = 0
+    placement: Placement = Placement()
+    end: RoundEnd = RoundEnd()
+    readings: LeaseReadings = LeaseReadings()
     since: float = 0.0
     """When this phase began; for GATHERING and LAST_CALL, when gathering began."""
     last_call_until: float | None = None
     barrier_until: float | None = None
-    """End of the finalisation barrier; None while nobody has finished."""
-    unanswered: frozenset[str] = frozenset()
-    """While OVER: members that have not yet spoken about the end of the round."""
-    departed: str = ""
-    """While OVER: a member that left or was lost before it answered, in words; the ending is then nobody's fault."""
-    ended: Ending | None = None
-    settled: bool = True
-    """Whether `ended` is final: every member has answered or is dead."""
-    deaths: tuple[WorkerFailure, ...] = ()
-    """How workers of this round ended, in the order in which we heard of it."""
-    hold: bool = False
-    """While OVER: as `Round.hold`."""
+    """End of the finalisation barrier; None while no node has finished."""
     restarts: int = 0
+    """As `Round.restarts`."""
     outcome: Outcome | None = None
-    beats_seen_at: float | None = None
-    beats_due_at: float = 0.0
-    reading: bool = False
-    """A ReadBeats is on its way."""
-    asked_at: float | None = None
-    """When the last one was asked for."""
-    looked_at: float | None = None
-    """When the last one that was answered was asked for. Only what time alone decides after that is beyond doubt."""
-    version: int = 0
     epoch: int = 0
-    """Of our term; 0 while we do not coordinate, and then nothing else here means anything."""
+    """Of this node's term; 0 while another node coordinates, and then nothing else here means anything."""
+    version: int = 0
+    """Of the newest announcement."""
     announced: Round | None = None
+    """The newest announcement."""
+    announced_at: float = 0.0
 
     @property
     def leading(self) -> bool:
@@ -123,7 +158,12 @@ class Rendezvous:
 
     @property
     def finishing(self) -> bool:
+        """A node has finished: the finalisation barrier runs."""
         return self.barrier_until is not None
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.placement.members
 
     def seen_members(self) -> Iterator[tuple[Member, Seen]]:
         for member in self.members:
@@ -138,10 +178,12 @@ class Rendezvous:
         return sorted((seen for seen in self.nodes.values() if seen.waiting), key=lambda seen: seen.arrival)
 
     def newcomers(self) -> list[Seen]:
+        """Candidates that are not members."""
         ranks = self.last_ranks()
         return [seen for seen in self.candidates() if seen.record.node not in ranks]
 
     def may_have_workers(self) -> list[Seen]:
+        """Nodes on which workers of an earlier round may run."""
         return [seen for seen in self.nodes.values() if seen.may_have_workers]
 
     def able(self) -> int:
@@ -152,7 +194,8 @@ class Rendezvous:
         return {member.node: member.group_rank for member in self.members}
 
     def view(self, version: int, because: str) -> Round:
-        """The record that tells everybody where the job stands."""
+        """The announcement of this state."""
+        end = self.end
         return Round(
             version=version,
             epoch=self.epoch,
@@ -160,12 +203,12 @@ class Rendezvous:
             phase=self.phase,
             because=because,
             members=() if self.phase is RoundPhase.CLOSED else self.members,
-            master_addr=self.master_addr,
-            master_port=self.master_port,
-            ended=self.ended if self.settled or self.announced is None else self.announced.ended,
-            unsettled=None if self.settled else self.ended,
+            master_addr=self.placement.master_addr,
+            master_port=self.placement.master_port,
+            ended=end.ending if end.settled or self.announced is None else self.announced.ended,
+            unsettled=None if end.settled else end.ending,
             restarts=self.restarts,
             finishing=self.finishing,
-            hold=self.hold and self.phase is RoundPhase.OVER,
+            hold=end.hold and self.phase is RoundPhase.OVER,
             outcome=self.outcome,
         )

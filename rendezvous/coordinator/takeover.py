@@ -1,18 +1,19 @@
-"""Taking over: what a new coordinator rebuilds of what the one before it knew, and what it cannot know. Pure.
+"""Taking over: what a new coordinator rebuilds of its predecessor's state, and what it cannot know. Pure.
 
-Only what was announced was ever decided: the store refuses whatever a coordinator says after its term.
+Only what was announced was ever decided: the store refuses whatever a coordinator announces after its term.
 
-* From the newest word: the round, its phase, members and master; why the last round ended and whom that charges; how
-  many rounds failures have ended; the outcome.
-* From the nodes' records: who is here, who left, failed, finished or still has workers, with what budget left, and how
-  workers of this round ended (though not in which order that was heard).
-* Settled anew: the ending of a round that is over, if it was not final. What it was held to be was announced; who has
-  answered is in the records.
+* From the newest announcement: the round, its phase, members and master; why the last round ended and which node that
+  charges; how many rounds failures have ended; the outcome.
+* From the nodes' records: which nodes are here, left, failed, finished or still have workers, with what budget left,
+  and how workers of this round ended (though not in which order that was read).
+* Settled anew: the ending of a round that is over, if it was not final. What it was taken for was announced; which
+  members have answered is in the records.
 * Begun anew, because no clock reaches from one host to another: the join timeout, the last call and its quiet period,
   the finalisation barrier.
-* Not known: in which order nodes came, so those that wait for a place queue up as the store lists them; who was lost,
-  which the next reading of the leases tells; and who had a place in the last round without ever saying so. So a node
-  counts as waiting only once it speaks of the last round that began, which every node does that hears of it.
+* Not known: in which order nodes came, so nodes that wait for a place queue up as the store lists them; which nodes are
+  lost, which the next reading of the leases shows; and which node had a place in the last round without ever publishing
+  so. So a node counts as waiting only once its record is of the last round that began, which every node publishes that
+  receives it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
 from . import charging
 from .events import Elected
-from .state import Rendezvous, Rules, Seen
+from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
 
 UNDER_WAY = frozenset({RoundPhase.RUNNING, RoundPhase.OVER})
 """Phases whose round has begun; in the others, the one before it was the last that did."""
 
 
 def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
-    """The state to go on from. It announces itself, with the next version, so that everybody knows of the new epoch."""
+    """The state to go on from. It announces itself with the next version, so that all nodes receive the new epoch."""
     began = _begin(event, now) if event.newest is None else _resume(event.newest, event, now, rules)
     finishing = event.newest is not None and event.newest.finishing
     if finishing or any(record.finished for record in event.records):
@@ -39,8 +40,9 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
         began = charging.add_exits(began, seen.record)
     if event.outcome is None or began.phase is RoundPhase.CLOSED:
         return began
-    because = f"the job's record says that it {event.outcome.value}"
-    return replace(began, phase=RoundPhase.CLOSED, outcome=event.outcome, settled=True, because=because)
+    because = f"the job's record gives its outcome: {event.outcome.value}"
+    end = replace(began.end, settled=True)
+    return replace(began, phase=RoundPhase.CLOSED, outcome=event.outcome, end=end, because=because)
 
 
 def _begin(event: Elected, now: float) -> Rendezvous:
@@ -51,47 +53,48 @@ def _begin(event: Elected, now: float) -> Rendezvous:
     return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, since=now)
 
 
-def _resume(word: Round, event: Elected, now: float, rules: Rules) -> Rendezvous:
-    unsettled = word.unsettled if word.phase is RoundPhase.OVER else None
-    return Rendezvous(
-        phase=word.phase,
-        number=word.number,
-        because=word.because,
-        nodes=_nodes(word, event.records, now),
-        members=word.members,
-        master_addr=word.master_addr,
-        master_port=word.master_port,
-        since=now,
-        last_call_until=now + rules.last_call_timeout_s if word.phase is RoundPhase.LAST_CALL else None,
-        unanswered=frozenset(member.node for member in word.members) if unsettled else frozenset(),
-        ended=unsettled or _settled(word),
+def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvous:
+    unsettled = newest.unsettled if newest.phase is RoundPhase.OVER else None
+    end = RoundEnd(
+        ending=unsettled or _settled(newest),
         settled=unsettled is None,
-        hold=word.hold,
-        restarts=word.restarts,
-        outcome=word.outcome,
-        version=max(word.version, event.version),
+        unanswered=frozenset(member.node for member in newest.members) if unsettled else frozenset(),
+        hold=newest.hold,
+    )
+    return Rendezvous(
+        phase=newest.phase,
+        number=newest.number,
+        because=newest.because,
+        nodes=_nodes(newest, event.records, now),
+        placement=Placement(newest.members, newest.master_addr, newest.master_port),
+        end=end,
+        since=now,
+        last_call_until=now + rules.last_call_timeout_s if newest.phase is RoundPhase.LAST_CALL else None,
+        restarts=newest.restarts,
+        outcome=newest.outcome,
+        version=max(newest.version, event.version),
         epoch=event.epoch,
-        announced=word,
+        announced=newest,
     )
 
 
-def _settled(word: Round) -> Ending | None:
-    """How the last ended round ended. Any bytes may stand in a store, so there may be none where we would say one."""
-    if word.phase is not RoundPhase.OVER or (word.ended is not None and word.ended.round == word.number):
-        return word.ended
-    return Ending(word.number, EndKind.DEPARTURE, word.because)
+def _settled(newest: Round) -> Ending | None:
+    """How the last ended round ended. A store may hold any bytes, so an announcement may lack what ours always has."""
+    if newest.phase is not RoundPhase.OVER or (newest.ended is not None and newest.ended.round == newest.number):
+        return newest.ended
+    return Ending(newest.number, EndKind.DEPARTURE, newest.because)
 
 
-def _nodes(word: Round, records: tuple[NodeRecord, ...], now: float) -> dict[str, Seen]:
-    begun = word.number if word.phase in UNDER_WAY else word.number - 1
-    others = begun - 1 if word.phase in UNDER_WAY else begun
-    members = {member.node: member for member in word.members}
+def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float) -> dict[str, Seen]:
+    begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
+    others = begun - 1 if newest.phase in UNDER_WAY else begun
+    members = {member.node: member for member in newest.members}
     known = {record.node: record for record in records}
     order = [*members, *(node for node in known if node not in members)]
     return {
         node: _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
-        else _unheard(members[node], arrival, begun, now)
+        else _without_record(members[node], arrival, begun, now)
         for arrival, node in enumerate(order)
     }
 
@@ -100,8 +103,8 @@ def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:
     return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed)
 
 
-def _unheard(member: Member, arrival: int, begun: int, now: float) -> Seen:
-    """A member without a record that could be read: as good as lost, until it says something."""
+def _without_record(member: Member, arrival: int, begun: int, now: float) -> Seen:
+    """A member without a readable record counts as lost until it publishes one."""
     because = "its record is not in the store"
     record = NodeRecord(member.node, member.name, NodeState.LEAVING, seq=-1, round=begun, because=because)
     return replace(_seen(record, arrival, begun, now), lost=True)

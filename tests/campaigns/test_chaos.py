@@ -14,7 +14,7 @@ import pytest
 from campaigns.chaos.campaign import KINDS, main, run_seed
 from campaigns.chaos.judge import Verdict, judge
 from campaigns.chaos.plan import Plan, Start, draw
-from simulation import invariants
+from simulation.checks import invariants
 
 Lines = list[dict[str, Any]]
 
@@ -371,7 +371,7 @@ WRONG: list[tuple[Callable[[Told], None], str]] = [
     (_another_status, invariants.CODED),
     (_another_last_line, invariants.CODED),
     (_undeserved_status, invariants.KEPT),
-    (_worker_outlives, invariants.BURIED),
+    (_worker_outlives, invariants.LEFT_NO_WORKER),
     (_hung, invariants.ENDING),
     (_orphan, "nothing outlives its agent"),
 ]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from support.etcd_servers import start_standing
+from support.etcd_servers import start_shared_servers
 from support.harness import SHORT_LEASE, Cluster
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(params=["memory", "electing memory", "c10d", "etcd"])

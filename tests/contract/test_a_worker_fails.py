@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from elastic_agent.agent.lifecycle.restart_policy import SICK_AFTER
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from support.desk import Worker, restarts_of, worker_of
 from support.harness import SHORT_LEASE, Cluster
 from support.procfs import parent_of
@@ -122,7 +122,7 @@ def test_a_host_that_fails_again_and_again_is_left_and_the_others_go_on(cluster:
     a = cluster.start("a", nnodes="1:2", max_restarts=0)
     b = cluster.start("b", nnodes="1:2", max_restarts=0)
     last = 0
-    for _ in range(SICK_AFTER):
+    for _ in range(MAX_HOST_FAILURES):
         last = lose_nursery(cluster, "b", 2, after=last)[0].round
     assert b.wait() == 71
     assert [worker.node for worker in cluster.desk.wait_world(1, after=last)] == ["a"]

@@ -72,9 +72,7 @@ def test_what_is_a_nodes_own_may_differ(cluster: Cluster) -> None:
 
 def test_an_agent_of_another_protocol_version_is_refused(cluster: Cluster) -> None:
     """The later agent is refused and names both versions; the job goes on."""
-    if (
-        "memory" in cluster.backend
-    ):  # all agents of one process have the same version, so the first job is only a record
+    if "memory" in cluster.backend:  # one process has agents of one version, so the first job is only a record
         message = wire.JobRecord.FromString(jobs.encode_job(JobRecord(b"", incarnation=1)))
         message.version = 99
         cluster.store = MemoryStore()
@@ -97,7 +95,7 @@ def test_a_job_of_another_protocol_version_is_left_alone(c10d: Cluster) -> None:
     a = c10d.start("a", protocol=99)
     world = c10d.desk.wait_world(1)
     last = refused(c10d.start("b"), 79)
-    assert "protocol version 99, and this agent speaks 1" in last
+    assert "protocol version 99, but this agent uses version 1" in last
     c10d.assert_undisturbed(world)
     c10d.finish()
     assert a.wait() == 0

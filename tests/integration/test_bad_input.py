@@ -432,9 +432,9 @@ def listener(answer: bytes | None) -> tuple[int, Callable[[], None]]:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (None, "says nothing"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is no TCPStore: it answered b'HTTP/1.0'"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "is no TCPStore: it answered b'SSH-2.0-'"),
+        (None, "sends nothing"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is not a TCPStore: it answered b'HTTP/1.0'"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "is not a TCPStore: it answered b'SSH-2.0-'"),
     ],
     ids=["silent", "http", "ssh"],
 )
@@ -780,8 +780,8 @@ def test_garbage_under_a_node_that_is_told_of_is_ignored_in_one_line(spoiled: Sp
         spoiled.spoil(f"{spoiled.under}node/{node}", pickle.dumps(Bomb(spoiled.crater)))
         number = spoiled.stranger.add(spoiled.under + "log/head", 1)
         spoiled.spoil(f"{spoiled.under}log/{number}", node.encode())
-        spoiled.a.wait_text(f"record of node {node!r} in the store is not ours and is ignored")
-    assert spoiled.a.text().count("is not ours and is ignored") == 2
+        spoiled.a.wait_text(f"record of node {node!r} in the store cannot be read and is ignored")
+    assert spoiled.a.text().count("cannot be read and is ignored") == 2
     spoiled.assert_goes_on()
 
 
@@ -800,7 +800,7 @@ def test_garbage_in_notifications_to_come_is_passed_over(spoiled: Spoiled) -> No
 def test_garbage_in_a_counter_ends_every_agent(key: str, value: bytes, spoiled: Spoiled) -> None:
     """No round can be agreed on without the counters: status 80 for all, naming the key."""
     spoiled.spoil(spoiled.under + key, value)
-    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "another program writes to this store", "another port")
 
 
 def test_a_spoiled_host_without_company_ends_too(stranger: TorchStore, tmp_path: Path) -> None:
@@ -823,7 +823,7 @@ def test_garbage_in_the_next_announcement_ends_every_agent(spoiled: Spoiled) -> 
     """Whoever takes the coordinator's next word out of its mouth: status 80 for all, naming the key."""
     number = spoiled.version() + 1
     spoiled.spoil(f"{spoiled.under}round/{number}", pickle.dumps(Bomb(spoiled.crater)))
-    spoiled.assert_ends(f"round/{number}", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"round/{number}", "another program writes to this store", "another port")
 
 
 def test_garbage_where_a_newcomer_looks_turns_only_the_newcomer_away(
@@ -843,9 +843,9 @@ def test_garbage_in_the_jobs_record_turns_only_the_newcomer_away(spoiled: Spoile
     port = int(spoiled.endpoint.rpartition(":")[2])
     done = elastic_agent(*at(port, is_host=0), "--rdzv-id", "contract", script, cwd=tmp_path)
     assert done.code == 80
-    assert "record of job 'contract' is not ours" in done.err.splitlines()[-1]
+    assert "record of job 'contract' cannot be read" in done.err.splitlines()[-1]
     spoiled.assert_goes_on()
-    assert "somebody else changed the job's record in the store" in spoiled.a.text()
+    assert "another program changed the job's record in the store" in spoiled.a.text()
 
 
 def test_another_run_id_at_the_endpoint_is_told_by_name(spoiled: Spoiled, script: str, tmp_path: Path) -> None:

@@ -196,14 +196,14 @@ def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(what: str) 
 
 def test_a_result_that_cannot_be_pickled_fails_its_worker_and_says_why() -> None:
     """The failure names the function and what is wrong with what it returned."""
-    error = failure_of(ONE, calls.what_no_pickle_holds)
-    assert "what what_no_pickle_holds returned cannot be handed back" in str(error)
+    error = failure_of(ONE, calls.return_unpicklable)
+    assert "what return_unpicklable returned cannot be handed back" in str(error)
 
 
 def test_a_result_that_cannot_be_read_back_is_a_usage_error() -> None:
     """The caller's own class failed here, not the job, and the error says which function's result it was."""
-    with pytest.raises(UsageError, match=r"what bring_only_there returned on rank 0 .* no such place here"):
-        launch(ONE, calls.bring_only_there)
+    with pytest.raises(UsageError, match=r"what return_workers_only returned on rank 0 .* no such place here"):
+        launch(ONE, calls.return_workers_only)
 
 
 # -- scripts ----------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_an_exception_in_a_function_comes_back_with_all_that_is_known_of_it(embe
     assert error.failures == (error.cause,)
 
 
-@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.die, 9, -9)])
+@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.kill_itself, 9, -9)])
 def test_a_worker_that_ends_without_an_exception_is_known_by_its_exit_code(call: Any, arg: int, exit_code: int) -> None:
     """Exit codes come back as `subprocess` has them, negative for a signal; there is no error file then."""
     error = failure_of(ONE, call, arg)

@@ -19,7 +19,7 @@ from elastic_agent.rendezvous.etcd.cluster import Login
 from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
 from support.desk import Worker
-from support.etcd_servers import VERSIONS, serving, standing, start_standing
+from support.etcd_servers import VERSIONS, serving, shared_servers, start_shared_servers
 from support.harness import Cluster, ProcessNode, free_port
 from support.source_tree import ROOT
 from support.workers import WORKERS
@@ -33,7 +33,7 @@ BOUND_S = 120.0
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ class Torchrun:
 def job(request: pytest.FixtureRequest, tmp_path: Path, installed: Path) -> Iterator[Torchrun]:
     """A job on a server, of the first version unless a test says so: each costs seconds."""
     made = Cluster("etcd", tmp_path)
-    made.meet_at(standing(getattr(request, "param", VERSIONS[0])))
+    made.meet_at(shared_servers(getattr(request, "param", VERSIONS[0])))
     yield Torchrun(made, installed)
     made.close()
 
@@ -181,7 +181,7 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A job's folder on a real server, as an agent has it."""
     from elastic_agent.launcher.torchrun.folder import Folder, Patience
 
-    client = standing(VERSIONS[0]).client()
+    client = shared_servers(VERSIONS[0]).client()
     made = Folder(client, TorchrunKeys("/plugin", request.node.name), 60.0, Patience(5.0, 1.0))
     yield made
     made.close()

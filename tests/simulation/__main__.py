@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: play seeds for a number or a time, replay one, or plant bugs and see them found."""
+"""`python -m tests.simulation`: play many seeds, replay one with its trace, or plant bugs and search for them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import sys
 import time
 from collections.abc import Sequence
 
-from . import campaign, run, sometimes
+from . import campaign, run
+from .checks import coverage
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Play simulated jobs.")
-    parser.add_argument("--seed", type=int, help="replay this one, with its trace")
-    parser.add_argument("--runs", type=int, default=sometimes.ENOUGH, help=f"how many (default: {sometimes.ENOUGH})")
-    parser.add_argument("--for", type=float, dest="lasts_s", help="instead of --runs: for so many seconds")
+    parser.add_argument("--seed", type=int, help="replay this seed, with its trace")
+    parser.add_argument("--runs", type=int, default=coverage.ENOUGH, help=f"seeds to play (default: {coverage.ENOUGH})")
+    parser.add_argument("--for", type=float, dest="lasts_s", help="instead of --runs: for this many seconds")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time; 0: one for each core (default: 1)")
     parser.add_argument("--start", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
     parser.add_argument(
-        "--mutants", nargs="?", const="", metavar="TEXT", help="plant each known bug (TEXT: in whose name it is)"
+        "--mutants", nargs="?", const="", metavar="TEXT", help="plant each known bug (TEXT: those with it in the name)"
     )
     asked = parser.parse_args(argv)
     try:
@@ -44,10 +45,10 @@ def _many(asked: argparse.Namespace) -> int:
         sys.stdout.write(f"{count:8}  {what}\n")
     rates = f"{played.count / took_s:.0f} a second, {played.count / played.cpu_s:.0f} a second of processor time"
     sys.stdout.write(f"{played.count} schedules from seed {asked.start} in {took_s:.0f} s: {rates}\n")
-    never = sometimes.missing(played.reached) if played.count >= sometimes.ENOUGH else []
-    sys.stdout.writelines(f"never: {what}\n" for what in never)
+    never = coverage.missing(played.reached) if played.count >= coverage.ENOUGH else []
+    sys.stdout.writelines(f"never reached: {what}\n" for what in never)
     if played.failed:
-        sys.stdout.write(f"processes that ended at a violation, before their time: {len(played.failed)}\n")
+        sys.stdout.write(f"processes that ended early, at a violation: {len(played.failed)}\n")
     sys.stderr.writelines(f"{violation}\n" for violation in played.failed)
     return 1 if never or played.failed else 0
 

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import run
-from .world import Reached
+from .checks.coverage import Reached
 
 
 @dataclass
 class Played:
-    """What one process, or all of them, came across."""
+    """What the seeds of one process, or of all, led to."""
 
     count: int = 0
     cpu_s: float = 0.0
-    """What it took of processors' time, whoever else was at work on them; without what makes a violation small."""
+    """Processor time, without that of making a violation small."""
     reached: Reached = field(default_factory=Reached)
     failed: list[str] = field(default_factory=list)
-    """A violation for each process that ended at one, as small as it gets."""
+    """For each process that ended at a violation: the violation, made small."""
 
     def merge(self, other: Played) -> None:
         self.count += other.count
@@ -38,7 +38,7 @@ def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> 
     jobs: processes; 0: one for each core.
     """
     jobs = jobs or os.cpu_count() or 1
-    ends = None if lasts_s is None else time.monotonic() + lasts_s  # one clock for all processes of a machine
+    ends = None if lasts_s is None else time.monotonic() + lasts_s  # one clock for all processes of a host
     shares = [(start + index, jobs, runs // jobs + (index < runs % jobs), ends) for index in range(jobs)]
     played = Played()
     if jobs == 1:
@@ -54,7 +54,7 @@ def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
     played = Played()
     violation: run.SeedFailed | None = None
     began = time.process_time()
-    with _collecting_seldom():
+    with _rare_collections():
         for seed in _seeds(start, stride, runs, ends):
             try:
                 played.reached.merge(run.play(seed).reached)
@@ -69,8 +69,8 @@ def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
 
 
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """Of what is here by now nothing goes, and a world goes all at once: a collection meanwhile finds little."""
+def _rare_collections() -> Iterator[None]:
+    """Garbage is collected seldom: what exists by now stays, and a world is freed all at once."""
     held = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(20_000, 5, 5)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from . import invariants, plan
-from .checkers import Violation
-from .plan import Scenario
-from .world import World
+from .checks import invariants
+from .checks.checkers import Violation
+from .schedules import build, draw
+from .schedules.scenario import Pace, Scenario
+from .world.world import World
 
 MOST_EVENTS = 400_000
-"""No job of any seed comes near; one that does goes in circles without time passing."""
+"""More events than the job of any seed has; a job with more repeats itself without time passing."""
 
 DRAIN_S = 400.0
-"""After the last agent ended, until the last of what was under way must have arrived nowhere."""
+"""After the last agent ended, until the last message that was under way must have been dropped."""
 
 
 class SeedFailed(AssertionError):
-    """An invariant broke, or a machine raised. Says how to see it again."""
+    """An invariant broke, or a machine raised. The message has the command that replays it."""
 
     def __init__(self, scenario: Scenario, at: float, error: Exception) -> None:
         again = (
@@ -29,17 +30,17 @@ class SeedFailed(AssertionError):
         self.what = (
             f"{type(error).__name__}: {str(error).split(';')[0]}" if isinstance(error, Violation) else repr(error)
         )
-        """Which invariant broke, without the particulars: what stays the same while the failure is made small."""
+        """Which invariant broke, without details: what stays the same while the failure is made small."""
 
 
 def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
     """One job, to its end. Raises SeedFailed."""
-    return play_scenario(plan.draw(seed), log)
+    return play_scenario(draw.scenario(seed), log)
 
 
 def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
-    """As `play`, of a scenario that need not be all of its seed's."""
-    world = plan.build(scenario, log)
+    """As `play`, of a scenario that may be a part of its seed's."""
+    world = build.world(scenario, log)
     try:
         _to_the_end(world)
     except Exception as error:
@@ -50,9 +51,9 @@ def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None =
 def _to_the_end(world: World) -> None:
     job, truth = world.job, world.checkers
     world.most_events = MOST_EVENTS
-    world.run(plan.FAULTS_END_S + 25.0)
+    world.run(draw.FAULTS_END_S + 25.0)
     patience_s = 3 * (job.join_timeout_s + job.exit_barrier_s + job.grace_s + 40.0)
-    # A worker that fails begins it anew: each failure spends a budget, and how many there may be is another invariant.
+    # Counted anew from each failure of a worker: failures use budgets up, and how many may happen is another invariant.
     while not world.over and world.now < (ends := max(truth.last_fault, truth.last_failure) + patience_s):
         world.run(ends, until_over=True)
     left = [f"{n.ident} is {n.state.phase.value}: {n.state.because}" for n in world.nodes.values() if not n.done]
@@ -62,12 +63,12 @@ def _to_the_end(world: World) -> None:
 
 
 def smallest(failed: SeedFailed) -> SeedFailed:
-    """The same failure with as few faults and nodes as still lead to it: dropped one by one while it stays."""
+    """The same failure with as few faults and nodes as still lead to it: they are dropped one by one."""
     while (smaller := next(_still_failing(failed), None)) is not None:
         failed = smaller
-    told = "\n".join(failed.scenario.lines())
+    lines = "\n".join(failed.scenario.lines())
     small = SeedFailed(failed.scenario, 0.0, failed)
-    small.args = (f"{failed}\nas small as it gets:\n{told}",)
+    small.args = (f"{failed}\nas small as it gets:\n{lines}",)
     small.what = failed.what
     return small
 
@@ -89,6 +90,6 @@ def _with_less(scenario: Scenario) -> Iterator[Scenario]:
         yield dataclasses.replace(scenario, founders=tuple(each for each in scenario.founders if each is not gone))
     if scenario.echo_chance:
         yield dataclasses.replace(scenario, echo_chance=0.0)
-    quick = plan.Pace(0.001, 0.002, 0.01)
+    quick = Pace(0.001, 0.002, 0.01)
     if scenario.pace != quick:
         yield dataclasses.replace(scenario, pace=quick)

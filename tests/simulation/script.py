@@ -1,4 +1,4 @@
-"""The verbs of the golden stories: a job told by hand, with nothing left to chance.
+"""The verbs of tests/stories: a job step by step, with nothing left to chance.
 
     job 1:2 restarts=1        the nodes it takes, and what differs from the defaults
                               store=etcd: one that elects the coordinator
@@ -6,11 +6,11 @@
     wait 5                    seconds pass
     worker a/0 fails 3        with that exit code; `finishes` is exit code 0
     workers a finish
-    stubborn a                its workers take no notice of SIGTERM
+    stubborn a                its workers ignore SIGTERM
     term a | leave a | kill a | freeze a | thaw a | cut a | heal a
     nursery a dies
 
-Every verb is followed by a moment in which all that follows at once happens.
+Every verb is followed by MOMENT_S, in which its immediate consequences happen.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from elastic_agent.agent.lifecycle.restart_policy import Policy
 
-from .node import SimNode
-from .workers import Habit
-from .world import Delays, Job, World
+from .world.job import Delays, Job
+from .world.node import SimNode
+from .world.workers import Habit
+from .world.world import World
 
 MOMENT_S = 0.1
 
@@ -39,19 +40,19 @@ _TIMES = {
 
 
 class Script:
-    """One story being told. `tell` performs a verb and returns what became visible."""
+    """One story. `perform` carries out a verb and returns the lines of the trace that follow."""
 
     def __init__(self) -> None:
         self._world: World | None = None
         self._lines: list[str] = []
 
-    def tell(self, line: str) -> list[str]:
+    def perform(self, line: str) -> list[str]:
         self._lines = []
         verb, *words = line.split()
         if verb == "job":
-            face = "etcd" if "store=etcd" in words else ""
+            store = "etcd" if "store=etcd" in words else ""
             job = _job([word for word in words if word != "store=etcd"])
-            self._world = World(job, random.Random(0), Delays(), self._log, face=face)
+            self._world = World(job, random.Random(0), Delays(), self._log, store=store)
         else:
             getattr(self, f"_{verb}")(*words)
             if verb != "wait":
@@ -130,7 +131,7 @@ def _job(words: list[str]) -> Job:
 
 @dataclass
 class Scene:
-    """Comments and verbs, and what they are said to lead to."""
+    """Comments and verbs, and the lines of the trace that should follow."""
 
     head: list[str]
     outcome: list[str]
@@ -153,10 +154,10 @@ def read(text: str) -> list[Scene]:
             head.append(line)
             continue
         outcome: list[str] = []
-        for told in lines:
-            if not told:
+        for event in lines:
+            if not event:
                 break
-            outcome.append(told)
+            outcome.append(event)
         scenes.append(Scene(head, outcome))
         head = []
     if any(head):
@@ -165,11 +166,11 @@ def read(text: str) -> list[Scene]:
 
 
 def retell(scenes: list[Scene], finish: Callable[[World], None]) -> str:
-    """The whole text, with what happens now as the outcome."""
+    """The whole text, with what happens now as the outcome of each scene. `finish` is called at the end."""
     script = Script()
-    told: list[str] = []
+    made: list[str] = []
     for scene in scenes:
-        outcome = [line for verb in scene.verbs for line in script.tell(verb)]
-        told += [*scene.head, RULE, *(outcome or ["nothing"]), ""]
+        outcome = [line for verb in scene.verbs for line in script.perform(verb)]
+        made += [*scene.head, RULE, *(outcome or ["nothing"]), ""]
     finish(script.world)
-    return "\n".join(told)
+    return "\n".join(made)

@@ -9,7 +9,7 @@ worker b/0 fails 3
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -35,7 +35,7 @@ worker b/0 fails 3
 ----
    10.2  b stopping: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  b signal 15 to its workers
-   10.2  b joining: workers of round 2 are gone; pausing 2.7 s before the next, as workers fail again and again (--restart-backoff)
+   10.2  b joining: workers of round 2 are gone; pausing 2.7 s before the next round, as workers keep failing (--restart-backoff)
    10.2  coordinator: round 2 over [a:0 b:1], b charged: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  a stopping: round 2 is over: worker failed: rank 1 (local rank 0, pid 104) on b, exit code 3
    10.2  a signal 15 to its workers
@@ -45,6 +45,9 @@ worker b/0 fails 3
 
 wait 5
 ----
+   11.2  coordinator: round 2 over [a:0 b:1], b charged: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
+   11.2  a joining: round 2: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
+   11.2  b joining: round 2: waiting for b, which pauses after a failure (--restart-backoff) to stop the workers of round 2 (1 s so far)
    12.9  b joining: the pause is over
    12.9  b joining: waiting for a place in a round
    12.9  coordinator: round 3 running [a:0 b:1], b charged: every place is taken
@@ -87,8 +90,8 @@ wait 1
    75.4  b exits 143
    75.4  a joining: workers of round 4 are gone
    75.4  a joining: waiting for a place in a round
-   75.4  coordinator: round 5 running [a:0]: 1 node here, enough for min_nodes 1
-   75.4  a working: round 5 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
+   75.4  coordinator: round 5 running [a:0]: 1 node joined, enough for min_nodes 1
+   75.4  a working: round 5 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b left: the agent was stopped by signal 15
    75.4  a starts ranks 0 to 0
    75.5  a stopping: all workers of this node exited 0
    75.5  a finished: all workers of this node exited 0

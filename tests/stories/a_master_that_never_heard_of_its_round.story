@@ -6,19 +6,21 @@ join b node_rank=0
 ----
     0.0  a joining: the store answers
     0.0  a joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
-    0.0  a joining: round 1 is gathering: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
+    0.0  a joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.1  b joining: the store answers
-    0.1  b joining: round 1 is gathering: 1 of at least 2 nodes are here: a
-    0.1  coordinator: round 1 last call []: 2 nodes here, 3 may come: last call
-    0.1  a joining: round 1 is last call: 2 nodes here, 3 may come: last call
-    0.1  b joining: round 1 is last call: 2 nodes here, 3 may come: last call
+    0.1  b joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
+    0.1  coordinator: round 1 last call []: 2 of at most 3 nodes joined (a, b); waiting up to 3 s for more
+    0.1  a joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 3 s for more
+    0.1  b joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 3 s for more
 
 cut b
 wait 4
 ----
-    3.1  coordinator: round 1 running [b:0 a:1]: last call is over with 2 nodes
-    3.1  a working: round 1 begins with 2 nodes, group rank 1: last call is over with 2 nodes
+    1.1  coordinator: round 1 last call []: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
+    1.1  a joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
+    3.1  coordinator: round 1 running [b:0 a:1]: last call ended with 2 nodes
+    3.1  a working: round 1 begins with 2 nodes, group rank 1: last call ended with 2 nodes
     3.1  a starts ranks 1 to 1
 
 worker a/0 fails 1
@@ -32,12 +34,12 @@ worker a/0 fails 1
 heal b
 wait 4
 ----
-    4.4  b joining: round 1 is over, and no worker of it is here
+    4.4  b joining: round 1 is over; no worker of it runs here
     4.4  b joining: waiting for a place in a round
-    4.4  coordinator: round 2 running [b:0 a:1], a charged: 2 nodes here, enough for min_nodes 2
-    4.4  a working: round 2 begins with 2 nodes, group rank 1: 2 nodes here, enough for min_nodes 2
+    4.4  coordinator: round 2 running [b:0 a:1], a charged: 2 nodes joined, enough for min_nodes 2
+    4.4  a working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 2
     4.4  a starts ranks 1 to 1
-    4.4  b working: round 2 begins with 2 nodes, group rank 0: 2 nodes here, enough for min_nodes 2
+    4.4  b working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 2
     4.4  b starts ranks 0 to 0
 
 workers a finish
@@ -46,7 +48,7 @@ wait 1
 ----
     8.5  a stopping: all workers of this node exited 0
     8.5  a finished: all workers of this node exited 0
-    8.5  coordinator: round 2 running finishing [b:0 a:1], a charged: 2 nodes here, enough for min_nodes 2
+    8.5  coordinator: round 2 running finishing [b:0 a:1], a charged: 2 nodes joined, enough for min_nodes 2
     8.6  b stopping: all workers of this node exited 0
     8.6  b finished: all workers of this node exited 0
     8.6  coordinator: round 2 closed succeeded [], a charged: all nodes of round 2 finished

@@ -6,7 +6,7 @@ join a b
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -27,8 +27,8 @@ wait 1
     0.1  b exits 143
     0.1  a joining: workers of round 1 are gone
     0.1  a joining: waiting for a place in a round
-    0.1  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
-    0.1  a working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
+    0.1  coordinator: round 2 running [a:0]: 1 node joined, enough for min_nodes 1
+    0.1  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b left: the agent was stopped by signal 15
     0.1  a starts ranks 0 to 0
 
 workers a finish

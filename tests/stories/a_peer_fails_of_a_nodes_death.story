@@ -7,7 +7,7 @@ join a b
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -27,8 +27,12 @@ worker a/0 fails 1
 # a waits to hear whose fault it was. b's silence is the answer.
 wait 6
 ----
-    5.0  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
-    5.0  a working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1; round 1 costs this node no restart: b was lost; then worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
+    1.2  coordinator: round 1 over [a:0 b:1]: waiting for b to stop the workers of round 1 (1 s so far)
+    1.2  a joining: round 1: waiting for b to stop the workers of round 1 (1 s so far)
+    3.2  coordinator: round 1 over [a:0 b:1]: waiting for b (no heartbeat for 3.2 s; lost after 5 s) to stop the workers of round 1 (3 s so far)
+    3.2  a joining: round 1: waiting for b (no heartbeat for 3.2 s; lost after 5 s) to stop the workers of round 1 (3 s so far)
+    5.0  coordinator: round 2 running [a:0]: 1 node joined, enough for min_nodes 1
+    5.0  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; round 1 costs this node no restart: b was lost: no heartbeat for 5.0 s (lease 5 s); then worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
     5.0  a starts ranks 0 to 0
 
 workers a finish

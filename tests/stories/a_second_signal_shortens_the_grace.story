@@ -19,7 +19,7 @@ term a
 wait 1
 ----
     5.3  a is asked to stop
-    5.3  a stopping: the agent was stopped by signal 15 again: workers are killed now
+    5.3  a stopping: the agent was stopped by signal 15 again: killing workers now
     5.3  a kills its workers
     5.3  a ending: the agent was stopped by signal 15
     5.3  a ended: the agent was stopped by signal 15

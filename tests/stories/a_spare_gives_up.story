@@ -10,7 +10,7 @@ wait 61
     0.0  a working: round 1 begins with 1 node, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
     0.1  b joining: the store answers
-    0.1  b joining: round 1 runs without this node, which waits as a spare, for up to 60 s
+    0.1  b joining: round 1 runs without this node; waiting as a spare for up to 60 s
     0.1  b joining: waiting for a place in a round
    60.1  b ending: no place came free within the join timeout of 60 s
    60.1  b ended: no place came free within the join timeout of 60 s

@@ -6,7 +6,7 @@ join a b
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0

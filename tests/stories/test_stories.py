@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulation import script
-from simulation.world import World
+from simulation.world.world import World
 
 STORIES = sorted(Path(__file__).parent.glob("*.story"))
 

@@ -7,7 +7,7 @@ workers a finish
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -19,12 +19,36 @@ workers a finish
 
 wait 301
 ----
-  300.1  coordinator: round 1 closed unfinished []: the finalisation barrier of 300 s is over and b had not finished
-  300.1  a ending: this node's workers all finished, but the job ended unfinished: the finalisation barrier of 300 s is over and b had not finished
-  300.1  b stopping: the job ended unfinished: the finalisation barrier of 300 s is over and b had not finished
+    1.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 299 s
+    1.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 299 s
+    1.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 299 s
+    3.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 297 s
+    3.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 297 s
+    3.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 297 s
+    9.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 291 s
+    9.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 291 s
+    9.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 291 s
+   27.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 273 s
+   27.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
+   27.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
+   81.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 219 s
+   81.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
+   81.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
+  141.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 159 s
+  141.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
+  141.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
+  201.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 99 s
+  201.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 99 s
+  201.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 99 s
+  261.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 39 s
+  261.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 39 s
+  261.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 39 s
+  300.1  coordinator: round 1 closed unfinished []: the finalisation barrier of 300 s ended before b finished
+  300.1  a ending: this node's workers all finished, but the job ended unfinished: the finalisation barrier of 300 s ended before b finished
+  300.1  b stopping: the job ended unfinished: the finalisation barrier of 300 s ended before b finished
   300.1  b signal 15 to its workers
-  300.1  b ending: the job ended unfinished: the finalisation barrier of 300 s is over and b had not finished
-  300.1  b ended: the job ended unfinished: the finalisation barrier of 300 s is over and b had not finished
+  300.1  b ending: the job ended unfinished: the finalisation barrier of 300 s ended before b finished
+  300.1  b ended: the job ended unfinished: the finalisation barrier of 300 s ended before b finished
   300.1  b exits 82
-  300.1  a ended: this node's workers all finished, but the job ended unfinished: the finalisation barrier of 300 s is over and b had not finished
+  300.1  a ended: this node's workers all finished, but the job ended unfinished: the finalisation barrier of 300 s ended before b finished
   300.1  a exits 0

@@ -5,10 +5,10 @@ join b nproc=2
 ----
     0.0  a joining: the store answers
     0.0  a joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
-    0.0  a joining: round 1 is gathering: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
+    0.0  a joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.1  b joining: the store answers
-    0.1  b joining: round 1 is gathering: 1 of at least 2 nodes are here: a
+    0.1  b joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.1  coordinator: round 1 running [a:0 b:1-2]: every place is taken
     0.1  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.1  a starts ranks 0 to 0

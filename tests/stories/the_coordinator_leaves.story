@@ -28,8 +28,8 @@ wait 1
     5.1  b joining: workers of round 1 are gone
     5.1  b joining: waiting for a place in a round
     5.1  coordinator: round 1 over [a:0 b:1]: a left: the agent was stopped by signal 15
-    5.1  coordinator: round 2 running [b:0]: 1 node here, enough for min_nodes 1
-    5.1  b working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
+    5.1  coordinator: round 2 running [b:0]: 1 node joined, enough for min_nodes 1
+    5.1  b working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; a left: the agent was stopped by signal 15
     5.1  b starts ranks 0 to 0
 
 workers b finish
@@ -39,6 +39,6 @@ wait 5
     6.2  b finished: all workers of this node exited 0
     6.2  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
     6.2  b ending: this node's workers all finished: all nodes of round 2 finished
-    6.2  b ending: clearing the store up once the other nodes have ended
+    6.2  b ending: removing the job's keys from the store once the other nodes have ended
     6.2  b ended: this node's workers all finished: all nodes of round 2 finished
     6.2  b exits 0

@@ -8,7 +8,7 @@ wait 30
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -17,6 +17,18 @@ wait 30
     0.1  a stopping: all workers of this node exited 0
     0.1  a finished: all workers of this node exited 0
     0.1  coordinator: round 1 running finishing [a:0 b:1]: every place is taken
+    1.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 299 s
+    1.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 299 s
+    1.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 299 s
+    3.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 297 s
+    3.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 297 s
+    3.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 297 s
+    9.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 291 s
+    9.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 291 s
+    9.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 291 s
+   27.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 273 s
+   27.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
+   27.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
 
 workers b finish
 wait 1

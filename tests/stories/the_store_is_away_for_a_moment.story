@@ -6,7 +6,7 @@ join a b
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 node here, 2 may come: last call
+    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -26,13 +26,13 @@ cut b
 wait 12
 ----
    19.3  b working: the store does not answer (no answer within 5 s); workers go on for up to 30 s
-   19.6  coordinator: round 1 over [a:0 b:1]: b was lost: not heard of for 5 s
-   19.6  a stopping: round 1 is over: b was lost: not heard of for 5 s
+   19.6  coordinator: round 1 over [a:0 b:1]: b was lost: no heartbeat for 5.0 s (lease 5 s)
+   19.6  a stopping: round 1 is over: b was lost: no heartbeat for 5.0 s (lease 5 s)
    19.6  a signal 15 to its workers
    19.6  a joining: workers of round 1 are gone
    19.6  a joining: waiting for a place in a round
-   19.6  coordinator: round 2 running [a:0]: 1 node here, enough for min_nodes 1
-   19.6  a working: round 2 begins with 1 node, group rank 0: 1 node here, enough for min_nodes 1
+   19.6  coordinator: round 2 running [a:0]: 1 node joined, enough for min_nodes 1
+   19.6  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b was lost: no heartbeat for 5.0 s (lease 5 s)
    19.6  a starts ranks 0 to 0
 
 heal b
@@ -42,7 +42,7 @@ wait 5
    26.4  b stopping: round 1 is over: round 2 began without this node
    26.4  b signal 15 to its workers
    26.4  b joining: workers of round 1 are gone
-   26.4  b joining: round 2 runs without this node, which waits for the next, for up to 600 s
+   26.4  b joining: round 2 runs without this node; waiting for the next round for up to 600 s
    26.4  coordinator: round 2 over [a:0]: b arrived and there is room
    26.4  a stopping: round 2 is over: b arrived and there is room
    26.4  a signal 15 to its workers

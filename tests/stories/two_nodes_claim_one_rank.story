@@ -6,14 +6,14 @@ wait 1
 ----
     0.0  a joining: the store answers
     0.0  a joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
-    0.0  a joining: round 1 is gathering: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
+    0.0  a joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.1  b joining: the store answers
-    0.1  b joining: round 1 is gathering: 1 of at least 2 nodes are here: a
-    0.1  coordinator: round 1 closed misconfigured []: a and b both say --node-rank 0; give each node its own
-    0.1  a ending: the job cannot begin: a and b both say --node-rank 0; give each node its own
-    0.1  b ending: the job cannot begin: a and b both say --node-rank 0; give each node its own
-    0.1  b ended: the job cannot begin: a and b both say --node-rank 0; give each node its own
+    0.1  b joining: round 1: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
+    0.1  coordinator: round 1 closed misconfigured []: a and b both have --node-rank 0; give each node its own
+    0.1  a ending: the job cannot begin: a and b both have --node-rank 0; give each node its own
+    0.1  b ending: the job cannot begin: a and b both have --node-rank 0; give each node its own
+    0.1  b ended: the job cannot begin: a and b both have --node-rank 0; give each node its own
     0.1  b exits 2
-    0.1  a ended: the job cannot begin: a and b both say --node-rank 0; give each node its own
+    0.1  a ended: the job cannot begin: a and b both have --node-rank 0; give each node its own
     0.1  a exits 2

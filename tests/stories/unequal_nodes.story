@@ -6,12 +6,12 @@ join c nproc=3
 ----
     0.0  a joining: the store answers
     0.0  a joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 3 nodes are here: a
-    0.0  a joining: round 1 is gathering: 1 of at least 3 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 3 nodes joined (a); waiting up to 600 s for more
+    0.0  a joining: round 1: 1 of at least 3 nodes joined (a); waiting up to 600 s for more
     0.1  b joining: the store answers
-    0.1  b joining: round 1 is gathering: 1 of at least 3 nodes are here: a
+    0.1  b joining: round 1: 1 of at least 3 nodes joined (a); waiting up to 600 s for more
     0.2  c joining: the store answers
-    0.2  c joining: round 1 is gathering: 1 of at least 3 nodes are here: a
+    0.2  c joining: round 1: 1 of at least 3 nodes joined (a); waiting up to 600 s for more
     0.2  coordinator: round 1 running [a:0-1 b:2 c:3-5]: every place is taken
     0.2  a working: round 1 begins with 3 nodes, group rank 0: every place is taken
     0.2  a starts ranks 0 to 1

@@ -7,7 +7,7 @@ stubborn a
     0.0  b joining: the store answers
     0.0  a joining: waiting for a place in a round
     0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes are here: a
+    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
     0.0  a starts ranks 0 to 0
@@ -24,10 +24,18 @@ wait 29
     0.2  coordinator: round 1 over [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a stopping: round 1 is over: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
     0.2  a signal 15 to its workers
+    1.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (1 s so far)
+    1.2  b joining: round 1: waiting for a to stop the workers of round 1 (1 s so far)
+    3.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (3 s so far)
+    3.2  b joining: round 1: waiting for a to stop the workers of round 1 (3 s so far)
+    9.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (9 s so far)
+    9.2  b joining: round 1: waiting for a to stop the workers of round 1 (9 s so far)
+   27.2  coordinator: round 1 over [a:0 b:1]: waiting for a to stop the workers of round 1 (27 s so far)
+   27.2  b joining: round 1: waiting for a to stop the workers of round 1 (27 s so far)
 
 wait 2
 ----
-   30.2  a stopping: workers did not stop in time and are killed
+   30.2  a stopping: workers did not stop within 30 s; killing them
    30.2  a kills its workers
    30.2  a joining: workers of round 1 are gone
    30.2  a joining: waiting for a place in a round

@@ -8,12 +8,21 @@ from elastic_agent.agent.lifecycle.restart_policy import Charge, History
 from elastic_agent.rendezvous.coordinator import machine
 from elastic_agent.rendezvous.coordinator.events import NodeSeen
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
-from elastic_agent.rendezvous.failures import Ending, WorkerFailure
+from elastic_agent.rendezvous.failures import Ending, Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 
 FAILURE = WorkerFailure(node="a", host="h", rank=0, local_rank=0, pid=1, exit_code=1)
 FINAL = replace(FAILURE, rank=1, local_rank=1, exit_code=93, final=True)
 """A failure whose exit code forbids a restart."""
+
+
+def worker_exit(rank: int, sign: Sign, **fields: object) -> WorkerFailure:
+    """The exit of a worker, with exit code 1; ranks 0 and 1 are on node a, 2 and 3 on node b."""
+    node = "ab"[rank // 2]
+    failure = WorkerFailure(node, node, rank, rank % 2, 100 + rank, 1, sign=sign, sign_because=f"is {sign.value}")
+    for name, value in fields.items():
+        object.__setattr__(failure, name, value)
+    return failure
 
 
 def record(

@@ -237,9 +237,9 @@ class EtcdGuests:
         self._made: list[Any] = []
 
     def guest(self) -> Any:
-        from elastic_agent.rendezvous.etcd.store import Place, open_etcd
+        from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 
-        self._made.append(open_etcd(self._endpoints, Place(self._run_id)))
+        self._made.append(open_etcd(self._endpoints, Location(self._run_id)))
         return self._made[-1]
 
     def close(self) -> None:
@@ -273,9 +273,9 @@ class Cluster:
         self.run_id = "contract"
         self._endpoint = f"127.0.0.1:{free_port()}"
         if backend == "etcd":
-            from support.etcd_servers import VERSIONS, standing
+            from support.etcd_servers import VERSIONS, shared_servers
 
-            self.meet_at(servers or standing(VERSIONS[0]))
+            self.meet_at(servers or shared_servers(VERSIONS[0]))
         else:
             self.store: Any = None
             """The memory store, made with the first agent unless a test has set its own; on etcd `EtcdGuests`."""

@@ -1,4 +1,4 @@
-"""Reading /proc and waiting on pidfds of processes that may end at any moment."""
+"""Reading /proc, and waiting for processes, when a process may exit at any moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOKEN = "ELASTIC_AGENT_TEST"
 
 
 def read(path: str) -> bytes:
-    """The file's content; empty where the process has ended or may not be read."""
+    """The file's content; empty where its process is gone or another user's."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -20,12 +20,12 @@ def read(path: str) -> bytes:
 
 
 def parent_of(pid: int) -> int:
-    """The process id of its parent."""
+    """The pid of its parent."""
     return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
 
 
 def wait_exit(pid: int, deadline: float) -> None:
-    """Wait until a process has exited, until `deadline` on the monotonic clock at most."""
+    """Wait until a process exits, or until `deadline` on the monotonic clock."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

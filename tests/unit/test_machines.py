@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from elastic_agent.agent.lifecycle import events, machine
-from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.agent.lifecycle.state import Node, Phase, Place, Verdict
 from elastic_agent.agent.lifecycle.state import Rules as AgentRules
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator import machine as coordinator
@@ -38,7 +38,7 @@ EVENTS: dict[type[Any], Any] = {
     events.NurseryLost: events.NurseryLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
-    events.SignalUnheard: events.SignalUnheard(0, 10),
+    events.SignalNotForwarded: events.SignalNotForwarded(0, 10),
     events.LeaveAsked: events.LeaveAsked("drained"),
     events.DeadlineReached: events.DeadlineReached(),
 }
@@ -50,7 +50,7 @@ VERDICT = Verdict(0, "done")
 
 def node_in(phase: Phase) -> Node:
     """A node in this phase."""
-    node = Node(phase=phase, place_ready=True)
+    node = Node(phase=phase, place=Place(ready=True))
     return replace(node, verdict=VERDICT) if phase in (Phase.ENDING, Phase.ENDED) else node
 
 

@@ -26,8 +26,8 @@ ROOM_S = 30.0
 COMPACT_EVERY_S = 1.0
 
 
-class Servants:
-    """The servers of one run, and what one does to them."""
+class EtcdFaults:
+    """The etcd servers of one run, and the faults injected into them."""
 
     def __init__(self, servers: Servers, seed: int, seen: Callable[[], int]) -> None:
         """`seen`: the newest revision up to which the history has been read, and may be compacted."""
@@ -37,8 +37,8 @@ class Servants:
         self.over = threading.Event()
         """Set when the run ends: every fault passes at once."""
 
-    def befall(self, kind: str, for_s: float) -> None:
-        """Do it, let `for_s` pass, undo it. Raises KeyError for a kind that there is not."""
+    def inject(self, kind: str, for_s: float) -> None:
+        """Cause the fault, wait `for_s`, undo it. Raises KeyError for an unknown kind."""
         {
             "leader killed": self._leader_killed,
             "leader stopped": self._leader_stopped,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_agent.rendezvous.etcd.store import KEEP_VERSIONS
-from simulation.checkers import Violation
+from simulation.checks.checkers import Violation
 
 from .etcd_plan import NODES, SERVERS
 from .judge import Verdict, all_ended, read_lines

@@ -14,9 +14,9 @@ from typing import IO, Any
 from elastic_agent.rendezvous.etcd.keys import EtcdKeys
 from elastic_agent.rendezvous.etcd.ops import Read
 from support.etcd_servers import Servers, installed, serving
-from support.network import Switch, missing, switch
+from support.network import Switch, virtual_switch, why_unavailable
 
-from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
+from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
 from .etcd_plan import SERVERS
 from .historian import Historian
 from .plan import COORDINATOR, GATHERING, LAUNCH, Fault, Plan, Start
@@ -36,15 +36,15 @@ class EtcdRun(Run):
         self._kinds = {fault.kind for fault in plan.faults}
         self._lines: Switch | None = None
         self._servers: Servers
-        self._servants: Servants
+        self._etcd_faults: EtcdFaults
         self._historian: Historian
         self._afflictions: list[threading.Thread] = []
 
     def play(self) -> None:
         """As on c10d, beside servers that last as long as the run."""
         with ExitStack() as held:
-            if "cut" in self._kinds and not missing():
-                self._lines = held.enter_context(switch())
+            if "cut" in self._kinds and not why_unavailable():
+                self._lines = held.enter_context(virtual_switch())
                 for start in self.plan.starts:
                     self._lines.add(start.name)
             host = self._lines.address if self._lines else "127.0.0.1"
@@ -64,11 +64,11 @@ class EtcdRun(Run):
                     Historian(self._servers.client(), PREFIX.encode(), FOLDER, lambda line: self._read(history, line))
                 )
             )
-            self._servants = Servants(self._servers, self.plan.seed, lambda: self._historian.seen)
+            self._etcd_faults = EtcdFaults(self._servers, self.plan.seed, lambda: self._historian.seen)
             super().play()
 
     def _bury(self) -> None:
-        self._servants.over.set()
+        self._etcd_faults.over.set()
         for each in self._afflictions:
             each.join()
         self._fact("remains", keys=self._remains())
@@ -128,7 +128,7 @@ class EtcdRun(Run):
 
     def _cut(self, fault: Fault) -> None:
         if self._lines is None or fault.node not in self._live:
-            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node, because=missing())
+            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node, because=why_unavailable())
             return
         self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
         self._lines.cut(fault.node)
@@ -143,7 +143,7 @@ class EtcdRun(Run):
         self._happened.put(lambda: self._fact("fault", fault=fault.ident, kind=fault.kind, node=""))
         error = ""
         try:
-            self._servants.befall(fault.kind, fault.for_s)
+            self._etcd_faults.inject(fault.kind, fault.for_s)
         except Exception as why:  # noqa: BLE001 - a fault that went wrong is a finding of its own
             error = f"{type(why).__name__}: {why}"
         self._happened.put(lambda: self._fact("passed", fault=fault.ident, kind=fault.kind, error=error))

@@ -11,7 +11,8 @@ from elastic_agent.agent.lifecycle.state import Node, Rules, Verdict
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.failures import Ending, EndKind
 from elastic_agent.rendezvous.records import Member
-from simulation.world import Job, Reached
+from simulation.checks.coverage import Reached
+from simulation.world.job import Job
 
 from .plan import HOST, LEASE_S, Plan
 
@@ -24,7 +25,7 @@ class SeenLink:
     up: bool = True
     away_since: float | None = None
     back_at: float | None = None
-    said_last_at: float | None = None
+    last_record_written_at: float | None = None
     deaf: bool = False
     """The node was killed or frozen."""
 

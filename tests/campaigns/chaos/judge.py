@@ -11,8 +11,8 @@ from typing import Any
 
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.rendezvous.records import Outcome
-from simulation.checkers import Violation
-from simulation.invariants import CODED, ENDING
+from simulation.checks.checkers import Violation
+from simulation.checks.invariants import CODED, ENDING
 
 from .plan import Plan
 from .witness import Witness

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from elastic_agent.agent.lifecycle import events as agent_events
-from elastic_agent.agent.lifecycle.state import Phase, Rules, Verdict
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
+from elastic_agent.agent.lifecycle.state import Phase, RoundTally, Rules, Verdict
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
 from elastic_agent.rendezvous.records import (
     Member,
     NodeRecord,
@@ -20,10 +20,10 @@ from elastic_agent.rendezvous.records import (
     Round,
     RoundPhase,
 )
-from simulation import outcomes
-from simulation.checkers import Checkers, Violation
-from simulation.invariants import AGREED, BURIED, DENSE, EMPTY, FENCED, FINAL
-from simulation.world import World
+from simulation.checks import outcomes
+from simulation.checks.checkers import Checkers, Violation
+from simulation.checks.invariants import AGREED, DENSE, EMPTY, FENCED, FINAL, LEFT_NO_WORKER
+from simulation.world.world import World
 
 from .history import History, SeenNode, ending_of, master_of, members_of
 from .plan import LEASE_S, Plan
@@ -90,8 +90,8 @@ class Witness:
             self.checkers.need(same, FINAL, f"it became {after.phase.value}, {after.outcome}")
         self.checkers.decided_at = self.history.now
         self.checkers.coordinated(before, after)
-        if after.phase is RoundPhase.CLOSED and after.outcome is Outcome.FAILED and after.ended is not None:
-            self.checkers._settled(after.ended)
+        if after.phase is RoundPhase.CLOSED and after.outcome is Outcome.FAILED and after.end.ending is not None:
+            self.checkers._settled(after.end.ending)
 
     def _rendezvous(self, line: dict[str, Any], before: Rendezvous) -> Rendezvous:
         phase = RoundPhase(line["phase"])
@@ -102,11 +102,9 @@ class Witness:
             number=line["number"],
             because=line["because"],
             nodes=self._records(members, line.get("master")),
-            members=members,
             barrier_until=0.0 if line["finishing"] else None,
-            master_addr=master_of(line.get("master"))[0],
-            master_port=master_of(line.get("master"))[1],
-            ended=before.ended if ended == before.ended else ended,
+            placement=Placement(members, *master_of(line.get("master"))),
+            end=RoundEnd(before.end.ending if ended == before.end.ending else ended),
             restarts=line["restarts"],
             outcome=Outcome(line["outcome"]) if line["outcome"] else None,
             version=line["version"],
@@ -142,7 +140,7 @@ class Witness:
         """A node wrote an event down."""
         before, phase = node.state, Phase(line["phase"])
         leaves = line["happened"] == "SignalReceived" and before.phase not in (Phase.ENDING, Phase.ENDED)
-        verdict, failed_at = before.verdict, before.failed_at if line["round"] == before.round else None
+        verdict, failed_at = before.verdict, before.tally.failed_at if line["round"] == before.round else None
         if failed_at is None and "failure" in line and line["happened"] in FAILED:
             failed_at = self.history.now
         if verdict is None and (leaves or phase in (Phase.ENDING, Phase.ENDED)):
@@ -151,9 +149,8 @@ class Witness:
             before,
             phase=phase,
             because=line["because"],
-            round=line["round"],
+            tally=RoundTally(line["round"], failed_at=failed_at),
             finished=before.finished or phase is Phase.FINISHED,
-            failed_at=failed_at,
             verdict=verdict,
         )
         node.link.opened = node.link.opened or line["happened"] == "StoreOpened"
@@ -192,7 +189,7 @@ class Witness:
         self.checkers.need(fresh, FRESH, f"{fact['master']} was that of round {self._masters[fact['master']]} already")
         address, _, port = fact["master"].rpartition(":")
         running = Round(number, 1, number, RoundPhase.RUNNING, "", members, address, int(port))
-        self.checkers.hearing.said[number] = running
+        self.checkers.announcements.by_version[number] = running
         self.checkers.starts(cast("Any", node), agent_events.StartWorkers(running, place, fact["restarts"]))
         for held in fact["alive"]:
             owner = self.node(held.split(".")[0])
@@ -250,4 +247,4 @@ class Witness:
 
     def ended(self, node: SeenNode, fact: dict[str, Any]) -> None:
         """The process is gone."""
-        self.checkers.need(node.killed or not fact["alive"], BURIED, f"{fact['alive']} outlived {node.name}")
+        self.checkers.need(node.killed or not fact["alive"], LEFT_NO_WORKER, f"{fact['alive']} outlived {node.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle import machine as agent
@@ -25,7 +26,7 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Seen
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
 from elastic_agent.rendezvous.driver import inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
@@ -58,28 +59,31 @@ from .syntax import (
 )
 
 ESCAPES = {
-    "a place given up goes unnoticed": "nobody gives one up without a failure or a goodbye: a second line of defence",
-    "a moment unwatched counts": (
+    "a place given up goes unnoticed": "none is given up without a failure or a departure: a second line of defence",
+    "the time between two readings counts as silence": (
         "it takes a stall and a cut of the right lengths at once; tests/unit/rendezvous/test_leases.py has it"
     ),
     "the place of a node is forgotten": (
-        "it must say again that it waits before it hears of the round that it has, and that round be over by then; "
+        "it must report again that it waits before it receives the round that it has a place in, which must be over by "
+        "then; "
         "tests/unit/rendezvous/test_takeover.py has it"
     ),
-    "what was said meanwhile is forgotten": (
+    "an announcement received while preparing is forgotten": (
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
     ),
-    "a successor trusts the silent": (
-        "who has a place and does not know it must stay deaf, yet heard, through a takeover and the end of the round; "
+    "a successor forgets in which round a node was": (
+        "a node with a place must receive nothing, while its heartbeats arrive, through a takeover and the end; "
         "tests/unit/rendezvous/test_takeover.py has it"
     ),
 }
-"""Bugs that no seed need find, and why."""
+"""Bugs that no seed needs to find, and why."""
 
 NODE = fields(Node)
 RECORD = fields(NodeRecord)
 RENDEZVOUS = fields(Rendezvous)
+PLACEMENT = fields(Placement)
+END = fields(RoundEnd)
 ROUND = fields(Round)
 SEEN = fields(Seen)
 
@@ -98,11 +102,13 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a full round is ended by an arrival", coordinator._arrival, branch(0).comparison(0).operator("<")),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(2).removed()),
     Mutant("arrivals are never settled", deadlines.arrivals_settled, returned(0).plus(1000)),
-    Mutant("the place of a node is forgotten", observations.note_node, given(SEEN.placed).becomes(0)),
+    Mutant("the place of a node is forgotten", observations.observe_node, given(SEEN.placed).becomes(0)),
     Mutant(
         "the old master port is used again",
         coordinator._start,
-        given(RENDEZVOUS.master_port).becomes(either(parameter(0).attribute(RENDEZVOUS.master_port), ITSELF)),
+        call(Placement)
+        .argument(2)
+        .becomes(either(parameter(0).attribute(RENDEZVOUS.placement).attribute(PLACEMENT.master_port), ITSELF)),
     ),
     Mutant(
         "the port of a round that was missed is offered again",
@@ -111,16 +117,16 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("the last rank is the master", coordinator._start, subscript(1).operand(1).becomes(-1)),
     # -- when a round may begin
-    Mutant("nobody is waited for", Rendezvous.may_have_workers, condition(0).never()),
-    Mutant("the dead are waited for", Seen.may_have_workers, returned(0).operand(0).removed()),
-    Mutant("the lost count as waiting", Seen.waiting, returned(0).operand(0).removed()),
+    Mutant("no node is waited for", Rendezvous.may_have_workers, condition(0).never()),
+    Mutant("lost nodes are waited for", Seen.may_have_workers, returned(0).operand(0).removed()),
+    Mutant("lost nodes count as waiting", Seen.waiting, returned(0).operand(0).removed()),
     Mutant("the same round again", coordinator._judge_over, operation(1).operand(1).removed()),
     # -- why a round ends
     Mutant("a failure of an earlier round ends this one", coordinator._why_over, branch(0).operand(1).removed()),
     Mutant("failures go unnoticed", coordinator._why_over, branch(0).never()),
     Mutant("a lost member goes unnoticed", coordinator._why_over, branch(2).never()),
     Mutant(
-        "a goodbye goes unnoticed",
+        "a departure goes unnoticed",
         coordinator._why_over,
         branch(3).never(),
     ),
@@ -129,50 +135,50 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator._why_over,
         branch(4).never(),
     ),
-    # -- whose fault it was
+    # -- which node is charged
     Mutant(
-        "nobody is exonerated by a departure",
+        "a departure excuses no failure",
         charging._final,
         branch(1).never(),
     ),
     Mutant(
-        "answers are not waited for",
+        "reports of members are not waited for",
         charging._answer,
         branch(3).never(),
     ),
-    Mutant("a lost member did not depart", charging._answer, returned(1).becomes("")),
-    Mutant("one answer is enough", charging.settle, branch(2).never()),
+    Mutant("a lost member counts as no departure", charging._answer, returned(1).becomes("")),
+    Mutant("one report is enough", charging.settle, branch(2).never()),
     Mutant("a restart too many", charging.node_out_of_restarts, branch(0).comparison(0).operator("<")),
     Mutant("a restart too few", charging.node_out_of_restarts, branch(0).comparison(0).operand(1).becomes(1)),
     Mutant("every node is charged", transitions.costs_us, returned(0).operand(0).becomes(ITSELF.operand(0))),
-    Mutant("nobody is charged", transitions.settle_charge, branch(1).always()),
+    Mutant("no node is charged", transitions.settle_charge, branch(1).always()),
     Mutant("charged before it is settled", transitions.settle_charge, branch(0).operand(2).removed()),
     Mutant(
         "the charge is not looked at while joining",
         on_round.on_round_while_joining,
         call(transitions.settle_charge).becomes(ITSELF.argument(0)),
     ),
-    Mutant("the budget is not told", restart_policy.restarts_left, returned(0).operation(0).operand(1).removed()),
-    Mutant("nothing is ever forgiven", restart_policy.restarts_left, choice(0).never()),
+    Mutant("the budget ignores charges", restart_policy.restarts_left, returned(0).operation(0).operand(1).removed()),
+    Mutant("no charge is ever forgiven", restart_policy.restarts_left, choice(0).never()),
     Mutant("a window is too short", restart_policy.restarts_left, comparison(0).operand(1).times(0.5)),
-    Mutant("a crash loop is none", restart_policy.failures_in_a_row, returned(0).becomes(1)),
+    Mutant("a crash loop is never recognised", restart_policy.failures_in_a_row, returned(0).becomes(1)),
     Mutant("a pause is too short", restart_policy._pause_s, returned(-1).operand(0).times(0.5)),
-    Mutant("nobody pauses", transitions.rejoin, branch(0).always()),
+    Mutant("no crash loop pauses", transitions.rejoin, branch(0).always()),
     Mutant("a pause has no end", on_deadline.on_time_while_joining, branch(1).always()),
-    # -- who is alive
-    Mutant("an observer that was late judges all the same", leases._unwatched_s, returned(0).becomes(0.0)),
-    Mutant("a moment unwatched counts", leases._unwatched_s, returned(1).becomes(0.0)),
-    Mutant("the lost never come back", leases._aged, given(SEEN.lost).removed()),
+    # -- which nodes are lost
+    Mutant("the time before a late reading counts as silence", leases._unwatched_s, returned(0).becomes(0.0)),
+    Mutant("the time between two readings counts as silence", leases._unwatched_s, returned(1).becomes(0.0)),
+    Mutant("a lost node never returns", leases._aged, given(SEEN.lost).removed()),
     Mutant("a lease is short", leases._aged, assignment(1).value.comparison(0).operand(1).times(0.25)),
-    Mutant("nobody is ever lost", leases._aged, assignment(1).value.operand(1).removed()),
+    Mutant("no node is ever lost", leases._aged, assignment(1).value.operand(1).removed()),
     Mutant(
-        "the lost are not listened to",
+        "heartbeats of lost nodes are not read",
         leases.watched,
         condition(0).becomes(both(ITSELF, negated(looped(0).element(1).attribute(SEEN.lost)))),
     ),
     # -- how a job ends
-    Mutant("one that finished is success", coordinator._judge_running, branch(1).calls(any)),
-    Mutant("nobody begins the barrier", observations.note_node, branch(1).never()),
+    Mutant("one finished node is success", coordinator._judge_running, branch(1).calls(any)),
+    Mutant("the barrier never begins", observations.observe_node, branch(1).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -184,7 +190,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         call(leases.deadline_confirmed).argument(1).becomes(both(ITSELF, plus(ITSELF, -2))),
     ),
     Mutant(
-        "nobody looks when the barrier ends",
+        "no wake-up comes when the barrier ends",
         deadlines.deadline,
         branch(1).becomes(both(negated(parameter(0).attribute(RENDEZVOUS.barrier_until)), ITSELF)),
     ),
@@ -199,23 +205,23 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(5).operation(0).operand(1).becomes(1.0),
     ),
     Mutant(
-        "who hears nothing says who is missing",
+        "a coordinator that receives nothing decides who is missing",
         leases.deadline_confirmed,
         returned(1).becomes(ITSELF.operand(0)),
     ),
-    Mutant("the host waits for the dead", coordinator._deserted, condition(0).always()),
-    Mutant("the host waits for one", coordinator._deserted, call(all).calls(any)),
-    # -- what is said
-    Mutant("two words have one version", coordinator._announce, operation(0).operator("or")),
+    Mutant("the host waits for lost nodes", coordinator._deserted, condition(0).always()),
+    Mutant("the host waits for one node only", coordinator._deserted, call(all).calls(any)),
+    # -- what is announced
+    Mutant("two announcements have one version", coordinator._announce, operation(0).operator("or")),
     Mutant(
-        "only a change of phase is said",
+        "only a change of phase is announced",
         coordinator._announce,
         branch(0)
         .operand(1)
         .becomes(same(parameter(0).attribute(RENDEZVOUS.phase), ITSELF.operand(1).attribute(ROUND.phase))),
     ),
     Mutant("records are not numbered", transitions.publish, given(RECORD.seq).becomes(1)),
-    Mutant("a node speaks of an earlier round", transitions.publish, given(RECORD.round).plus(-1)),
+    Mutant("a node reports an earlier round", transitions.publish, given(RECORD.round).plus(-1)),
     # -- what a node does
     Mutant(
         "a round is started twice",
@@ -223,97 +229,101 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(1).operand(2).operator(">="),
     ),
     Mutant(
-        "a missed round is not told",
+        "a missed round is not handled",
         on_round.on_round_while_joining,
         branch(3).never(),
     ),
-    Mutant("what was said meanwhile is forgotten", on_round.on_prepared, branch(0).always()),
-    Mutant("round numbers are not looked at", on_round._still_mine, returned(0).becomes(False)),
+    Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).always()),
+    Mutant("round numbers are ignored", on_round._still_in, returned(0).becomes(False)),
     Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
-    Mutant("the store's return is not noted", on_store.on_came_back, given(NODE.store_lost_until).removed()),
     Mutant(
-        "a spare has no patience",
+        "the store's return is ignored", on_store.on_came_back, call(on_store.answering).becomes(ITSELF.argument(0))
+    ),
+    Mutant(
+        "a spare gives up at once",
         on_round.on_round_while_joining,
         operation(0).operand(1).becomes(1.0),
     ),
     Mutant(
-        "a spare has patience without end",
+        "a spare never gives up",
         on_deadline.on_time,
         branch(2).never(),
     ),
     Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
     Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
-    Mutant("all that is gone has finished", on_workers.on_gone, branch(1).always()),
+    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(1).always()),
     Mutant(
-        "a lost nursery is nobody's failure",
+        "a lost nursery is no failure",
         on_workers.on_nursery_lost,
         call(transitions.fail).becomes(parameter(0)),
     ),
     Mutant("a lost nursery is charged", failures.charges, returned(0).operand(1).always()),
-    Mutant("one lost nursery is enough", restart_policy.is_sick, returned(0).operand(1).becomes(1)),
+    Mutant("one lost nursery is enough", restart_policy.host_keeps_failing, returned(0).operand(1).becomes(1)),
     Mutant("a node that leaves comes back", transitions.stop, given(NODE.verdict).becomes(None)),
-    Mutant("nobody is killed", transitions.climb, call(KillWorkers).removed()),
-    Mutant("the ladder has no end", Ladder.climb, returned(-1).becomes(returned(-2))),
+    Mutant("workers are never killed", transitions.climb, call(KillWorkers).removed()),
+    Mutant("the stop ladder has no end", Ladder.climb, returned(-1).becomes(returned(-2))),
     Mutant("the host leaves first", on_store.on_written, branch(1).never()),
     Mutant("the host leaves when a call breaks", on_store.on_went_away_while_ending, branch(0).always()),
-    Mutant("the host does not wait for its last word", on_deadline._serve_on, branch(1).never()),
-    Mutant("finished nodes share the blame", verdicts.of_closed, branch(0).never()),
-    Mutant("whatever happens is fine", verdicts.of_closed, subscript(0).becomes(verdicts.OK)),
+    Mutant("the host does not wait for its last record", on_deadline._serve_on, branch(1).never()),
+    Mutant("finished nodes share the failure", verdicts.of_closed, branch(0).never()),
+    Mutant("every outcome exits 0", verdicts.of_closed, subscript(0).becomes(exit_status.OK)),
     Mutant(
-        "a lost store is a failed worker",
+        "a lost store exits like a failed worker",
         verdicts.of_store_lost,
-        returned(1).argument(0).becomes(verdicts.WORKER_FAILED),
+        returned(1).argument(0).becomes(exit_status.WORKER_FAILED),
     ),
     # -- drivers
-    Mutant("an empty store is taken for the old one", c10d_keys.check, branch(2).never()),
+    Mutant("an empty store is taken for the old one", c10d_keys.verify, branch(2).never()),
     Mutant("a broken session is used again", Connection.call, assignment(1).removed()),
-    Mutant("the store's return is not told", CallGuard.answered, branch(0).never()),
-    Mutant("the store's absence is not told", CallGuard.broke, branch(0).never()),
+    Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
+    Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
-    Mutant("a heartbeat stands still", Driver._write, assignment(6).operator("=")),
-    Mutant("what was written is not told", Driver._put, call(Listener.record_written).removed()),
+    Mutant("a heartbeat stands still", Driver._run_writer, assignment(6).operator("=")),
+    Mutant("a written record is not reported", Driver._write_record, call(Listener.record_written).removed()),
     Mutant(
         "a record is written once, come what may",
         Connection.call,
         branch(0).once(),
     ),
-    Mutant("the watcher forgets where it was", Driver._watch, assignment(2).target.element(0).becomes(UNUSED)),
-    Mutant("heartbeats that were read are kept back", Term._look, branch(0).never()),
+    Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(2).target.element(0).becomes(UNUSED)),
+    Mutant("a reading of heartbeats is not reported", Term._report_beats, branch(0).never()),
     Mutant(
-        "a notification that is void stays so",
-        notifications.Notice.give,
+        "a void notification is kept",
+        notifications.LatestNotification.publish,
         branch(2).always(),
     ),
     Mutant("a notification is skipped", c10d.C10dStore.wait_nodes, returned(0).element(0).plus(1)),
-    Mutant("an announcement is not headed", c10d.C10dStore.announce, branch(1).never()),
+    Mutant("the counter of rounds is not advanced", c10d.C10dStore.announce, branch(1).never()),
     Mutant(
         "only the first announcement is read",
         c10d.C10dStore.wait_round,
         call(Keys.round, 1).argument(0).becomes(1),
     ),
     Mutant(
-        "an announcement said again is refused",
+        "an announcement sent again is refused",
         c10d.C10dStore.announce,
         branch(0).becomes(either(ITSELF, negated(choice(0)))),
     ),
-    Mutant("overtaken words are heard", Inbox.round_seen, assignment(0).value.becomes(0)),
+    Mutant("overtaken announcements are handled", Inbox.round_seen, assignment(0).value.becomes(0)),
     # -- tables
     Misplaced(
-        "the close goes unheard when finished",
+        "a finished node ignores the close",
         agent.TRANSITIONS,
         (Phase.FINISHED, agent_events.RoundSeen),
         agent.ignore,
     ),
     Misplaced(
-        "rounds go unheard when working", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), agent.ignore
+        "a working node ignores rounds", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), agent.ignore
     ),
     Misplaced(
-        "nobody notices that workers are gone",
+        "a stopping node ignores that its workers are gone",
         agent.TRANSITIONS,
         (Phase.STOPPING, agent_events.WorkersGone),
         agent.ignore,
     ),
-    Misplaced("signals go unheard", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), agent.ignore),
+    Misplaced(
+        "a working node ignores signals", agent.TRANSITIONS, (Phase.WORKING, agent_events.SignalReceived), agent.ignore
+    ),
     Misplaced(
         "a wake-up while stopping is ignored",
         agent.TRANSITIONS,
@@ -324,7 +334,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         "a stale wake-up is honoured",
         agent.TRANSITIONS,
         (Phase.ENDING, agent_events.DeadlineReached),
-        on_request.on_at_once,
+        on_request.on_signal_while_ending,
     ),
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",
@@ -332,25 +342,29 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         coordinator.LAST_CALL,
         coordinator._judge_gathering,
     ),
-    Mutant("a successor forgets a charge", takeover._resume, given(RENDEZVOUS.ended).operand(1).removed()),
-    Mutant("a successor takes an ending for settled", takeover._resume, given(RENDEZVOUS.settled).always()),
+    Mutant("a successor forgets a charge", takeover._resume, given(END.ending).operand(1).removed()),
+    Mutant("a successor takes an ending for settled", takeover._resume, given(END.settled).always()),
     Mutant("a successor begins another round", takeover._resume, given(RENDEZVOUS.number).plus(1)),
     Mutant(
-        "a successor says a version again",
+        "a successor uses a version again",
         takeover._resume,
         given(RENDEZVOUS.version).becomes(plus(ITSELF.argument(0), -1)),
     ),
-    Mutant("a successor forgets the members", takeover._resume, given(RENDEZVOUS.members).becomes(())),
-    Mutant("a successor trusts the silent", takeover._nodes, call(takeover._seen).argument(2).becomes(0)),
+    Mutant("a successor forgets the members", takeover._resume, call(Placement).argument(0).becomes(())),
+    Mutant(
+        "a successor forgets in which round a node was",
+        takeover._nodes,
+        call(takeover._seen).argument(2).becomes(0),
+    ),
     Mutant(
         "a successor has its predecessor's epoch",
         takeover._resume,
         given(RENDEZVOUS.epoch).becomes(parameter(0).attribute(ROUND.epoch)),
     ),
-    Mutant("the job's record goes unread", inbound._outcome, returned(0).becomes(None)),
+    Mutant("the job's outcome goes unread", inbound._recorded_outcome, returned(0).becomes(None)),
     Mutant("leases end while the store stands still", leases.age, call(leases._held).argument(-1).always()),
     Mutant("no lease ever ends", leases._held, choice(0).never()),
-    Mutant("who has a lease again stays lost", leases._held, given(SEEN.lost).removed()),
-    Mutant("a deposed coordinator ends its agent", Term._obey, branch(-1).always()),
-    Mutant("nobody stands for coordinator", Driver._begin_others, branch(1).never()),
+    Mutant("a node with a new lease stays lost", leases._held, given(SEEN.lost).removed()),
+    Mutant("a deposed coordinator ends its agent", Term._run_announcer, branch(-1).always()),
+    Mutant("no node stands for coordinator", Driver._start_threads, branch(1).never()),
 )

@@ -1,4 +1,4 @@
-"""Looking for planted bugs: schedules are played until an invariant breaks, or a machine or the store refuses."""
+"""The search for planted bugs: schedules are played until an invariant breaks, or a machine or the store refuses."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import takeover
 from elastic_agent.rendezvous.driver import connection, driver, inbound, term, threads
 
-from .. import found, plan, run
-from ..checkers import Violation
-from ..driven import Mistake
+from .. import run
+from ..checks.checkers import Violation
+from ..checks.coverage import MANY
+from ..schedules import draw, files
+from ..schedules.scenario import Scenario
+from ..stores.driver_link import DriverDied
 from .planting import Misplaced, Mutant
 
 DRIVERS = {
     module.__name__
     for module in (driver, term, threads, connection, c10d, c10d_keys, inbox, notifications, inbound, takeover)
 }
-"""Modules whose bugs show only where production drivers run."""
+"""Modules whose bugs can only show in worlds with production drivers."""
 
 SEEDS = 4000
-"""Within so many a bug must be found, or by a schedule that once found one of ours."""
+"""A bug must be found within so many, or by a schedule in `schedules/found`."""
 
 
 class By(Enum):
@@ -42,25 +45,25 @@ class By(Enum):
 
 @dataclass
 class Search:
-    """What came of looking for a bug."""
+    """The result of a search for a bug."""
 
     failed: run.SeedFailed | None = None
-    """The first violation that the bug led to; None if it went unnoticed."""
+    """The first violation that the bug led to; None if there was none."""
     by: By | None = None
     played: int = 0
     crashed: run.SeedFailed | None = None
-    """The first seed in which its text did not even run: that finds nothing, so the seeds go on."""
+    """The first seed in which the changed code raised an error of its own: the search goes on."""
 
 
 def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
-    """Play until the bug is caught. First where it is most likely, and cheap.
+    """Play until the bug is caught, first the schedules in which that is likely and cheap.
 
     Raises SeedFailed where the seed that catches it fails without the bug, too: that says nothing about the bug."""
     drawn = _drawn(seeds)
     below = isinstance(mutant, Mutant) and mutant.function().__module__ in DRIVERS
     came = Search()
     with mutant.planted():
-        for scenario in sorted(drawn, key=lambda scenario: bool(scenario.face) != below):
+        for scenario in sorted(drawn, key=lambda scenario: bool(scenario.store) != below):
             came.played += 1
             try:
                 run.play_scenario(scenario)
@@ -76,23 +79,23 @@ def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
 
 
 def _caught(failed: run.SeedFailed) -> By | None:
-    """What the failure was; None if the bug's text cannot run, which says nothing about the simulator."""
+    """What caught the bug; None if the changed code raised an error of its own, which says nothing about the checks."""
     error = failed.__cause__
     if isinstance(error, Violation):
         return By.INVARIANT
-    fenced = isinstance(error, Mistake) and error.__cause__ is None
+    fenced = isinstance(error, DriverDied) and error.__cause__ is None
     return By.REFUSAL if fenced or isinstance(error, (agent.IllegalEvent, coordinator.IllegalEvent)) else None
 
 
 @functools.lru_cache(maxsize=2)
-def _drawn(seeds: int) -> list[plan.Scenario]:
-    """Without the largest: each costs as much as a hundred others."""
-    drawn = [*found.FOUND.values(), *(plan.draw(seed) for seed in range(seeds))]
-    return [scenario for scenario in drawn if scenario.job.max_nodes < plan.MANY]
+def _drawn(seeds: int) -> list[Scenario]:
+    """Without the largest jobs: each takes as long as a hundred others."""
+    drawn = [*files.FOUND.values(), *(draw.scenario(seed) for seed in range(seeds))]
+    return [scenario for scenario in drawn if scenario.job.max_nodes < MANY]
 
 
 def report(mutants: Sequence[Mutant | Misplaced], escapes: Mapping[str, str]) -> int:
-    """Plant each, and say what caught it; 0 if all were caught but for the escapes, and none of those."""
+    """Plant each and print what caught it; returns 0 if exactly the `escapes` were not caught."""
     caught: dict[By, int] = dict.fromkeys(By, 0)
     escaped: list[str] = []
     wrong = 0

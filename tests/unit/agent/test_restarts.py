@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_agent.agent.lifecycle import events, machine, verdicts
-from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, SICK_AFTER, Charge, History, Policy
-from elastic_agent.agent.lifecycle.state import Node, Phase, Rules
+from elastic_agent.agent import exit_status
+from elastic_agent.agent.lifecycle import events, machine
+from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, MAX_HOST_FAILURES, Charge, Policy
+from elastic_agent.agent.lifecycle.state import Budget, Node, Phase, Place, RoundTally, Rules
 from elastic_agent.rendezvous.failures import Ending, EndKind, Sign
 from elastic_agent.rendezvous.records import Member, NodeState, Outcome, Round, RoundPhase
 from support.builders import FAILURE, FINAL, announcement, history
 
 MEMBERS = (Member("a", "a", 0, 0, 2), Member("b", "b", 1, 2, 2))
 RULES = Rules(node="a", name="a", restarts=Policy(max_restarts=100, pause_min_s=4.0, pause_max_s=4.0), max_nodes=2)
-WORKING = Node(phase=Phase.WORKING, running=frozenset({0, 1}), round=2, charges=history(97.0), settled=1)
+WORKING = Node(
+    phase=Phase.WORKING,
+    tally=RoundTally(2, running=frozenset({0, 1})),
+    budget=Budget(history(97.0), settled_round=1),
+)
 
 
 def announced(phase: RoundPhase, number: int = 2, ended: Ending | None = None, version: int = 9) -> Round:
@@ -87,8 +92,8 @@ def test_a_pause_ends_when_the_failure_is_not_charged(ended: Ending | None, phas
     ("event", "status"),
     [
         (events.SignalReceived(15), 143),
-        (events.LeaveAsked("drained"), verdicts.ASKED_TO_LEAVE),
-        (events.RoundSeen(replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)), verdicts.WORKER_FAILED),
+        (events.LeaveAsked("drained"), exit_status.ASKED_TO_LEAVE),
+        (events.RoundSeen(replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)), exit_status.WORKER_FAILED),
     ],
 )
 def test_a_pause_does_not_delay_the_end_of_the_node(event: events.Event, status: int) -> None:
@@ -109,14 +114,16 @@ def test_a_store_outage_does_not_change_a_pause() -> None:
 
 LOST = events.NurseryLost("signal 9")
 NO_RESTARTS = replace(RULES, restarts=replace(RULES.restarts, max_restarts=0))
-LOSING = replace(WORKING, charges=History(), latest_round=announced(RoundPhase.RUNNING))
+LOSING = replace(WORKING, budget=Budget(), latest_round=announced(RoundPhase.RUNNING))
 
 
 def lose(node: Node, now: float) -> tuple[Node, list[events.Effect]]:
     """The nursery is lost with its workers; then the next round begins, unless the node ends."""
     lost, effects = play(node, (now, LOST), rules=NO_RESTARTS)
     if lost.verdict is None:
-        lost = replace(lost, phase=Phase.WORKING, paused_until=None, failures=(), failed_at=None)
+        lost = replace(
+            lost, phase=Phase.WORKING, paused_until=None, tally=replace(lost.tally, failures=(), failed_at=None)
+        )
     return lost, effects
 
 
@@ -145,7 +152,7 @@ def test_the_pause_after_failures_of_the_host_does_not_end_when_they_are_not_cha
 def test_a_node_leaves_a_host_that_fails_three_times_in_a_row() -> None:
     """It ends with status 71 and publishes that it has ended, so that the others go on without it."""
     node = LOSING
-    for number in range(SICK_AFTER - 1):
+    for number in range(MAX_HOST_FAILURES - 1):
         node, _ = lose(node, 100.0 + number)
     sick, effects = play(node, (110.0, LOST), rules=NO_RESTARTS)
     assert sick.phase is Phase.ENDING
@@ -167,18 +174,18 @@ def test_failures_of_the_host_far_apart_are_no_crash_loop() -> None:
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.JOINING])
 def test_a_node_without_workers_leaves_too_when_its_nursery_cannot_run(phase: Phase) -> None:
     """A host that cannot start processes cannot start a nursery either."""
-    node, counted = Node(phase=phase, round=1), 0
+    node, counted = Node(phase=phase, tally=RoundTally(1)), 0
     while node.verdict is None:
         node, _ = play(node, (0.1 * counted, LOST), rules=NO_RESTARTS)
         counted += 1
-    assert (counted, node.verdict.exit_code) == (SICK_AFTER, 71)
+    assert (counted, node.verdict.exit_code) == (MAX_HOST_FAILURES, 71)
 
 
 def test_workers_that_cannot_be_forked_are_a_failure_of_the_host() -> None:
     """fork(2) is refused: no restart is charged, and the third time in a row the node leaves."""
     refused = replace(FAILURE, sign=Sign.HOST, message="Resource temporarily unavailable: cannot fork")
     node = LOSING
-    for number in range(SICK_AFTER):
+    for number in range(MAX_HOST_FAILURES):
         assert node.verdict is None
         node, _ = play(
             replace(node, phase=Phase.WORKING), (100.0 + number, events.StartFailed(refused)), rules=NO_RESTARTS
@@ -195,7 +202,7 @@ def test_charge_local_does_not_charge_failures_of_the_host() -> None:
     lost = machine.step(LOSING, LOST, 100.0, rules).node
     free = Ending(2, EndKind.FAILURE, "worker failed", "")
     after = machine.step(lost, events.RoundSeen(announced(RoundPhase.GATHERING, 3, free)), 101.0, rules).node
-    assert (after.settled, after.restarts_used) == (2, 0)
+    assert (after.budget.settled_round, after.restarts_used) == (2, 0)
 
 
 # -- charges and reports -----------------------------------------------------------------------------------------------
@@ -204,15 +211,15 @@ def test_charge_local_does_not_charge_failures_of_the_host() -> None:
 def test_a_failure_is_charged_once_with_the_time_it_was_seen() -> None:
     """However late and however often the charge is announced."""
     node, _ = play(WORKING, FAILS, GONE, (150.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED))))
-    assert (node.restarts_used, node.charges.recent[-1]) == (2, Charge(100.0, 4.0))
+    assert (node.restarts_used, node.budget.charges.recent[-1]) == (2, Charge(100.0, 4.0))
     again, _ = play(node, (151.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED, version=10))))
-    assert again.charges == node.charges
+    assert again.budget.charges == node.budget.charges
 
 
 def test_the_record_has_the_budget_as_of_the_failure() -> None:
     """Not as of its own time, 6 s later, when an old charge has left the window."""
     rules = replace(RULES, restarts=Policy(max_restarts=1, window_s=10.0))
-    working = replace(WORKING, charges=history(90.0))
+    working = replace(WORKING, budget=replace(WORKING.budget, charges=history(90.0)))
     stopping = machine.step(working, events.WorkerExited(0, FAILURE), 99.0, rules).node
     gone = machine.step(stopping, events.WorkersGone(), 105.0, rules).node
     offered = machine.step(gone, events.PlacePrepared(2, 4000), 105.0, rules).node
@@ -232,7 +239,7 @@ def test_endings_that_charge_another_node_or_none_leave_the_history_alone() -> N
             (100.5, events.PlacePrepared(2, 4000)),
             (101.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, ended, version=10))),
         )
-        assert node.charges == WORKING.charges
+        assert node.budget.charges == WORKING.budget.charges
         assert node.paused_until is None
 
 
@@ -248,10 +255,10 @@ def test_an_exit_code_that_forbids_a_restart_counts_beside_a_failure_and_not_aft
 
 def test_a_changed_number_of_workers_is_reported() -> None:
     """The reason names both numbers where the next round has another than the last."""
-    joining = Node(phase=Phase.JOINING, round=1, nproc=4)
-    assert "room for 3 workers, no longer 4" in play(joining, (0.0, events.PlacePrepared(3, 1)))[0].because
+    joining = Node(phase=Phase.JOINING, tally=RoundTally(1), place=Place(nproc=4))
+    assert "room for 3 workers instead of 4" in play(joining, (0.0, events.PlacePrepared(3, 1)))[0].because
     assert "room for" not in play(joining, (0.0, events.PlacePrepared(4, 1)))[0].because
-    assert "room for" not in play(replace(joining, round=0), (0.0, events.PlacePrepared(8, 1)))[0].because
+    assert "room for" not in play(replace(joining, tally=RoundTally()), (0.0, events.PlacePrepared(8, 1)))[0].because
 
 
 # -- preemption --------------------------------------------------------------------------------------------------------
@@ -261,7 +268,7 @@ def test_a_node_that_waits_for_its_own_stop_signal_reacts_to_all_else() -> None:
     """Its workers have exited, so a signal, the end of the job and a lost store end it at once."""
     rules = replace(RULES, restarts=Policy(), store_grace_s=0.2)
     stopped = events.WorkerExited(0, replace(FAILURE, exit_code=-15))
-    node = machine.step(replace(WORKING, charges=History()), stopped, 100.0, rules).node
+    node = machine.step(replace(WORKING, budget=Budget()), stopped, 100.0, rules).node
     waiting = machine.step(node, events.WorkersGone(), 100.1, rules)
     assert waiting.effects == (events.WakeAt(101.0),)
     closed = replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import verdicts
 from elastic_agent.agent.lifecycle.state import Node
 from elastic_agent.rendezvous.failures import Ending, EndKind
@@ -43,5 +44,5 @@ def test_a_job_ended_by_a_code_that_forbids_a_restart_has_a_status_of_its_own() 
     """93, except on a node that had finished."""
     ending = Ending(1, EndKind.FAILURE, "failed", "", FINAL)
     closed = announcement(RoundPhase.CLOSED, ended=ending, outcome=Outcome.FAILED)
-    assert verdicts.of_closed(Node(), closed).exit_code == verdicts.NO_RESTART == 93
+    assert verdicts.of_closed(Node(), closed).exit_code == exit_status.NO_RESTART == 93
     assert verdicts.of_closed(Node(finished=True), closed).exit_code == 0

@@ -506,7 +506,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def failed(*, told: bool) -> WorkersFailed:
     error = WorkersFailed("rank 0 failed", cause=None)
-    error.told = told
+    error.reported = told
     return error
 
 

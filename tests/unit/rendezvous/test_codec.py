@@ -149,7 +149,7 @@ def test_another_protocol_version_is_refused_by_name() -> None:
     """Agents of two versions in one job are told so, instead of misreading each other."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
     message.version = 2
-    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*speaks 1.*same elastic-agent"):
+    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*uses version 1.*same elastic-agent"):
         codec.decode_node(message.SerializeToString())
 
 

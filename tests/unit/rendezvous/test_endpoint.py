@@ -100,7 +100,7 @@ def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.Monke
 def test_an_address_of_another_node_is_not_claimed() -> None:
     """192.0.2.1 is kept free for documentation, so it is nobody's."""
     assert claim(Endpoint("192.0.2.1", 29400)).socket is None
-    assert "no address of this node" in claim(Endpoint("192.0.2.1", 29400)).why
+    assert "not an address of this node" in claim(Endpoint("192.0.2.1", 29400)).reason
 
 
 def test_an_address_of_another_node_is_not_claimed_where_any_can_be_bound(
@@ -120,7 +120,7 @@ def test_a_taken_port_means_that_somebody_serves_already(taken_port: int) -> Non
     """The second agent on the host becomes a client."""
     found = claim(Endpoint("127.0.0.1", taken_port))
     assert found.socket is None
-    assert "taken" in found.why
+    assert "taken" in found.reason
 
 
 def test_a_node_that_must_host_and_cannot_is_told_who_holds_the_port(taken_port: int) -> None:

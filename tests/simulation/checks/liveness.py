@@ -1,0 +1,153 @@
+"""What must happen in time, once faults have stopped for a while. Bounds in seconds of the simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.lifecycle.state import Phase, Verdict
+from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S, LEFTOVER_S
+from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.records import RoundPhase
+
+from .invariants import BARRED, BEGUN, DEPARTED, GIVEN_UP, IMPATIENT, INFORMED, OBEYED, PROMOTED, PROMPT, STOPPED
+
+if TYPE_CHECKING:
+    from ..world.node import SimNode
+    from .checkers import Checkers
+
+SLACK_S = 12.0
+"""Messages that are under way, a call that has to break first, a heartbeat or two."""
+
+NEXT_LOOK_S = 2.0
+"""Until the coordinator's next event, at most."""
+
+OWN_LOOK_S = 6.0
+"""Until the store has answered what the coordinator asked for since: after an announcement (five calls of up to 0.6 s)
+and a reading (0.9 s) that are still under way, its own."""
+
+
+class Liveness:
+    """Since when something could happen that has not happened yet."""
+
+    def __init__(self, truth: Checkers) -> None:
+        self._truth = truth
+        self._job = truth.world.job
+        self._enough: float | None = None
+        self._room: float | None = None
+        self._finishing: float | None = None
+        self._unreported: float | None = None
+        self._epoch = 0
+        self._closed_at: float | None = None
+        self._stale: dict[str, float] = {}
+        self._departed: dict[str, float] = {}
+        self._stopping: dict[str, float] = {}
+        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
+        """How long it may take to give up on workers that nothing kills, and to write that."""
+
+    def look(self, after: Rendezvous) -> None:
+        """After every event of the coordinator."""
+        if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
+            self._epoch, self._finishing = after.epoch, None
+        self._finishing = self._since(self._finishing, after.finishing)
+        if after.phase is RoundPhase.CLOSED:
+            self._enough = self._room = None
+        elif after.phase is RoundPhase.RUNNING:
+            self._running(after)
+        else:
+            self._gathering(after)
+        self._uninformed(after)
+        nodes = self._truth.world.nodes.values()
+        known = after.finishing or after.phase is RoundPhase.CLOSED
+        self._unreported = self._since(
+            self._unreported, not known and any(self._reports_finish(node) for node in nodes)
+        )
+        self._need(self._unreported, SLACK_S, BARRED, "the coordinator does not know that a node has finished")
+        busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
+        self._stopping = self._still(self._stopping, busy)
+        for name, since in self._stopping.items():
+            self._need(since, self.stopping_s + NEXT_LOOK_S, STOPPED, f"{name} still stops its workers")
+        if self._truth.asked:
+            self._slow_to_stop()
+
+    def _gathering(self, after: Rendezvous) -> None:
+        self._room = None
+        enough = len(self._waiting()) >= self._job.min_nodes
+        busy = enough and any(n.nursery.busy for n in self._truth.world.nodes.values())
+        self._enough = self._since(self._enough, enough and not busy)
+        bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
+        self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
+
+    def _running(self, after: Rendezvous) -> None:
+        self._enough = None
+        room = len(after.members) < self._job.max_nodes and not after.finishing
+        self._room = self._since(self._room, room and bool(self._waiting()))
+        bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
+        self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
+        members = [self._truth.world.nodes[member.node] for member in after.members]
+        self._departed = self._still(self._departed, [n.ident for n in members if n.done and not n.state.finished])
+        for name, since in self._departed.items():
+            self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
+        bound = self._job.exit_barrier_s + OWN_LOOK_S
+        self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
+
+    def _reports_finish(self, node: SimNode) -> bool:
+        """It finished, its record says so, and it reaches the store."""
+        record = node.state.record
+        return record is not None and record.finished and self._truth.fit(node)
+
+    def _waiting(self) -> list[SimNode]:
+        fit = self._truth.fit
+        return [
+            node
+            for node in self._truth.world.nodes.values()
+            if node.state.place.ready and node.state.phase is Phase.JOINING and fit(node)
+        ]
+
+    def _slow_to_stop(self) -> None:
+        for name, since in self._truth.asked.items():
+            node = self._truth.world.nodes[name]
+            if not (node.done or node.frozen or node.host):
+                self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
+
+    def _uninformed(self, after: Rendezvous) -> None:
+        running = after.number if after.phase is RoundPhase.RUNNING else 0
+        stale: dict[str, float] = {}
+        for node in self._truth.world.nodes.values():
+            state = node.state
+            if state.phase is Phase.WORKING:
+                if state.round != running and self._truth.fit(node):
+                    stale[node.ident] = since = self._stale.get(node.ident, self._truth.world.now)
+                    self._need(since, SLACK_S, INFORMED, f"{node.ident} works on round {state.round}")
+            elif state.spare_until is not None and state.is_spare and not node.host and self._truth.fit(node):
+                self._need(state.spare_until - node.skew_s, SLACK_S, IMPATIENT, f"{node.ident} still waits")
+        self._stale = stale
+
+    def closed(self, after: Rendezvous) -> None:
+        self._closed_at = self._truth.world.now
+        self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
+
+    def concluded(self, node: SimNode, verdict: Verdict) -> None:
+        if node.host:
+            return
+        if self._closed_at is not None and self._truth.fit(node):
+            self._need(self._closed_at, self.stopping_s + SLACK_S, PROMPT, f"{node.ident} only ends now")
+        if node.link.away_since is not None:
+            bound = self._job.store_grace_s + self.stopping_s + SLACK_S
+            self._need(node.link.away_since, bound, GIVEN_UP, f"{node.ident} only ends now: {verdict.because}")
+
+    def _still(self, since: dict[str, float], now: list[str]) -> dict[str, float]:
+        return {name: since.get(name, self._truth.world.now) for name in now}
+
+    def _since(self, since: float | None, holds: bool) -> float | None:
+        if not holds:
+            return None
+        return self._truth.world.now if since is None else since
+
+    def _need(self, since: float | None, bound_s: float, invariant: str, but: str | Callable[[], str]) -> None:
+        if since is None:
+            return
+        waited_s = self._truth.world.now - max(since, self._truth.last_fault)
+        if waited_s > bound_s:
+            self._truth.need(False, invariant, f"after {waited_s:.1f} s {but if isinstance(but, str) else but()}")

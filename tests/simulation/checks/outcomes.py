@@ -1,0 +1,82 @@
+"""Whether a job may end with the outcome that the coordinator decided, given what the simulator knows to be true."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.records import Outcome
+
+from .invariants import CLASHING, DESERTED, PATIENT, SPENT, SUCCESS, TIMELY, UNHURRIED
+
+if TYPE_CHECKING:
+    from .checkers import Checkers
+
+SETTLED_S = 12.0
+"""After the last fault or join, until the coordinator has noticed it."""
+
+
+def succeeded(truth: Checkers, after: Rendezvous) -> None:
+    for member in after.members:
+        clean = truth.world.nodes[member.node].nursery.clean.get(after.number)
+        truth.need(
+            clean == member.nproc or truth.world.nodes[member.node].state.finished, SUCCESS, f"{member.name} did not"
+        )
+
+
+def failed(truth: Checkers, after: Rendezvous) -> None:
+    ending = after.end.ending
+    if ending is None:
+        truth.need(False, SPENT, f"no round had ended; it closed because {after.because}")
+        return
+    spent = ending.charged in truth.world.nodes and truth.restarts.spent(ending.charged, ending.round)
+    few = after.finishing and after.able() < truth.world.job.min_nodes
+    forbidden = any(
+        code in truth.world.job.restarts.no_restart_codes
+        for node in truth.world.nodes.values()
+        for code in node.nursery.codes.get(ending.round, ())
+    )
+    truth.need(spent or few or forbidden, SPENT, f"it closed because {after.because}")
+    if forbidden:
+        truth.world.reached.note("a worker's exit code forbade a restart")
+    if few:
+        truth.world.reached.note("too few remained for a restart")
+
+
+def join_timed_out(truth: Checkers, after: Rendezvous) -> None:
+    waited_s = truth.decided_at - truth.gathering_since
+    truth.need(waited_s >= truth.world.job.join_timeout_s - 1e-6, UNHURRIED, f"it was {waited_s:.1f} s")
+    if truth.world.now - truth.last_fault > SETTLED_S:
+        here = [n.ident for n in truth.world.nodes.values() if truth.fit(n) and n.state.phase is Phase.JOINING]
+        truth.need(len(here) < truth.world.job.min_nodes, TIMELY, f"{here} were there")
+
+
+def abandoned(truth: Checkers, after: Rendezvous) -> None:
+    if truth.world.now - truth.last_fault > SETTLED_S:
+        able = [n.ident for n in truth.world.nodes.values() if truth.fit(n) and not n.state.finished]
+        going = {Phase.STOPPING, Phase.ENDING}
+        able = [name for name in able if truth.world.nodes[name].state.phase not in going]
+        truth.need(not able, DESERTED, f"{able} could go on")
+
+
+def unfinished(truth: Checkers, after: Rendezvous) -> None:
+    first = truth.first_finish
+    waited = first is not None and truth.world.now - first >= truth.world.job.exit_barrier_s - 1e-6
+    truth.need(waited, PATIENT, f"the first finished at {first}, it is {truth.world.now}")
+
+
+def misconfigured(truth: Checkers, after: Rendezvous) -> None:
+    ranks = [node.rules.preferred_rank for node in truth.world.nodes.values()]
+    fits = all(rank is not None and rank < truth.world.job.max_nodes for rank in ranks)
+    truth.need(not fits or len(set(ranks)) < len(ranks), CLASHING, f"all static ranks differ: {ranks}")
+
+
+JUDGES = {
+    Outcome.SUCCEEDED: succeeded,
+    Outcome.FAILED: failed,
+    Outcome.JOIN_TIMED_OUT: join_timed_out,
+    Outcome.ABANDONED: abandoned,
+    Outcome.UNFINISHED: unfinished,
+    Outcome.MISCONFIGURED: misconfigured,
+}

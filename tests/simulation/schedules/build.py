@@ -1,0 +1,48 @@
+"""From a scenario to a world in which it happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from ..world.job import Delays
+from ..world.world import World
+from . import faults
+from .scenario import Founder, Pace, Scenario
+
+
+class RandomDelays(Delays):
+    """Within the bounds of a pace."""
+
+    def __init__(self, rng: random.Random, pace: Pace) -> None:
+        self._random = rng.random
+        self._pace = pace
+
+    def local(self) -> float:
+        return self._random() * self._pace.local_s
+
+    def network(self) -> float:
+        return self._random() * self._pace.network_s
+
+    def dying(self) -> float:
+        return self._random() * self._pace.dying_s
+
+
+def world(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
+    """The world of a scenario, with all its nodes and faults scheduled. `log` takes a time and a line of the trace."""
+    rng = random.Random(scenario.seed ^ 0x5EED)
+    made = World(scenario.job, rng, RandomDelays(rng, scenario.pace), log, store=scenario.store, skew_s=scenario.skew_s)
+    made.echo_chance = scenario.echo_chance
+    for founder in scenario.founders:
+        if founder.at_s:
+            made.at(founder.at_s, _joins, made, scenario, founder)
+        else:
+            _joins(made, scenario, founder)
+    for fault in scenario.faults:
+        faults.schedule(made, scenario, fault)
+    return made
+
+
+def _joins(world: World, scenario: Scenario, founder: Founder) -> None:
+    world.checkers.last_fault = world.now
+    world.join(founder.name, founder.nproc, scenario.habit, founder.preferred_rank)

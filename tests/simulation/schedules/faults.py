@@ -1,0 +1,226 @@
+"""Faults of a job: each is data and has a number, so that a list of them can be shortened and replayed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
+from elastic_agent.agent.lifecycle.state import Phase
+
+from ..stores.shared import SharedTcpStore
+
+if TYPE_CHECKING:
+    from ..world.node import SimNode
+    from ..world.world import World
+    from .scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `target` and `variant` are fractions of 1, so that they fit any number of choices."""
+
+    number: int
+    at_s: float
+    """When it happens; with `after_version`, how long after that announcement."""
+    kind: str
+    target: float = 0.0
+    """Which node or worker it happens to."""
+    variant: float = 0.0
+    """Which form of its kind it takes."""
+    lasts_s: float = 0.0
+    after_version: int = 0
+    """It follows the announcement of this version by the coordinator, where most races are; 0: it happens at a time."""
+
+    def __str__(self) -> str:
+        when = f"{self.at_s:.3f} s" + (f" after announcement {self.after_version}" if self.after_version else "")
+        choices = f"target {self.target:.2f}, variant {self.variant:.2f}, lasts {self.lasts_s:.2f} s"
+        return f"fault {self.number}: {self.kind} at {when}, {choices}"
+
+
+def schedule(world: World, scenario: Scenario, fault: Fault) -> None:
+    """Make it happen at its time, or upon its announcement."""
+    if fault.after_version:
+        world.upon_version.setdefault(fault.after_version, []).append((fault.at_s, happen, (world, scenario, fault)))
+    else:
+        world.at(fault.at_s, happen, world, scenario, fault)
+
+
+def happen(world: World, scenario: Scenario, fault: Fault) -> None:
+    """It happens, unless every agent has ended."""
+    alive = [node for node in world.nodes.values() if not node.done]
+    if not alive:
+        return
+    index = int(fault.target * len(alive))
+    node = alive[index]
+    if node.host and fault.variant < 0.5:
+        node = alive[(index + 1) % len(alive)]  # without the host most jobs end early
+    leader = world.leader if world.elects and fault.variant < 0.4 else None
+    if leader is not None and not leader.done:
+        node = leader
+    world.checkers.faults += 1
+    world.checkers.last_fault = world.now
+    world.reached.note(f"fault {fault.kind}")
+    world.reached.note(_moment(node))
+    if world.log is not None:
+        world.log(world.now, f"fault {fault.number}: {fault.kind}, {node.ident}")
+    {**KINDS, **RARE}[fault.kind](world, scenario, fault, node)
+
+
+def _moment(node: SimNode) -> str:
+    return f"a fault while {node.state.phase.value}"
+
+
+def worker_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    busy = [each for each in world.nodes.values() if each.nursery.live]
+    if busy:
+        nursery = busy[int(fault.target * len(busy))].nursery
+        live = list(nursery.live.values())
+        worker = live[int(fault.variant * len(live))]
+        if not worker.unkillable:
+            nursery.exit(worker, (1, 7, -9, -15, 93)[fault.number % 5])
+
+
+def kill(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    if node.host:
+        world.reached.note("the host was killed")
+    if node.state.phase is Phase.STOPPING:
+        world.reached.note("a node died while it stopped its workers")
+    node.kill()
+
+
+def restart(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Killed, and started again on the same host: a new agent, with a new identity."""
+    kill(world, scenario, fault, node)
+    if node.host and isinstance(world.store, SharedTcpStore):
+        world.at(fault.lasts_s / 4, world.store.serve_anew, fault.lasts_s)
+    else:
+        world.at(fault.lasts_s / 4, arrives, world, scenario, fault)
+
+
+def freeze(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    node.freeze()
+    world.at(fault.lasts_s, _thaw, world, node)
+
+
+def _thaw(world: World, node: SimNode) -> None:
+    world.checkers.last_fault = world.now
+    node.thaw()
+
+
+def cut(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """One way or both."""
+    up, down = ((True, True), (True, False), (False, True))[int(fault.variant * 3)]
+    if not node.host:
+        world.reached.note("a cut both ways" if up and down else "a one-way cut")
+        node.link.cut(up, down)
+        world.at(fault.lasts_s, _heal, world, node)
+
+
+def _heal(world: World, node: SimNode) -> None:
+    world.checkers.last_fault = world.now
+    node.link.heal()
+
+
+def partition(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Some of the nodes lose the store together, and reach it again one by one."""
+    guests = [each for each in world.nodes.values() if not each.done and not each.host]
+    for index, each in enumerate(guests[: 1 + int(fault.variant * len(guests))]):
+        each.link.cut(up=True, down=True)
+        world.at(fault.lasts_s + index * fault.variant, _heal, world, each)
+
+
+def signal(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    node.signal()
+    if fault.variant < 0.3:
+        world.at(fault.lasts_s / 5, node.signal)
+
+
+def leave(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    node.leave("drained")
+
+
+def replace(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    if fault.variant < 0.75:
+        node.kill()
+    else:
+        node.signal()
+    world.at(fault.lasts_s / 6, arrives, world, scenario, fault)
+
+
+def arrive(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    arrives(world, scenario, fault)
+
+
+def arrives(world: World, scenario: Scenario, fault: Fault) -> None:
+    """A node that is not among the founders."""
+    world.checkers.last_fault = world.now
+    nproc = 1 + int(fault.variant * 3) if scenario.unequal else 2
+    world.join(f"late{fault.number}", nproc, scenario.habit, int(fault.target * 4) if fault.number % 8 == 7 else None)
+
+
+def lose_nursery(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Once; or again and again, as on a host that is sick."""
+    _lose(world, node)
+    if fault.variant > 0.7:
+        for again in range(1, MAX_HOST_FAILURES):
+            world.checkers.faults += 1
+            world.at(again * fault.lasts_s / 3, _lose, world, node)
+
+
+def _lose(world: World, node: SimNode) -> None:
+    if node.link.opened and not node.nursery.dead and not node.done:
+        world.checkers.last_fault = world.now
+        node.nursery.lose()
+
+
+def place_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """This node has no device left for the next round."""
+    node.place_fails = True
+
+
+def lose_requests(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """For a while half of this node's requests are lost with their connection, before they reach the store."""
+    node.link.lose("request", fault.lasts_s / 4)
+
+
+def lose_replies(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """For a while half of the store's replies to this node are lost: the request was applied, and is sent again."""
+    node.link.lose("reply", fault.lasts_s / 4)
+
+
+def stranger(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """A client that is not part of the job writes random bytes over a key in the store."""
+    if isinstance(world.store, SharedTcpStore):
+        world.store.spoil(fault.target, random.Random(fault.variant).randbytes(int(fault.lasts_s)))
+
+
+def store_stalls(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """The store does not answer for a while: it elects another leader, or its host is frozen."""
+    world.store.stall(fault.lasts_s / 3)
+
+
+KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
+    act.__name__: act
+    for act in (
+        worker_fails,
+        kill,
+        restart,
+        freeze,
+        cut,
+        partition,
+        signal,
+        leave,
+        replace,
+        arrive,
+        lose_nursery,
+        place_fails,
+        lose_requests,
+        lose_replies,
+        store_stalls,
+    )
+}
+RARE = {stranger.__name__: stranger}
+"""Kinds that `draw` does not choose from `KINDS`."""

@@ -1,0 +1,231 @@
+"""The link of a node to its store through the production drivers: their threads, their calls, their second attempts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from elastic_agent.agent.inbox import Inbox
+from elastic_agent.agent.lifecycle.events import RoundSeen, StoreCameBack
+from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.coordinator import events as coordination
+from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
+from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
+
+from . import tcpstore
+from .threads import Process
+
+if TYPE_CHECKING:
+    from ..world.node import SimNode
+    from ..world.world import World
+    from .shared import SharedStore
+
+
+SPEC = JobSpec("job", ("train.py",), 1, 64, "number")
+"""The same for all nodes; refusals are tested in tests/contract/test_one_job_one_record.py."""
+
+Join = Callable[[Store], None]
+
+
+class DriverDied(AssertionError):
+    """A thread of the driver ended by an error that is not the store's."""
+
+
+class CheckedInbox(Inbox):
+    """The production inbox; notes what the driver posts to it."""
+
+    def __init__(self, link: DriverLink) -> None:
+        super().__init__(link.arrives, link.strange, lambda: f"{link.node.ident}.example")
+        self._link = link
+
+    def store_opened(self, hosting: bool) -> None:
+        self._link.opened = True
+        super().store_opened(hosting)
+
+    def store_failed(self, error: StoreError) -> None:
+        refused = isinstance(error, StoreFenced) and not self._link.shared_store.spoiled
+        crashed = type(error) is StoreError and error.__cause__ is not None
+        if refused or crashed:
+            raise DriverDied(f"{self._link.node.ident}: {error}") from error.__cause__
+        super().store_failed(error)
+
+    def store_went_away(self, reason: str) -> None:
+        self._link.absences.append(self._link.world.now)
+        self._link.back_at = None
+        super().store_went_away(reason)
+
+    def round_seen(self, seen: Round) -> None:
+        self._link.newest = max(self._link.newest, seen.version)
+        super().round_seen(seen)
+
+
+class DriverLink:
+    """As `direct.DirectLink`, with nothing simulated above the client of the store."""
+
+    def __init__(self, world: World, node: SimNode, shared_store: SharedStore) -> None:
+        self.world = world
+        self.node = node
+        self.shared_store = shared_store
+        self.opened = False
+        self.up_cut = False
+        self.down_cut = False
+        self.absences: deque[float] = deque()
+        """When the store went away, for each time whose end the agent has not taken from its queue."""
+        self.back_at: float | None = None
+        """When it first answered after the last time that it went away."""
+        self.newest = 0
+        """The newest version in the agent's queue, taken or not."""
+        self.last_record_written_at: float | None = None
+        """When the last record of its agent was acknowledged; None while the agent coordinates and clears up."""
+        self._last_record = b""
+        self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        """What TCP sends again once the cut is healed."""
+        self.wires: list[tcpstore.Wire] = []
+        self._unaccepted: dict[tuple[int, int], Round] = {}
+        """By epoch and version: announcements that the store has not accepted yet."""
+        self.process = Process(node, node.skew_s)
+        self.inbox = CheckedInbox(self)
+        self.driver = self._as_node(
+            Driver, node.ident, node.ident, SPEC, self._open, self.inbox, world.job.beat_s, world.job.lease_s
+        )
+        self._taken_at = 0.0
+        self._loses = ""
+        self._loses_until = 0.0
+        self._beat_at = world.now
+        self._silent_s = 0.0
+
+    def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
+        Process.running = self.process
+        return act(*args)
+
+    def _open(self, cancelled: Any, join: Join) -> Store:
+        return self.shared_store.open(self, cancelled, join)
+
+    @property
+    def away_since(self) -> float | None:
+        """When the store went away, by the events that the agent has taken."""
+        return self.absences[0] if self.absences else None
+
+    @property
+    def up(self) -> bool:
+        return self.shared_store.answers and not self.up_cut and not self.down_cut and self.away_since is None
+
+    def open(self, deadline: float) -> None:
+        self._as_node(self.driver.open)
+
+    def publish(self, record: NodeRecord) -> None:
+        if record.state is NodeState.ENDED:
+            self._last_record = codec.encode_node(record)
+        self._as_node(self.driver.publish, record)
+
+    def announce(self, announcement: Round) -> None:
+        if self.world.elects:
+            self._unaccepted[announcement.epoch, announcement.version] = announcement
+        self._as_node(self.driver.announce, announcement)
+
+    def accepted(self, version: int, epoch: int) -> None:
+        """The store, which elects, has accepted this announcement of the node."""
+        if self.node.coordinator is not None:
+            self.node.coordinator.accepted(self._unaccepted.pop((epoch, version)))
+
+    def read_beats(self, nodes: tuple[str, ...]) -> None:
+        self._as_node(self.driver.read_beats, nodes)
+
+    def retire(self) -> None:
+        self._as_node(self.driver.retire)
+
+    def resign(self) -> None:
+        """Does not wait for the call, as production does."""
+        self.process.start(self.driver.resign, ())
+
+    def close(self) -> None:
+        self._as_node(self.driver.close)
+
+    def die(self) -> None:
+        self.process.die()
+
+    def arrives(self, event: Any) -> None:
+        """Into the agent's queue, which one loop empties for both machines."""
+        self._taken_at = max(self._taken_at, self.world.now + self.world.delays.local())
+        self.world.when(self._taken_at, self.node.deliver, self._take, event)
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, coordination.Event):
+            if self.node.coordinator is not None:
+                self.node.coordinator.take(event)
+            return
+        if isinstance(event, RoundSeen) and event.round.version < self.inbox.newest:
+            self.world.reached.note("an announcement was overtaken by the next")
+            return
+        if isinstance(event, StoreCameBack):
+            self.absences.popleft()
+        if isinstance(event, RoundSeen):
+            self.world.checkers.announcements.taken(self, event.round.version)
+        self.node.post(event)
+
+    def strange(self, what: str) -> None:
+        self.world.reached.note("strange bytes were ignored")
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def cut(self, up: bool, down: bool) -> None:
+        self.up_cut, self.down_cut = up, down
+
+    def heal(self) -> None:
+        self.up_cut = self.down_cut = False
+        unsent, self.unsent = self.unsent, []
+        for act, args in unsent:
+            self.world.at(0.0, act, *args)  # in its order, and before all that is sent from now on
+
+    def lose(self, what: str, lasts_s: float) -> None:
+        """For a while, half of the requests (or of their replies) get lost."""
+        self._loses, self._loses_until = what, self.world.now + lasts_s
+
+    def loses(self, what: str) -> bool:
+        if self._loses != what or self.world.now >= self._loses_until or self.world.rng.random() < 0.5:
+            return False
+        self.world.checkers.last_fault = self.world.now
+        self.world.reached.note(f"a {what} was lost")
+        return True
+
+    def answered(self, wrote: bytes) -> None:
+        """A call of the writer returned. `wrote`: its record; empty for a heartbeat."""
+        if self.absences and self.back_at is None:
+            self.back_at = self.world.now
+        if wrote and wrote == self._last_record and not self.node.state.leading:
+            self.last_record_written_at = self.world.now
+
+    def reset(self) -> None:
+        """The server has ended."""
+        for wire in self.wires:
+            wire.reset_later()
+        self.wires.clear()
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def beat_arrived(self) -> None:
+        """A new heartbeat has reached the store."""
+        self._beat_at = self.world.now
+
+    def beats_read(self) -> None:
+        """The coordinator's reading of the heartbeats is at the store."""
+        self._silent_s = self.world.now - self._beat_at
+
+    def excused(self, frozen_s: float) -> None:
+        """The store was frozen for so long: no silence of this node, but for the time between two heartbeats."""
+        self._beat_at = min(self.world.now, self._beat_at + max(0.0, frozen_s - self.world.job.beat_s))
+
+    def silent_s(self) -> float:
+        """For how long no heartbeat had arrived, by the node's own fault, at the coordinator's last reading."""
+        return self._silent_s
+
+    def settle_beats(self) -> None:
+        """Nothing: the driver itself sends heartbeats."""
+
+    def pump(self) -> None:
+        """Nothing: the driver itself sends records."""
+
+    def look(self) -> None:
+        """Nothing: the driver itself reads rounds."""

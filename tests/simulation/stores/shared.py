@@ -1,0 +1,195 @@
+"""What all nodes of a world share of a store behind drivers: one of two models of servers, and its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
+from elastic_agent.rendezvous.store import Store
+
+from ..world.substitution import Substitute
+from . import etcd, tcpstore, threads
+from .driver_link import SPEC, DriverLink, Join
+from .threads import Process
+
+if TYPE_CHECKING:
+    from ..world.node import SimNode
+    from ..world.world import World
+
+
+class SharedStore:
+    """A store behind the production drivers, as all nodes of a world share it."""
+
+    spoiled = False
+    """A client from outside the job wrote to it, or another, empty one has been served at its address."""
+
+    elects = False
+    """Whether it elects the coordinator; else the host coordinates."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._frozen_at = 0.0
+
+    def links(self) -> Iterator[DriverLink]:
+        for node in self.world.nodes.values():
+            if isinstance(node.link, DriverLink):
+                yield node.link
+
+    def beats_read(self) -> None:
+        """The coordinator reads heartbeats."""
+        for link in self.links():
+            link.beats_read()
+
+    @property
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def leader(self) -> SimNode | None:
+        """The node that the store has elected; None while there is none."""
+        raise NotImplementedError
+
+    def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
+        raise NotImplementedError
+
+    def substitutes(self) -> list[Substitute]:
+        """What stands in the modules of its drivers instead of threads, clocks and sockets."""
+        return threads.SUBSTITUTES
+
+    def stall(self, lasts_s: float) -> None:
+        """Its host is frozen for `lasts_s` seconds."""
+        host = self.world.host
+        if not host.done and not host.frozen:
+            host.freeze()
+            self.world.at(lasts_s, self._goes_on)
+
+    def _goes_on(self) -> None:
+        self.world.checkers.last_fault = self.world.now
+        self.world.host.thaw()
+
+    def freeze(self) -> None:
+        """The host is frozen."""
+
+    def thaw(self) -> None:
+        """The host goes on."""
+
+    def end(self) -> None:
+        """The host has ended."""
+
+
+class SharedTcpStore(SharedStore):
+    """TCPStore, served by the host's agent: it is frozen and ends with the host."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.server: tcpstore.Server | None = None
+
+    @property
+    def answers(self) -> bool:
+        return self.server is not None and not self.server.frozen and not self.server.gone
+
+    def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
+        timeout_s = self.world.job.connect_timeout_s
+        return c10d.open_c10d(
+            "host:29400", "job", is_host=link.node.host, connect_timeout_s=timeout_s, cancelled=cancelled, join=join
+        )
+
+    def substitutes(self) -> list[Substitute]:
+        return [
+            *threads.SUBSTITUTES,
+            (c10d, "connect", self._connect),
+            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, reason="")),
+            (c10d, "serve", self._serve),
+            (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
+        ]
+
+    def _serve(self, bound: object, where: object, forced: bool) -> tcpstore.Serving:
+        self.server = tcpstore.Server(self.world)
+        return tcpstore.Serving(self.server)
+
+    def _connect(self, address: object, name: str, timeout_s: float, call_timeout_s: float) -> tcpstore.Wire:
+        link = Process.running.node.link
+        if not isinstance(link, DriverLink):
+            raise TypeError(f"{link} has no wire")
+        return tcpstore.connect(link, self.server, call_timeout_s)
+
+    def freeze(self) -> None:
+        if self.server is not None:
+            self.server.frozen = True
+            self._frozen_at = self.world.now
+
+    def thaw(self) -> None:
+        if self.server is not None:
+            for link in self.links():
+                link.excused(self.world.now - self._frozen_at)
+            self.server.thaw()
+
+    def end(self) -> None:
+        if self.server is not None and not self.server.gone:
+            self.server.close()
+        for link in self.links():
+            link.reset()
+
+    def spoil(self, target: float, value: bytes) -> None:
+        """A client from outside the job writes these bytes over some key."""
+        if self.server is not None and self.server.keys:
+            key = self.server.spoil(target, value)
+            self.spoiled = True
+            self.world.reached.note(
+                "a stranger wrote where a counter was" if key.endswith("head") else "a stranger wrote"
+            )
+
+    def serve_anew(self, lasts_s: float) -> None:
+        """The host was started again and serves an empty store, of another incarnation of the job, for `lasts_s`."""
+        if self.server is None or not self.server.gone:
+            return
+        self.world.reached.note("a host returned with an empty store")
+        self.spoiled = True
+        self.server = tcpstore.Server(self.world, frozenset(link for link in self.links() if link.opened))
+        keys = Keys(SPEC.run_id)
+        laid_out = {keys.log_head: b"0", keys.round_head: b"0", keys.life: b"another", SERVED: keys.served}
+        self.server.keys.update(laid_out)
+        self.world.at(lasts_s, self.end)
+
+
+class SharedEtcd(SharedStore):
+    """etcd, which runs outside the job: it elects the coordinator, and has faults of its own."""
+
+    elects = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.server = etcd.Server(world)
+
+    @property
+    def answers(self) -> bool:
+        return not self.server.frozen
+
+    def leader(self) -> SimNode | None:
+        return self.world.nodes.get(self.server.leader)
+
+    def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
+        store = etcd.open_etcd(link, self.server, self.world.job.connect_timeout_s, cancelled)
+        join(store)
+        return store
+
+    def stall(self, lasts_s: float) -> None:
+        """The servers elect another leader, or the only one is frozen."""
+        if not self.server.frozen:
+            elects = self.world.rng.random() < 0.5
+            self.world.reached.note("etcd elected another leader" if elects else "etcd was frozen")
+            self.server.frozen = True
+            self._frozen_at = self.world.now
+            self.world.at(lasts_s, self._goes_on_again, elects)
+
+    def _goes_on_again(self, elected: bool) -> None:
+        for link in self.links():
+            link.excused(self.world.now - self._frozen_at)
+        self.server.thaw(renews=elected)
+        self.world.checkers.last_fault = self.world.now
+
+
+SHARED_STORES = {"c10d": SharedTcpStore, "etcd": SharedEtcd}
+"""By the name of the store."""

@@ -1,0 +1,297 @@
+"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.TcpStoreClient`.
+
+compare_set on a missing key writes only if the expected value is empty, and otherwise answers with the expected value,
+although the key does not exist. set has no answer. A frozen server keeps no deadline, and a broken connection stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from elastic_agent.rendezvous.store import StoreUnreachable
+
+from ..checks.invariants import MISTAKEN
+from .threads import TIMEOUT, Ticket, ticket
+
+if TYPE_CHECKING:
+    from ..world.world import World
+    from .driver_link import DriverLink
+
+Request = tuple[str, tuple[Any, ...]]
+
+RESET_S = 0.001
+"""Until a client receives the reset of its connection, after the server ended."""
+
+
+class Server:
+    """One TCPStore. Requests of one connection are taken in their order; nothing is, while it is frozen."""
+
+    def __init__(self, world: World, earlier: frozenset[DriverLink] = frozenset()) -> None:
+        """`earlier`: links of nodes that were on another store, served at this address before."""
+        self.world = world
+        self._earlier = earlier
+        self.keys: dict[str, bytes] = {}
+        self.frozen = False
+        self.gone = False
+        self._waiting: dict[str, list[Wire]] = {}
+        self._held: list[tuple[Wire, int, list[Request]]] = []
+        self.address = (2, ("10.0.0.1", 29400))
+
+    def receive(self, wire: Wire, number: int, requests: list[Request]) -> None:
+        if self.gone:
+            wire.reset_later()
+        elif self.frozen:
+            self._held.append((wire, number, requests))
+        else:
+            answer: object = NotImplemented
+            for name, arguments in requests:
+                answer = getattr(self, name)(wire, *arguments)
+            if answer is not NotImplemented:
+                wire.reply(number, answer)
+
+    def thaw(self) -> None:
+        """Takes what arrived meanwhile, one connection after the other, in any order of connections."""
+        self.frozen = False
+        held, self._held = self._held, []
+        wires = list(dict.fromkeys(wire for wire, _, _ in held))
+        self.world.rng.shuffle(wires)
+        for wire in wires:
+            for each, number, requests in held:
+                if each is wire:
+                    self.receive(each, number, requests)
+
+    def close(self) -> None:
+        self.gone = True
+
+    def spoil(self, target: float, value: bytes) -> str:
+        """A client from outside the job writes over a key, which is returned. `target`: a fraction of all keys but for
+        the records of nodes: one that is overwritten before it was read is lost, and its node waits."""
+        keys = sorted(key for key in self.keys if "/node/" not in key)
+        key = keys[int(target * len(keys))]
+        self.keys[key] = value
+        self._wake(key)
+        return key
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def set(self, wire: Wire, key: str, value: bytes) -> None:
+        if wire.link in self._earlier:
+            self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
+        if "/beat/" in key and self.keys.get(key) != value:
+            wire.link.beat_arrived()
+        self.keys[key] = value
+        self._wake(key)
+
+    def have(self, wire: Wire, keys: Sequence[str]) -> list[bool]:
+        return [key in self.keys for key in keys]
+
+    def get(self, wire: Wire, keys: Sequence[str]) -> dict[str, bytes]:
+        if keys and "/beat/" in keys[0]:
+            wire.link.shared_store.beats_read()
+        return {key: self.keys[key] for key in keys if key in self.keys}
+
+    def compare_set(self, wire: Wire, key: str, expected: bytes, value: bytes) -> bytes:
+        if key not in self.keys and expected:
+            return expected
+        if self.keys.get(key, b"") == expected:
+            self.set(wire, key, value)
+        return self.keys[key]
+
+    def add(self, wire: Wire, key: str, amount: int) -> object:
+        try:
+            total = int(self.keys.get(key, b"0")) + amount
+        except ValueError:  # torch's server closes the connection
+            wire.reset_later()
+            return NotImplemented
+        self.set(wire, key, str(total).encode("ascii"))
+        return total
+
+    def delete(self, wire: Wire, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.keys.pop(key, None)
+
+    def wait(self, wire: Wire, key: str) -> object:
+        if key in self.keys:
+            return True
+        self._waiting.setdefault(key, []).append(wire)
+        wire.waits_for = key
+        return NotImplemented
+
+    def cancel_wait(self, wire: Wire) -> object:
+        self._waiting[wire.waits_for].remove(wire) if wire.waits_for else None
+        wire.waits_for = ""
+        return False
+
+    def _wake(self, key: str) -> None:
+        for wire in self._waiting.pop(key, ()):
+            wire.waits_for = ""
+            wire.reply(wire.number, True)
+
+
+class Wire:
+    """A connection to it, as `c10d.client.TcpStoreClient`: each call ends with an answer or raises StoreUnreachable."""
+
+    def __init__(self, link: DriverLink, server: Server, call_timeout_s: float) -> None:
+        self.link = link
+        self.world = link.world
+        self.server = server
+        self.call_timeout_s = call_timeout_s
+        self.number = 0
+        """Of the request under way; an answer to an earlier one is dropped."""
+        self.waits_for = ""
+        self._waited = 0
+        self._wrote = b""
+        """The record that was sent; it counts as written once its notification is."""
+        self._broken = ""
+        self._dead = False
+        """A message was lost on the way: so are all later ones on this connection."""
+        self._queued: list[Request] = []
+        self._ticket: Ticket | None = None
+        self._sent_at = self._answered_at = 0.0
+
+    def greet(self) -> None:
+        """The first request. Raises StoreUnreachable."""
+        if self.server.gone:
+            raise StoreUnreachable("nothing listens there (connection refused)")
+        self.have([])
+
+    # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._break("this connection was closed here")
+
+    def put_later(self, key: str, value: bytes) -> None:
+        self._queued.append(("set", (key, value)))
+
+    def put(self, key: str, value: bytes) -> None:
+        self.put_later(key, value)
+        self.have([key])
+
+    def have(self, keys: Sequence[str]) -> list[bool]:
+        found: list[bool] = self._ask("have", keys)
+        return found
+
+    def get(self, keys: Sequence[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = self._ask("get", keys)
+        return found
+
+    def create(self, key: str, value: bytes) -> bytes:
+        holds: bytes = self._ask("compare_set", key, b"", value)
+        if holds == value:
+            self.put(key, value)
+        return holds
+
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
+        holds: bytes = self._ask("compare_set", key, expected, value)
+        return holds
+
+    def add(self, key: str, amount: int) -> int:
+        total: int = self._ask("add", key, amount)
+        return total
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            self._ask("delete", keys)
+
+    def wait(self, key: str, timeout_s: float) -> bool:
+        answer = self._exchange("wait", (key,), max(timeout_s, 0.0))
+        if answer is TIMEOUT:
+            # A key that was set just before is the answer to the wait; the answer to the cancellation is then dropped.
+            self._waited = self.number
+            answer = self._ask("cancel_wait")
+            self._waited = 0
+        return answer is True
+
+    # -- requests and answers on their way -----------------------------------------------------------------------------
+
+    def _ask(self, name: str, *arguments: object) -> Any:
+        answer = self._exchange(name, arguments, self.call_timeout_s)
+        if answer is TIMEOUT:
+            self._break(f"no answer for {self.call_timeout_s:g} s")
+            raise StoreUnreachable(f"the store is gone: {self._broken}")
+        return answer
+
+    def _exchange(self, name: str, arguments: tuple[object, ...], timeout_s: float) -> object:
+        if self._broken:
+            raise StoreUnreachable(f"the store is gone: {self._broken}")
+        self.number += 1
+        requests, self._queued = [*self._queued, (name, arguments)], []
+        self._ticket = mine = ticket()
+        if self.link.loses("request"):
+            self._dead = True
+            self.world.at(RESET_S, self._break, "the request was lost")
+        else:
+            self._sent_at = max(self._sent_at, self.world.now + self.world.delays.network())
+            self.world.when(self._sent_at, self._arrive, self.number, requests)
+        answer = mine.process.block(mine, timeout_s)
+        self._ticket = None
+        if self._broken:
+            raise StoreUnreachable(f"the store is gone: {self._broken}")
+        if answer is not TIMEOUT:
+            self._note(requests)
+        return answer
+
+    def _note(self, answered: list[Request]) -> None:
+        """Notes for the checks which calls of the writer were answered."""
+        for name, arguments in answered:
+            if name == "set" and "/beat/" in arguments[0]:
+                self.link.answered(b"")
+            elif name == "set" and "/log/" in arguments[0]:
+                self.link.answered(self._wrote)
+            elif name == "set" and "/node/" in arguments[0]:
+                self._wrote = arguments[1]
+
+    def _arrive(self, number: int, requests: list[Request]) -> None:
+        if self._dead:
+            return
+        if self.link.up_cut:
+            # TCP sends it again until it arrives, even for a process that has given up on the connection.
+            self.link.unsent.append((self._arrive, (number, requests)))
+        else:
+            self.server.receive(self, number, requests)
+
+    def reply(self, number: int, answer: object) -> None:
+        if self.link.loses("reply"):
+            self._dead = True
+            self.world.at(RESET_S, self._break, "the reply was lost")
+            return
+        self._answered_at = max(self._answered_at, self.world.now + self.world.delays.network())
+        self.world.when(self._answered_at, self._answered, number, answer)
+
+    def _answered(self, number: int, answer: object) -> None:
+        if self._dead:
+            return
+        if self.link.down_cut:
+            self.link.unsent.append((self._answered, (number, answer)))
+        elif number in (self.number, self._waited) and self._ticket is not None:
+            self._ticket.wake_now(answer)
+
+    def reset_later(self) -> None:
+        self.world.at(RESET_S, self._break, "the server closed the connection")
+
+    def _break(self, why: str) -> None:
+        self._broken = self._broken or why
+        if self._ticket is not None:
+            self._ticket.wake()
+
+
+class Serving:
+    """In the place of `c10d.server.TorchServer`."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.address = server.address
+
+    def close(self) -> None:
+        self.server.close()
+
+
+def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> Wire:
+    """A connection of this link's process. Raises StoreUnreachable."""
+    if server is None:
+        raise StoreUnreachable("nothing listens there yet (connection refused)")
+    wire = Wire(link, server, call_timeout_s)
+    link.wires.append(wire)
+    wire.greet()
+    return wire

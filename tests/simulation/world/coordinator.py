@@ -1,0 +1,99 @@
+"""The coordinator machine of a node, and what its effects lead to in the world.
+
+Where one node hosts the store, only that node has one, and its decisions count at once. Where the store elects, every
+node has one, and a decision counts once the store has accepted its announcement: then the checkers see it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elastic_agent.rendezvous.coordinator import events, machine
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
+from elastic_agent.rendezvous.records import Round
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .node import SimNode
+    from .world import World
+
+
+def rules_of(job: Job, own: str) -> Rules:
+    """The rules of a coordinator on the node `own`."""
+    return Rules(
+        own=own,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        join_timeout_s=job.join_timeout_s,
+        last_call_timeout_s=job.last_call_timeout_s,
+        quiet_s=job.quiet_s,
+        beat_s=job.beat_s,
+        lease_s=job.lease_s,
+        exit_barrier_s=job.exit_barrier_s,
+        static=job.static,
+    )
+
+
+class SimCoordinator:
+    """Takes the events of the coordinator on one node."""
+
+    def __init__(self, world: World, node: SimNode, state: Rendezvous) -> None:
+        self._world = world
+        self._node = node
+        self._rules = rules_of(world.job, node.ident)
+        self.state = state
+        self._wakes: set[float] = set()
+        """When it is to be woken, on the clock of its node."""
+        self._unaccepted: dict[tuple[int, int], tuple[Rendezvous, float]] = {}
+        """By epoch and version of announcements that the store has not accepted yet: the state then, and the time."""
+
+    def take(self, event: events.Event) -> None:
+        if self._node.done:
+            return
+        before = self.state
+        made = machine.step(before, event, self._node.clock(), self._rules)
+        self.state = made.state
+        if not self._world.elects:
+            self._world.rendezvous = made.state
+            self._world.checkers.decided_at = self._world.now
+            self._world.checkers.coordinated(before, made.state)
+        elif self._world.leader is self._node:
+            self._world.checkers.watched(before, made.state)
+        self._world.checkers.changed_hands(self._node, event, made.state)
+        for effect in made.effects:
+            if isinstance(effect, events.Announce):
+                self._announce(effect.round)
+            elif isinstance(effect, events.ReadBeats):
+                self._node.link.read_beats(effect.nodes)
+            elif isinstance(effect, events.WakeAt):
+                self._wake_at(effect.when)
+            else:
+                truth = self._world.checkers
+                truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
+                self._node.link.retire()
+
+    def accepted(self, announcement: Round) -> None:
+        """The store, which elects, has accepted this announcement of the node."""
+        after, self._world.checkers.decided_at = self._unaccepted.pop((announcement.epoch, announcement.version))
+        before = self._world.rendezvous or Rendezvous()
+        self._world.rendezvous = after
+        self._world.announced(announcement)
+        self._world.checkers.coordinated(before, after)
+
+    def _announce(self, announcement: Round) -> None:
+        if self._world.elects:
+            self._unaccepted[announcement.epoch, announcement.version] = (self.state, self._world.now)
+        else:
+            self._world.announced(announcement)
+        self._node.link.announce(announcement)
+        self._world.follows(announcement.version)
+
+    def _wake_at(self, when: float) -> None:
+        """As `agent.loop.Loop.wake_at`: one wake-up for each time, however often it is requested."""
+        if when not in self._wakes:
+            self._wakes.add(when)
+            self._world.at(max(0.0, when - self._node.clock()), self._node.deliver, self._wakes_up, when)
+
+    def _wakes_up(self, when: float) -> None:
+        self._wakes.remove(when)
+        self.take(events.DeadlineReached())

@@ -1,0 +1,39 @@
+"""What all nodes of a simulated job agree on, and how long things take in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elastic_agent.agent.lifecycle.restart_policy import Policy
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all nodes of a job agree on. Times in seconds."""
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    restarts: Policy = field(default_factory=Policy)
+    grace_s: float = 30.0
+    join_timeout_s: float = 600.0
+    last_call_timeout_s: float = 30.0
+    quiet_s: float = 3.0
+    beat_s: float = 1.0
+    lease_s: float = 5.0
+    store_grace_s: float = 30.0
+    exit_barrier_s: float = 300.0
+    connect_timeout_s: float = 60.0
+    static: bool = False
+
+
+class Delays:
+    """How long things take, in seconds: always the same, as stories need it."""
+
+    def local(self) -> float:
+        return 0.001
+
+    def network(self) -> float:
+        return 0.001
+
+    def dying(self) -> float:
+        return 0.01

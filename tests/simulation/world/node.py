@@ -1,0 +1,222 @@
+"""One simulated agent: the production machine, and what its effects lead to in the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from elastic_agent.agent.lifecycle import events as agent_events
+from elastic_agent.agent.lifecycle import machine as agent
+from elastic_agent.agent.lifecycle.state import Rules as AgentRules
+from elastic_agent.agent.lifecycle.state import Verdict
+
+from ..stores.direct import DirectLink
+from ..stores.driver_link import DriverLink
+from .workers import Habit, Nursery
+
+if TYPE_CHECKING:
+    from .coordinator import SimCoordinator
+    from .world import World
+
+
+class SimNode:
+    """One agent and its workers."""
+
+    def __init__(
+        self, world: World, ident: str, host: bool, nproc: int, habit: Habit, preferred_rank: int | None
+    ) -> None:
+        job = world.job
+        self.world = world
+        self.ident = ident
+        self.host = host
+        self.nproc = nproc
+        self.state, self._first = agent.begin()
+        self.rules = AgentRules(
+            node=ident,
+            name=ident,
+            preferred_rank=preferred_rank,
+            restarts=job.restarts,
+            jitter=(0.37 * len(world.nodes) % 1,),
+            grace_s=job.grace_s,
+            join_timeout_s=job.join_timeout_s,
+            store_grace_s=job.store_grace_s,
+            min_nodes=job.min_nodes,
+            max_nodes=job.max_nodes,
+            endpoint="host:29400",
+        )
+        self.killed = False
+        self.frozen = False
+        self.verdict: Verdict | None = None
+        self.place_fails = False
+        self.joined_at = world.now
+        self.skew_s = world.skew_s * (len(world.nodes) + 1)
+        """By how much its clock differs from the world's; the job's course must not depend on it."""
+        shared = world.shared_store
+        self.link: DirectLink | DriverLink = DriverLink(world, self, shared) if shared else DirectLink(world, self)
+        self.coordinator: SimCoordinator | None = None
+        """Its coordinator machine, where it can have one."""
+        self.nursery = Nursery(world, self, habit)
+        self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    @property
+    def done(self) -> bool:
+        return self.killed or self.verdict is not None
+
+    def clock(self) -> float:
+        """This node's own time."""
+        return self.world.now + self.skew_s
+
+    def begin(self) -> None:
+        self._perform(self._first)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def post_later(self, event: agent_events.Event) -> None:
+        """Post an event, after the one that is handled now."""
+        self.world.at(0.0, self.deliver, self.post, event)
+
+    def deliver(self, act: Callable[..., None], *args: object) -> None:
+        """Something reaches this process; a frozen one takes it when it is thawed."""
+        if self.frozen:
+            self._backlog.append((act, args))
+        else:
+            act(*args)
+
+    def post(self, event: agent_events.Event) -> None:
+        if self.done:
+            return
+        before = self.state
+        made = agent.step(before, event, self.clock(), self.rules)
+        self.state = made.node
+        self.world.checkers.stepped(self, before, event, made.effects)
+        if self.world.log is not None and (before.phase, before.because) != (made.node.phase, made.because):
+            self.world.log(self.world.now, f"{self.ident} {made.node.phase.value}: {made.because}")
+        self._perform(made.effects)
+
+    def _perform(self, effects: tuple[agent_events.Effect, ...]) -> None:
+        for effect in effects:
+            _PERFORM[type(effect)](self, effect)
+
+    def _open_store(self, effect: agent_events.OpenStore) -> None:
+        self.world.at(self.world.delays.network(), self.link.open, self.world.now + self.world.job.connect_timeout_s)
+
+    def _prepare_place(self, effect: agent_events.PreparePlace) -> None:
+        answer: agent_events.Event = agent_events.PlacePrepared(self.nproc, self.world.fresh_port())
+        if self.place_fails:
+            answer = agent_events.PlaceFailed("no device is left")
+        self.world.at(self.world.delays.local(), self.post_later, answer)
+
+    def _publish(self, effect: agent_events.Publish) -> None:
+        self.link.publish(effect.record)
+
+    def _start_workers(self, effect: agent_events.StartWorkers) -> None:
+        member = effect.member
+        self._say(f"starts ranks {member.rank_offset} to {member.rank_offset + member.nproc - 1}")
+        self.world.checkers.starts(self, effect)
+        self.nursery.start(effect.round, member)
+
+    def _signal_workers(self, effect: agent_events.SignalWorkers) -> None:
+        self._say(f"signal {effect.signum} to its workers")
+        self.world.checkers.stops(self)
+        self.nursery.signal(effect.signum)
+
+    def _forward_signal(self, effect: agent_events.ForwardSignal) -> None:
+        self._say(f"passes signal {effect.signum} on to its workers")
+
+    def _kill_workers(self, effect: agent_events.KillWorkers) -> None:
+        self._say("kills its workers")
+        self.world.reached.note("workers were killed after their grace")
+        self.world.checkers.stops(self)
+        self.nursery.kill()
+
+    def _restart_nursery(self, effect: agent_events.RestartNursery) -> None:
+        self._say("starts another nursery")
+        self.nursery.dead = False
+
+    def _wake_at(self, effect: agent_events.WakeAt) -> None:
+        self.world.at(max(0.0, effect.when - self.clock()), self.deliver, self.post, agent_events.DeadlineReached())
+
+    def _conclude(self, effect: agent_events.Conclude) -> None:
+        self._say(f"exits {effect.verdict.exit_code}")
+        self.link.settle_beats()
+        self.verdict = effect.verdict
+        self.world.ended += 1
+        self.link.settle_beats()
+        self.world.checkers.concluded(self, effect.verdict)
+        self.link.resign()
+        self.link.close()
+        if self.host:
+            self.world.store.end()
+
+    def _say(self, what: str) -> None:
+        if self.world.log is not None:
+            self.world.log(self.world.now, f"{self.ident} {what}")
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """kill -9 of the agent; its workers follow within a second."""
+        if self.done:
+            return
+        self._say("is killed with signal 9")
+        self.link.settle_beats()
+        self.killed = True
+        self.world.ended += 1
+        self.link.settle_beats()
+        self.link.die()
+        if self.nursery.live and not self.state.finished:
+            self.world.disturbed(self.nursery.round, self, "departure")
+        self.world.at(self.world.delays.local(), self.nursery.vanish)
+        if self.host:
+            self.world.store.end()
+
+    def freeze(self) -> None:
+        """SIGSTOP of the agent; its workers go on."""
+        if self.done or self.frozen:
+            return
+        self._say("is frozen")
+        if self.host:
+            self.world.store.freeze()
+        self.link.settle_beats()
+        self.frozen = True
+        self.link.settle_beats()
+
+    def thaw(self) -> None:
+        if not self.frozen:
+            return
+        self._say("is thawed")
+        self.link.settle_beats()
+        self.frozen = False
+        self.link.settle_beats()
+        if self.host:
+            self.world.store.thaw()
+        backlog, self._backlog = self._backlog, []
+        for act, args in backlog:
+            self.deliver(act, *args)
+        self.link.pump()
+
+    def signal(self, signum: int = 15) -> None:
+        self._leaving()
+        self.post_later(agent_events.SignalReceived(signum))
+
+    def leave(self, reason: str) -> None:
+        self._leaving()
+        self.post_later(agent_events.LeaveAsked(reason))
+
+    def _leaving(self) -> None:
+        self._say("is asked to stop")
+        self.world.checkers.asked.setdefault(self.ident, self.world.now)
+
+
+_PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
+    agent_events.OpenStore: SimNode._open_store,
+    agent_events.PreparePlace: SimNode._prepare_place,
+    agent_events.Publish: SimNode._publish,
+    agent_events.StartWorkers: SimNode._start_workers,
+    agent_events.SignalWorkers: SimNode._signal_workers,
+    agent_events.ForwardSignal: SimNode._forward_signal,
+    agent_events.KillWorkers: SimNode._kill_workers,
+    agent_events.RestartNursery: SimNode._restart_nursery,
+    agent_events.WakeAt: SimNode._wake_at,
+    agent_events.Conclude: SimNode._conclude,
+}

@@ -1,0 +1,208 @@
+"""The simulated nursery of one node: workers that run, fail, leave processes behind, and outlive SIGKILL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from elastic_agent.agent.lifecycle import restart_policy
+from elastic_agent.agent.lifecycle.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from elastic_agent.rendezvous.failures import Sign, WorkerFailure
+from elastic_agent.rendezvous.records import Member, Round
+
+if TYPE_CHECKING:
+    from .node import SimNode
+    from .world import World
+
+
+CRASH_S = 2.0
+"""Longest life of a worker that crashes by habit."""
+
+
+@dataclass
+class Habit:
+    """How a node's workers behave. Times in seconds."""
+
+    work_s: float | None = None
+    """From start to exit 0; None: until a story ends it."""
+    spread_s: float = 0.0
+    """Each worker takes up to this much longer."""
+    start_fails: float = 0.0
+    """Probability that one cannot be started."""
+    crashes: float = 0.0
+    """Probability that one fails soon after its start, in each round."""
+    ignores_term: float = 0.0
+    unkillable: float = 0.0
+    """Probability that SIGKILL does not end it, as when it is stuck in the kernel."""
+    lingers: float = 0.0
+    """Probability that workers that exited 0 leave processes behind."""
+
+
+class Worker:
+    """One simulated process."""
+
+    def __init__(self, rank: int, local_rank: int, pid: int) -> None:
+        self.rank = rank
+        self.local_rank = local_rank
+        self.pid = pid
+        self.alive = True
+        self.ignores_term = False
+        self.unkillable = False
+
+
+class Nursery:
+    """Starts, signals and ends the workers of one node; posts what happens to its agent."""
+
+    def __init__(self, world: World, node: SimNode, habit: Habit) -> None:
+        self.world = world
+        self.node = node
+        self.habit = habit
+        self.round = 0
+        self.live: dict[int, Worker] = {}
+        self.leftovers = False
+        self.leftovers_stubborn = False
+        self.open = False
+        """Workers were started, and WorkersGone has not been posted for them."""
+        self.clean: dict[int, int] = {}
+        """Per round: how many workers exited 0, with which exit statuses are compared."""
+        self.failed: set[int] = set()
+        """Rounds in which a worker of this node failed before the workers were stopped."""
+        self.codes: dict[int, list[int]] = {}
+        """Per round: exit codes other than 0."""
+        self.stuck_until = 0.0
+        """When the last worker that SIGKILL did not end has ended by itself."""
+        self.losses: list[float] = []
+        """When its process died."""
+        self.stopped = False
+        self.dead = False
+        """Its process died, and the agent has not started another."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.live) or self.leftovers
+
+    @property
+    def stuck(self) -> bool:
+        """A worker lives that SIGKILL does not end."""
+        return any(worker.unkillable for worker in self.live.values())
+
+    def start(self, running: Round, member: Member) -> None:
+        self.round = running.number
+        self.open, self.stopped, self.leftovers = not self.dead, False, False
+        self.clean[self.round] = 0
+        if self.dead:
+            return
+        rng = self.world.rng
+        for local_rank in range(member.nproc):
+            rank = member.rank_offset + local_rank
+            if rng.random() < self.habit.start_fails:
+                failure = self._failure(Worker(rank, local_rank, 0), 127, "cannot be started")
+                self.failed.add(self.round)
+                self.world.at(self.world.delays.local(), self._start_failed, self.round, failure)
+                continue
+            self.world.pids += 1
+            worker = Worker(rank, local_rank, self.world.pids)
+            worker.ignores_term = rng.random() < self.habit.ignores_term
+            worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
+            self.live[local_rank] = worker
+            self.node.post_later(WorkerStarted(local_rank, worker.pid))
+            if self.habit.crashes and rng.random() < self.habit.crashes:
+                self.world.at(rng.random() * CRASH_S, self._crash, worker)
+            if self.habit.work_s is not None:
+                self.world.at(self.habit.work_s + rng.random() * self.habit.spread_s, self.exit, worker, 0)
+
+    def _start_failed(self, number: int, failure: WorkerFailure) -> None:
+        if self.open and self.round == number:
+            self.world.disturbed(number, self.node, "failure")
+            self.node.post_later(StartFailed(failure))
+            self._settle()
+
+    def _crash(self, worker: Worker) -> None:
+        if worker.alive and not self.stopped:
+            self.world.checkers.last_fault = self.world.now
+            self.exit(worker, 1)
+
+    def exit(self, worker: Worker, code: int) -> None:
+        """The worker has ended; its peers on other nodes may fail of it."""
+        if not worker.alive:
+            return
+        worker.alive = False
+        self.live.pop(worker.local_rank, None)
+        if worker.unkillable:
+            self.stuck_until = self.world.now
+        if code == 0:
+            self.clean[self.round] += 1
+        elif not self.stopped:
+            self.failed.add(self.round)
+            self.world.disturbed(self.round, self.node, "failure")
+        failure = self._failure(worker, code) if code else None
+        if code:
+            self.codes.setdefault(self.round, []).append(code)
+        self.node.post_later(WorkerExited(worker.local_rank, failure))
+        if code:
+            self.world.echo(self.node, self.round)
+        elif not self.live and not self.stopped and self.world.rng.random() < self.habit.lingers:
+            self._linger()
+        self._settle()
+
+    def _linger(self) -> None:
+        self.leftovers = True
+        self.leftovers_stubborn = self.world.rng.random() < 0.3
+        if self.world.rng.random() < 0.5:
+            self.world.at(self.world.rng.random() * 4, self._leftovers_end, self.round)
+
+    def _leftovers_end(self, number: int) -> None:
+        if self.leftovers and self.round == number:
+            self.leftovers = False
+            self._settle()
+
+    def signal(self, signum: int) -> None:
+        self.stopped = True
+        rng = self.world.rng
+        for worker in list(self.live.values()):
+            if not worker.ignores_term:
+                code = -signum if rng.random() < 0.9 else rng.choice((0, 1))
+                self.world.at(self.world.delays.dying(), self.exit, worker, code)
+        if self.leftovers and not self.leftovers_stubborn:
+            self.world.at(self.world.delays.dying(), self._leftovers_end, self.round)
+        self._settle()
+
+    def kill(self) -> None:
+        self.stopped = True
+        for worker in list(self.live.values()):
+            if not worker.unkillable:
+                self.world.at(self.world.delays.local(), self.exit, worker, -9)
+        if self.leftovers:
+            self.world.at(self.world.delays.local(), self._leftovers_end, self.round)
+        self._settle()
+
+    def lose(self) -> None:
+        """The process that owns the workers dies, and the workers with it."""
+        if self.open and self.live and not self.stopped:
+            self.world.disturbed(self.round, self.node, "departure")
+        self.vanish()
+        self.dead = True
+        self.losses.append(self.world.now)
+        self.node.post_later(NurseryLost("signal 9"))
+
+    def vanish(self) -> None:
+        """All processes are dead at once, without an event for the agent."""
+        had = bool(self.live)
+        for worker in self.live.values():
+            worker.alive = False
+        self.live.clear()
+        self.leftovers = self.open = False
+        if had:
+            self.world.echo(self.node, self.round)
+
+    def _settle(self) -> None:
+        if self.open and not self.busy and (self.stopped or self.clean[self.round]):
+            self.open = False
+            self.node.post_later(WorkersGone())
+
+    def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
+        final = restart_policy.forbids_restart(self.world.job.restarts, code)
+        failure = WorkerFailure(
+            self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message, final=final
+        )
+        return replace(failure, stopped_by=15, sign=Sign.STOPPED) if self.stopped else failure

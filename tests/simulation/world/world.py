@@ -1,0 +1,196 @@
+"""The clock and the nodes of a simulated job. One thread, and an order of events that the seed fixes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from elastic_agent.rendezvous.coordinator import events as coordinator_events
+from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.records import Round
+
+from ..checks.checkers import Checkers
+from ..checks.coverage import Reached
+from ..checks.invariants import LIVELY
+from ..stores.direct import DirectStore
+from ..stores.shared import SHARED_STORES, SharedStore
+from . import fast_replace
+from .coordinator import SimCoordinator
+from .job import Delays, Job
+from .node import SimNode
+from .substitution import substituted
+from .workers import Habit
+
+
+class World:
+    """One job. `at` schedules, `run` lets time pass."""
+
+    def __init__(
+        self,
+        job: Job,
+        rng: random.Random,
+        delays: Delays,
+        log: Callable[[float, str], None] | None = None,
+        *,
+        store: str = "",
+        skew_s: float = 0.0,
+    ) -> None:
+        """`store`: "c10d" or "etcd", behind the production drivers; empty: neither, messages go straight.
+        `skew_s`: by how much each node's clock differs from that of the node before."""
+        self.job = job
+        self.rng = rng
+        self.delays = delays
+        self.log = log
+        self.now = 0.0
+        self.ended = 0
+        """How many agents have ended."""
+        self.most_events = 10**9
+        """More than these in one call of `run` are a violation."""
+        self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
+        """What happens when the coordinator announces a version: delay, function, arguments."""
+        self.pids = 100
+        self._ports = 20000
+        self.echo_chance = 0.0
+        """How likely the death of a worker makes its peers on another node fail, within `echo_s`."""
+        self.echo_s = 2.0
+        self.nodes: dict[str, SimNode] = {}
+        self.skew_s = skew_s
+        self.shared_store = SHARED_STORES[store](self) if store else None
+        self.store: DirectStore | SharedStore = self.shared_store or DirectStore(self)
+        self.rendezvous: Rendezvous | None = None
+        """The coordinator's state as of the last announcement that the store accepted."""
+        self.reached = Reached()
+        self.checkers = Checkers(self)
+        self.echoed: set[int] = set()
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._count = 0
+        self.host: SimNode
+        """The first that joined, where one node hosts the store."""
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def at(self, delay: float, act: Callable[..., None], *args: object) -> None:
+        """Schedules a call `delay` seconds from now."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay, self._count, act, args))
+
+    def when(self, time: float, act: Callable[..., None], *args: object) -> None:
+        """As `at`, for a time of the clock."""
+        self._count += 1
+        heapq.heappush(self._heap, (time, self._count, act, args))
+
+    def run(self, until: float, *, until_over: bool = False) -> None:
+        """Let time pass up to `until`, or until every agent has ended."""
+        with self._substituted():
+            self._run(until, until_over)
+
+    def _substituted(self) -> AbstractContextManager[None]:
+        return substituted([*fast_replace.SUBSTITUTES, *(self.shared_store.substitutes() if self.shared_store else ())])
+
+    def _run(self, until: float, until_over: bool) -> None:
+        heap, pop = self._heap, heapq.heappop
+        began = self._count
+        while heap and heap[0][0] <= until:
+            self.now, _, act, args = pop(heap)
+            act(*args)
+            if until_over and self.ended == len(self.nodes):
+                return
+            if self._count - began > self.most_events:
+                self.checkers.need(False, LIVELY, f"{self._count - began} events by {self.now:.3f} s")
+        self.now = max(self.now, until)
+
+    @property
+    def waiting(self) -> int:
+        """How many events are still to come."""
+        return len(self._heap)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def join(
+        self, ident: str, nproc: int = 1, habit: Habit | None = None, preferred_rank: int | None = None
+    ) -> SimNode:
+        """A node starts its agent. The first one hosts the store."""
+        with self._substituted():
+            return self._join(ident, nproc, habit, preferred_rank)
+
+    def _join(self, ident: str, nproc: int, habit: Habit | None, preferred_rank: int | None) -> SimNode:
+        hosts = not self.nodes and not self.elects
+        node = SimNode(self, ident, hosts, nproc, habit or Habit(), preferred_rank)
+        self.nodes[ident] = node
+        if hosts:
+            self.host = node
+            state = Rendezvous() if self.shared_store else Rendezvous(epoch=1, since=node.clock())
+            node.coordinator = SimCoordinator(self, node, state)
+            self.rendezvous = node.coordinator.state
+        elif self.elects:
+            node.coordinator = SimCoordinator(self, node, Rendezvous())
+        node.begin()
+        return node
+
+    @property
+    def over(self) -> bool:
+        return self.ended == len(self.nodes)
+
+    def fresh_port(self) -> int:
+        self._ports += 1
+        return self._ports
+
+    def disturbed(self, number: int, node: SimNode, how: str) -> None:
+        self.checkers.disturbed(number, node.ident, how)
+
+    def echo(self, origin: SimNode, number: int) -> None:
+        """Workers of one round have connections to each other: when one dies, others may fail of it."""
+        if number in self.echoed:
+            return
+        self.echoed.add(number)
+        for node in self.nodes.values():
+            peer = node is not origin and node.nursery.round == number and node.nursery.live
+            if peer and self.rng.random() < self.echo_chance:
+                self.at(self.rng.uniform(0.001, self.echo_s), self._echoed, node, number)
+
+    def _echoed(self, node: SimNode, number: int) -> None:
+        live = [worker for worker in node.nursery.live.values() if not worker.unkillable]
+        if live and node.nursery.round == number:
+            self.reached.note("a failure echoed")
+            node.nursery.exit(self.rng.choice(live), 1)
+
+    # -- the coordinator -------------------------------------------------------------------------------------------
+
+    @property
+    def elects(self) -> bool:
+        """Whether any node may come to coordinate."""
+        return self.shared_store is not None and self.shared_store.elects
+
+    @property
+    def leader(self) -> SimNode | None:
+        """The node whose term it is according to the store; None while there is none."""
+        store = self.shared_store
+        return store.leader() if store is not None and store.elects else getattr(self, "host", None)
+
+    def coordinate(self, event: coordinator_events.Event) -> None:
+        if self.host.coordinator is not None:
+            self.host.deliver(self.host.coordinator.take, event)
+
+    def announced(self, announcement: Round) -> None:
+        """The store has this announcement from now on."""
+        if self.log is not None:
+            self.log(self.now, f"coordinator: {describe(announcement)}")
+        self.checkers.announcements.announced(announcement)
+
+    def follows(self, version: int) -> None:
+        """Schedules what is to happen upon the announcement of this version."""
+        for delay, act, args in self.upon_version.pop(version, ()):
+            self.at(delay, act, *args)
+
+
+def describe(one: Round) -> str:
+    """A round in one line."""
+    members = " ".join(
+        f"{m.name}:{m.rank_offset}" + (f"-{m.rank_offset + m.nproc - 1}" if m.nproc > 1 else "") for m in one.placed
+    )
+    outcome = f" {one.outcome.value}" if one.outcome else ""
+    finishing = " finishing" if one.finishing and one.outcome is None else ""
+    charged = f", {one.ended.charged} charged" if one.ended and one.ended.charged else ""
+    return f"round {one.number} {one.phase.value}{outcome}{finishing} [{members}]{charged}: {one.because}"
