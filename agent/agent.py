@@ -156,6 +156,8 @@ class Agent:
         seen = describe(self.name, before, node, event, now)
         if seen is None:
             return
+        if node.phase is Phase.STOPPING and before.phase is not Phase.STOPPING and node.verdict is not None:
+            self._tell(f"stopping this node's workers; SIGKILL after {self._rules.grace_s:g} s", False)
         # The caller of `run` reports how it ended.
         if node.because != before.because and node.phase is not Phase.ENDED:
             self._tell(node.because, is_routine(event, before, node))

@@ -146,6 +146,8 @@ def is_routine(event: object, before: Node, node: Node) -> bool:
 
     It always shows that a worker failed, that workers are stopped or paused, that a round re-forms, and, of a wait, for
     which nodes and for how long yet."""
+    if node.verdict is not None and node.because == node.verdict.because:
+        return True  # the last line of the command line, and the exception of the library, say it
     if isinstance(event, events.WorkerExited):
         return event.failure is None
     if not isinstance(event, _ROUTINE) or node.phase is Phase.STOPPING or node.paused_until is not None:

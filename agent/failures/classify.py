@@ -1,4 +1,4 @@
-"""What the exit of one worker says by itself: that it failed on its own, or only because others were gone. Pure.
+"""What the exit of one worker shows by itself: that it failed on its own, or only because others were gone. Pure.
 
     classify_exit(exit_code, stopped_by, text) -> Classification(sign, because, suspects)
 
@@ -85,7 +85,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """What an exit says by itself."""
+    """What an exit shows by itself."""
 
     sign: Sign
     because: str

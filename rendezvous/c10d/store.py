@@ -211,8 +211,7 @@ def open_c10d(
     is_host: True hosts whatever HOST resolves to, False never hosts, None hosts if the endpoint can be bound.
     connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
     the first attempt has failed. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store,
-    on the host before other nodes are let in. What it raises ends the opening, except StoreUnreachable, after which
-    the opening is tried again.
+    on the host before other nodes are let in; its errors end the opening, but for StoreUnreachable, which is retried.
 
     Raises ValueError for a malformed endpoint; StoreUnreachable if the store was not served in time; StoreForeign if
     the server is not a TCPStore, or serves no job or another job; StoreError if it cannot be hosted here as asked.

@@ -152,11 +152,20 @@ def _judged(state: Rendezvous, ending: Ending) -> Ending:
     if ending.kind is not EndKind.FAILURE or cause is None:
         return ending
     certainty = "the cause" if judgement.role is Role.CAUSE else "probably"
-    because = f"worker failed: {cause}" + (f"; {certainty}: {judgement.because}" if judgement.because else "")
+    reason = _beside_the_error(judgement.because, cause)
+    because = f"worker failed: {cause}" + (f"; {certainty}: {reason}" if reason else "")
     home = next((member.node for member in state.members if _lived(cause, member)), ending.charged)
     home = home if charges(cause) else ""
     judged = _kept(root_cause.roles(deaths, judgement), cause)
     return replace(ending, failure=cause, role=judgement.role, charged=home, because=because, judged=judged)
+
+
+def _beside_the_error(because: str, cause: WorkerFailure) -> str:
+    """The judgement without its beginning `raised ValueError: boom`, if the failure's own sentence has that error."""
+    error = cause.sign_because.partition(" ")[2]
+    if error and cause.message.startswith(error):
+        return because.removeprefix(cause.sign_because).lstrip(";, ")
+    return because
 
 
 def _lived(death: WorkerFailure, member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""What one exit says by itself, as torch, gloo and NCCL report it."""
+"""What one exit shows by itself, as torch, gloo and NCCL report it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_failure_of_the_host_charges_no_node(local: bool) -> None:
 
 
 def test_a_round_that_a_departure_ended_charges_no_node() -> None:
-    """Exits while a node leaves are not charged; what they say by themselves is still announced."""
+    """Exits while a node leaves are not charged; what they show by themselves is still announced."""
     state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.PEER))
     state = publish(state, 2.1, "b", 3, NodeState.LEAVING)
     state = publish(state, 2.2, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER), worker_exit(1, Sign.OWN))

@@ -1,4 +1,4 @@
-"""The cause among the exits of a round, by what each says by itself and in the order seen."""
+"""The cause among the exits of a round, by what each shows by itself and in the order seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case under elastic-agent: its agents as processes on c10d, and what every one of them told."""
+"""A case under elastic-agent: agents as processes on c10d, and the cause that each of them names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WATCH_S = 0.02
 
 
 def answer(case: Case, *, kept: bool = True) -> Answer:
-    """The agents' verdict; every node must give the same. `kept`: stderr of workers goes to files."""
+    """The agents' verdict; every node must have the same. `kept`: stderr of workers goes to files."""
     # A socket's path may have 107 characters, so it lives in the temporary directory.
     with tempfile.TemporaryDirectory(prefix="causes-") as name:
         folder, mesh = Path(name), Path(name) / "mesh"
@@ -41,44 +41,46 @@ def answer(case: Case, *, kept: bool = True) -> Answer:
                 codes = [each.wait(BOUND_S) for each in nodes]
             except AssertionError as error:
                 return Answer(False, False, str(error))
-            told = [_told(folder, each) for each in nodes]
+            summaries = [_summary(folder, each) for each in nodes]
             names = {node: cluster.nodes[str(node)].known_as for node in range(len(case.shape))}
         finally:
             cluster.close()
-    return _judge(case, codes, told, names)
+    return _judge(case, codes, summaries, names)
 
 
 def wait_running(mesh: Path, workers: int) -> None:
-    """Until that many workers have met a few times."""
+    """Wait until that many workers have exchanged data a few times."""
     until = time.monotonic() + BOUND_S
     while len(list(mesh.glob("runs.*"))) < workers:
         if time.monotonic() > until:
-            raise AssertionError(f"the {workers} workers did not come to run within {BOUND_S:g} s")
+            raise AssertionError(f"not all of the {workers} workers ran within {BOUND_S:g} s")
         time.sleep(WATCH_S)
 
 
-def _told(folder: Path, node: ProcessNode) -> dict[str, Any]:
-    """What this node wrote for programs, with what it printed for people."""
+def _summary(folder: Path, node: ProcessNode) -> dict[str, Any]:
+    """This node's summary.json, with what it printed about the failure."""
     (path,) = (folder / f"logs-{node.name}").glob("*/summary.json")
     summary: dict[str, Any] = json.loads(path.read_text())
-    # From the block on: what comes before it is the node's own story.
+    # From the block on: the lines before it differ between nodes.
     block, found, rest = node.text().partition("=" * 20)
     return {**summary, "printed": found + rest if found else block.splitlines()[-1]}
 
 
-def _agreed(told: list[dict[str, Any]]) -> bool:
-    """Whether they tell the same. A node that had finished keeps its 0, and says so in its last line instead of the
-    block."""
-    failed = [{**each, "node": ""} for each in told if each["exit_code"]]
+def _agreed(summaries: list[dict[str, Any]]) -> bool:
+    """Whether all nodes name the same. A node that had finished keeps exit status 0 and prints a last line instead of
+    the block."""
+    failed = [{**each, "node": ""} for each in summaries if each["exit_code"]]
     own = dict.fromkeys(("node", "exit_code", "because", "printed"))
-    return all(each == failed[0] for each in failed) and all({**each, **own} == {**told[0], **own} for each in told)
+    return all(each == failed[0] for each in failed) and all(
+        {**each, **own} == {**summaries[0], **own} for each in summaries
+    )
 
 
-def _judge(case: Case, codes: list[int], told: list[dict[str, Any]], names: dict[int, str]) -> Answer:
-    told.sort(key=lambda each: each["exit_code"] == 0)
-    first = told[0]
-    agree = _agreed(told)
-    text = first["because"] if agree else f"they disagree: {told}"
+def _judge(case: Case, codes: list[int], summaries: list[dict[str, Any]], names: dict[int, str]) -> Answer:
+    summaries.sort(key=lambda each: each["exit_code"] == 0)
+    first = summaries[0]
+    agree = _agreed(summaries)
+    text = first["because"] if agree else f"the nodes disagree: {summaries}"
     if case.kind in DEPARTED:
         missed = f"{names[case.leaver]} {DEPARTED[case.kind]}" in first["because"]
         right = agree and missed and first["cause"] is None and first["ended_by"] == "departure"
@@ -87,6 +89,6 @@ def _judge(case: Case, codes: list[int], told: list[dict[str, Any]], names: dict
     root = re.search(r"rank +: (\d+)", first["printed"].rpartition("Root Cause (first observed failure):")[2])
     last = re.search(r"worker failed: rank (\d+) ", first["because"])
     named = {cause.get("rank"), *(int(each[1]) if each else None for each in (root, last))}
-    pays = first["charged"] != "" and cause.get("node") == names[case.home]
-    # A node whose workers all exited 0 has finished; it pays for nothing any more.
-    return Answer(agree and named == {case.bad}, first["judged"] == "cause", text, pays or 0 in codes)
+    charged = first["charged"] != "" and cause.get("node") == names[case.home]
+    # A node whose workers all exited 0 has finished and is no longer charged.
+    return Answer(agree and named == {case.bad}, first["judged"] == "cause", text, charged or 0 in codes)

@@ -1,4 +1,4 @@
-"""A case under torchrun: its agents on c10d, and the blocks that they print."""
+"""A case under torchrun: agents on c10d, and the cause in the blocks that they print."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from campaigns.chaos.remains import MARK, marked
+from campaigns.chaos.leftovers import MARK, marked_processes
 from support.harness import free_port
 
-from .ours import wait_running
+from .elastic_agent_jobs import wait_running
 from .plan import DEPARTED, Answer, Case
 
 BOUND_S = 45.0
-"""For one try. An agent whose workers have left may wait for 300 s; what was printed by then is judged."""
+"""Bound on one job. An agent whose workers exited 0 may wait for 300 s; what was printed by then is judged."""
 ROOT = "Root Cause (first observed failure):"
 
 
 def answer(case: Case) -> Answer:
-    """Of the blocks that its agents print, the one with the earliest time, as a reader would choose."""
+    """Of the blocks that the agents print, the one with the earliest time, which a reader would choose."""
     with tempfile.TemporaryDirectory(prefix="causes-") as name:
         folder = Path(name)
         (folder / "mesh").mkdir()
@@ -47,7 +47,7 @@ def answer(case: Case) -> Answer:
             for node, agent in agents.items():
                 agent.kill()
                 agent.wait()
-                _kill(marks[node])  # nobody else does when torchrun is killed
+                _kill(marks[node])  # torchrun's workers outlive it when it is killed
         roots = [(folder / f"{node}.txt").read_text().rpartition(ROOT)[2] for node in agents if node != case.leaver]
     return _judge(case, roots, "" if ended else f", and no end within {BOUND_S:g} s")
 
@@ -66,15 +66,15 @@ def _start(case: Case, folder: Path, node: int, port: int, mark: str) -> subproc
 
 
 def _kill(mark: str) -> None:
-    for pid in marked(mark):
+    for pid in marked_processes(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _judge(case: Case, roots: list[str], but: str) -> Answer:
+def _judge(case: Case, roots: list[str], trouble: str) -> Answer:
     found = [(re.search(r"time +: (\S+)", root), re.search(r"rank +: (\d+)", root)) for root in roots]
     blocks = [(when[1], int(rank[1])) for when, rank in found if when and rank]
     if not blocks:
-        return Answer(False, False, f"nobody named{but}")
+        return Answer(False, False, f"no cause named{trouble}")
     rank = min(blocks, key=lambda block: block[0])[1]
-    return Answer(case.kind not in DEPARTED and rank == case.bad, True, f"rank {rank} of {blocks}{but}")
+    return Answer(case.kind not in DEPARTED and rank == case.bad, True, f"rank {rank} of {blocks}{trouble}")

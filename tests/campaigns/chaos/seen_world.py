@@ -1,4 +1,4 @@
-"""What the history of a real job proves, in the shape of the simulated world that the checkers know."""
+"""What the history of a real job proves, in the shape of the simulated world that the checkers take."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .plan import HOST, LEASE_S, Plan
 
 @dataclass
 class SeenLink:
-    """Whether the node reached the store."""
+    """A node's link to the store."""
 
     opened: bool = False
     up: bool = True
     away_since: float | None = None
     back_at: float | None = None
     last_record_written_at: float | None = None
-    deaf: bool = False
+    stopped: bool = False
     """The node was killed or frozen."""
 
     def silent_s(self) -> float:
-        """As long as you like if it was made to be silent, and not at all otherwise."""
-        return float("inf") if self.deaf else 0.0
+        """Unlimited if the node was killed or frozen, 0 otherwise."""
+        return float("inf") if self.stopped else 0.0
 
 
 @dataclass
 class SeenNursery:
-    """What the node's workers were told to do."""
+    """The orders that the node's workers got."""
 
     live: dict[int, object] = field(default_factory=dict)
     stuck: bool = False
@@ -46,12 +46,12 @@ class SeenNursery:
     clean: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     codes: dict[int, list[int]] = field(default_factory=dict)
-    """Per round: exit codes other than 0 that workers were told to end with."""
+    """Per round: exit codes other than 0 with which workers were ordered to exit."""
 
 
 @dataclass
 class SeenNode:
-    """One agent, as far as the history tells."""
+    """One agent, as far as the history shows it."""
 
     name: str
     nproc: int
@@ -63,7 +63,7 @@ class SeenNode:
     thawed_at: float = 0.0
     joined_at: float = 0.0
     came_at: float = 0.0
-    """When it joined for the first time; 0: not yet."""
+    """When it joined for the first time; 0: it has not joined."""
     state: Node = field(default_factory=Node)
     verdict: Verdict | None = None
     link: SeenLink = field(default_factory=SeenLink)
@@ -71,12 +71,12 @@ class SeenNode:
     place_fails: bool = False
     skew_s: float = 0.0
     places: dict[int, tuple[Member, ...]] = field(default_factory=dict)
-    """Per round: its members, as this node heard of them."""
+    """Per round: its members, as announced to this node."""
 
     now: float = 0.0
 
     def clock(self) -> float:
-        """All nodes have one."""
+        """One clock for all nodes."""
         return self.now
 
     @property
@@ -88,8 +88,8 @@ class SeenNode:
         return self.killed or self.verdict is not None
 
 
-class History:
-    """Stands in for the simulated world."""
+class SeenWorld:
+    """Takes the place of the simulated world in the checkers."""
 
     def __init__(self, plan: Plan) -> None:
         self.job = Job(
@@ -121,6 +121,6 @@ def ending_of(line: dict[str, Any] | None) -> Ending | None:
     return Ending(line["round"], EndKind(line["kind"]), line["because"], line["charged"]) if line else None
 
 
-def master_of(told: str | None) -> tuple[str, int]:
-    address, _, port = (told or ":0").rpartition(":")
+def master_of(shown: str | None) -> tuple[str, int]:
+    address, _, port = (shown or ":0").rpartition(":")
     return address, int(port)

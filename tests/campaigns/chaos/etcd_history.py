@@ -1,4 +1,4 @@
-"""Reads a job's history from etcd itself: every change below the job's prefix, in the order of etcd's revisions."""
+"""Reads a job's history from etcd: every change below the job's prefix, in the order of etcd's revisions."""
 
 from __future__ import annotations
 
@@ -17,61 +17,63 @@ from elastic_agent.rendezvous.records import Round
 from elastic_agent.rendezvous.store import StoreUnreachable
 
 PAUSE_S = 0.2
-"""Between attempts to reach servers that are down."""
+"""The pause between attempts to reach servers that are down."""
 
 
-class Historian:
-    """A client apart from all agents'. It starts before the first of them and misses no revision: compactions are made
-    only up to `seen`."""
+class HistoryReader:
+    """A client beside those of the agents. It starts before the first agent and misses no revision: compactions are
+    made only up to `read_up_to`."""
 
     def __init__(
-        self, client: EtcdClient, prefix: bytes, folder: bytes, tell: Callable[[dict[str, Any]], None]
+        self, client: EtcdClient, prefix: bytes, folder: bytes, record: Callable[[dict[str, Any]], None]
     ) -> None:
-        """`folder`: what the job's keys begin with, and `prefix`: all that is written at all, so that `seen` follows.
-        `tell` is told of each change of the job's, on a thread of the historian."""
+        """`folder`: what the job's keys begin with; `prefix`: what all keys begin with, so that `read_up_to` follows
+        every write. `record` gets each change of the job's keys, on the reader's thread."""
         self._client = client
         self._prefix = prefix
         self._folder = folder
-        self._tell = tell
-        self._over = threading.Event()
-        self.seen = 0
-        """The newest revision that is known here."""
+        self._record = record
+        self._stopping = threading.Event()
+        self.read_up_to = 0
+        """The newest revision that was read."""
         self.leader = ""
-        """Identity of the node that coordinates, as far as is known; empty: nobody."""
+        """Identity of the node that coordinates, at that revision; empty: none does."""
         self.pids: dict[str, int] = {}
-        """Of the agents, by the identities of their nodes."""
+        """Process ids of the agents, by the identities of their nodes."""
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._follow, daemon=True, name="chaos-historian")
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="chaos-history")
         self._thread.start()
 
     def close(self) -> None:
-        """Take in all that has happened by now, and end."""
-        self._over.set()
+        """Read all changes up to now, and end."""
+        self._stopping.set()
         self._thread.join()
         self._client.close()
 
     def _follow(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._stopping.is_set():
                 try:
-                    with closing(self._client.watch(self._prefix, prefix=True, start_revision=self.seen + 1)) as watch:
+                    with closing(
+                        self._client.watch(self._prefix, prefix=True, start_revision=self.read_up_to + 1)
+                    ) as watch:
                         self._read(watch)
                 except (EtcdWatchLost, StoreUnreachable) as error:
                     if isinstance(error, EtcdClosed):
                         raise
-                    self._over.wait(PAUSE_S)
-        except Exception as error:  # noqa: BLE001 - whoever asks for the history is told
+                    self._stopping.wait(PAUSE_S)
+        except Exception as error:  # noqa: BLE001 - the run records it
             self.error = error
 
     def _read(self, watch: Any) -> None:
         quiet = False
-        while not (self._over.is_set() and quiet):
+        while not (self._stopping.is_set() and quiet):
             changes = watch.wait(PAUSE_S)
             quiet = not changes
             for change in changes:
                 if change.item.key.startswith(self._folder):
-                    self._tell(self._line(change))
-            self.seen = watch.next_revision - 1
+                    self._record(self._line(change))
+            self.read_up_to = watch.next_revision - 1
 
     def _line(self, change: Change) -> dict[str, Any]:
         item = change.item
@@ -84,10 +86,10 @@ class Historian:
         if kind == "leader":
             self.leader = line["node"] = "" if change.deleted else item.value.decode()
         elif not change.deleted:
-            line.update(self._meaning(kind, item.value))
+            line.update(self._decoded(kind, item.value))
         return line
 
-    def _meaning(self, kind: str, value: bytes) -> dict[str, Any]:
+    def _decoded(self, kind: str, value: bytes) -> dict[str, Any]:
         if kind == "round":
             return {"round": round_line(codec.decode_round(value))}
         if kind == "node":
@@ -100,13 +102,18 @@ class Historian:
         return {}
 
 
-def round_line(word: Round) -> dict[str, Any]:
-    """An announcement, for a file."""
-    ended = word.ended
+def round_line(announced: Round) -> dict[str, Any]:
+    """An announcement as a line of a file."""
+    ended, outcome = announced.ended, announced.outcome
     return {
-        "version": word.version, "epoch": word.epoch, "number": word.number, "phase": word.phase.value,
-        "because": word.because, "finishing": word.finishing, "restarts": word.restarts,
-        "outcome": word.outcome.value if word.outcome else None,
-        "members": [[each.node, each.name, each.group_rank, each.rank_offset, each.nproc] for each in word.placed],
+        "version": announced.version,
+        "epoch": announced.epoch,
+        "number": announced.number,
+        "phase": announced.phase.value,
+        "because": announced.because,
+        "finishing": announced.finishing,
+        "restarts": announced.restarts,
+        "outcome": outcome.value if outcome else None,
+        "members": [[each.node, each.name, each.group_rank, each.rank_offset, each.nproc] for each in announced.placed],
         "ended": [ended.round, ended.kind.value, ended.because, ended.charged] if ended else None,
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""What of a run is still there: processes by a mark in their environment, workers by the locks that they hold."""
+"""What is left of a run: processes, found by a mark in their environment; workers, by the locks that they hold."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.procfs import read
 MARK = "ELASTIC_AGENT_CHAOS"
 
 
-def held(locks: Path, node: str) -> list[str]:
-    """Workers of this node that live: each holds a lock of its own (`workers/obedient.py`)."""
+def locks_held(locks: Path, node: str) -> list[str]:
+    """The workers of this node that are alive: each holds a lock of its own (`workers/obedient.py`)."""
     alive = []
     for path in locks.glob(f"{node}.*"):
         with path.open() as file:
@@ -23,7 +23,7 @@ def held(locks: Path, node: str) -> list[str]:
     return alive
 
 
-def marked(token: str) -> list[int]:
-    """Processes that were started under this mark. A zombie has no environment and is not seen."""
+def marked_processes(token: str) -> list[int]:
+    """Processes with this mark in their environment. A zombie has no environment and is not found."""
     mark = f"{MARK}={token}\0".encode()
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and mark in read(f"/proc/{name}/environ")]
