@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
-from support.harness import WORKER, Desk, ProcessNode
+from support.desk import WORKER, Desk
+from support.harness import ProcessNode
 from support.procfs import parent_of, wait_exit
 
 SLOW_GRACE_S = 60
@@ -66,7 +67,7 @@ def spawned(host: Host, worker_index: int = 0) -> int:
     """Have a worker start a child that outlives it; return the child's pid."""
     worker = host.desk.workers[worker_index]
     worker.order("spawn")
-    lines = host.desk.wait(lambda: [line for line in worker.said if line.startswith("spawned")], "a child")
+    lines = host.desk.wait(lambda: [line for line in worker.sent if line.startswith("spawned")], "a child")
     return int(lines[0].split()[1])
 
 
@@ -127,7 +128,7 @@ def test_a_worker_is_killed_when_its_grace_is_over_and_not_before(host: Host) ->
     agent = host.start("--shutdown-timeout", "1")
     worker = host.desk.wait_world(1)[0]
     worker.order("ignore 15")
-    host.desk.wait(lambda: "done ignore" in worker.said, "a worker that ignores SIGTERM")
+    host.desk.wait(lambda: "done ignore" in worker.sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     agent.terminate()
     assert agent.wait() == 143
@@ -139,7 +140,7 @@ def test_the_grace_holds_after_a_failure_too(host: Host) -> None:
     agent = host.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
     world = host.desk.wait_world(2)
     world[0].order("ignore 15")
-    host.desk.wait(lambda: "done ignore" in world[0].said, "a worker that ignores SIGTERM")
+    host.desk.wait(lambda: "done ignore" in world[0].sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     world[1].order("exit 5")
     again = host.desk.wait_world(2, after=1)
@@ -155,7 +156,7 @@ def test_a_second_signal_shortens_the_grace_and_leaves_no_process(host: Host) ->
     worker = host.desk.wait_world(1)[0]
     for number in (2, 15):
         worker.order(f"ignore {number}")
-    host.desk.wait(lambda: worker.said.count("done ignore") == 2, "a worker that ignores both")
+    host.desk.wait(lambda: worker.sent.count("done ignore") == 2, "a worker that ignores both")
     child = spawned(host)
     agent.terminate(signal.SIGINT)
     agent.wait_text("stopped by signal 2")
@@ -283,9 +284,9 @@ def test_forwarded_signals_reach_the_workers_and_stop_nothing(host: Host) -> Non
     agent = host.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
     world = host.desk.wait_world(2)
     world[0].order("handle 10")
-    host.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
+    host.desk.wait(lambda: "done handle" in world[0].sent, "a worker that handles SIGUSR1")
     agent.terminate(signal.SIGUSR1)
-    host.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
+    host.desk.wait(lambda: "signal 10" in world[0].sent, "the signal at the worker")
     agent.wait_text("signal 10 was not passed on to local rank 1, which has no handler for it")
     agent.terminate(signal.SIGUSR2)
     agent.wait_text("signal 12 was not passed on to local rank 0")

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from support.harness import WORKER, Cluster, Desk, ProcessNode, free_port
+from support.desk import WORKER, Desk
+from support.harness import Cluster, ProcessNode, free_port
 
 SOON_S = 10.0
 """Within this time every mistake is reported."""

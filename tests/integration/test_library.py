@@ -36,7 +36,8 @@ from elastic_agent import (
 from elastic_agent.launcher.cli import main
 from elastic_agent.launcher.in_worker.functions import shown
 from elastic_agent.rendezvous.memory_store import MemoryStore
-from support.harness import WORKER, Desk, ThreadNode
+from support.desk import WORKER, Desk
+from support.harness import ThreadNode
 from support.workers import calls
 
 ONE = LaunchConfig(max_restarts=0)
@@ -357,7 +358,7 @@ def test_two_launches_at_once_in_one_process_are_separate_jobs(embedded: Embedde
     of["first"].order("exit 3")
     assert first.wait() == 1
     of["second"].order("ping")
-    desk.wait(lambda: "done ping" in of["second"].said, "an answer of the other job's worker")
+    desk.wait(lambda: "done ping" in of["second"].sent, "an answer of the other job's worker")
     of["second"].order("exit 0")
     assert (second.wait(), second.results) == (0, {0: None})
 
@@ -529,7 +530,7 @@ def test_stopping_ends_as_sigterm_does_and_a_second_time_at_once(embedded: Embed
     node = embedded.start(at_desk(desk, shutdown_timeout=1000), WORKER)
     worker = desk.wait_world(1)[0]
     worker.order(f"ignore {int(signal.SIGTERM)}")
-    desk.wait(lambda: any(said.startswith("done ignore") for said in worker.said), "the worker to ignore SIGTERM")
+    desk.wait(lambda: any(said.startswith("done ignore") for said in worker.sent), "the worker to ignore SIGTERM")
     node.agent.stop()
     node.wait_text("stopped by signal 15")
     assert not worker.gone.is_set()

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from support.harness import WORKER, Desk, ProcessNode, Worker, free_port
+from support.desk import WORKER, Desk, Worker
+from support.harness import ProcessNode, free_port
 from support.procfs import read, wait_exit
 
 from .leftovers import MARK, locks_held, marked_processes

@@ -15,8 +15,8 @@ from elastic_agent.rendezvous.failures import (
     Sign,
     WorkerFailure,
 )
-from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, RoundPhase
-from support.builders import worker_exit
+from elastic_agent.rendezvous.records import NodeState, Outcome, RoundPhase
+from support.builders import after_records, record, worker_exit
 
 RULES = Rules(own="a", min_nodes=2, max_nodes=2)
 
@@ -43,10 +43,8 @@ def publish(
     local: bool = False,
 ) -> Rendezvous:
     failure = next((death for death in exits if death.sign not in PASSIVE), None)
-    record = NodeRecord(
-        node, node, phase, seq, number, 2, failure=failure, deaths=exits, restarts_left=left, charge_local=local
-    )
-    return machine.step(state, events.NodeSeen(record), now, RULES).state
+    made = record(node, seq, phase, number, failure, restarts_left=left, nproc=2, deaths=exits, charge_local=local)
+    return after_records(state, now, RULES, made)
 
 
 def test_the_node_of_the_cause_is_charged_not_that_of_its_echo() -> None:

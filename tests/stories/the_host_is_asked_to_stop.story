@@ -1,4 +1,4 @@
-# SIGTERM to the host: its workers stop, the others re-form without it, and it serves them until they have ended.
+# SIGTERM to the host: its workers stop, b runs on without it, and it serves the store until b has ended.
 job 1:2
 join a b
 ----

@@ -1,5 +1,5 @@
-# A node is group rank 0 of a round that it never hears of. Its port may be known to others by then, so it offers
-# another, and is the master of the next round there.
+# b is group rank 0 of a round whose announcement it never receives. Workers of a may already use its port, so it offers
+# another one for the next round, in which it is group rank 0 again.
 job 2:3 restarts=1
 join a
 join b node_rank=0

@@ -1,4 +1,4 @@
-# Elsewhere --node-rank is a wish: honoured, though b came first and hosts the store.
+# In a dynamic rendezvous --node-rank is a preference: a gets rank 0, though b joined first and hosts the store.
 job 2:2
 join b node_rank=1
 join a node_rank=0

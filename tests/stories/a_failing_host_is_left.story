@@ -1,4 +1,4 @@
-# A machine that kills the process above its workers again and again is left, uncharged, and the others go on.
+# The nursery of b is killed three times in a row: b leaves its host, uncharged, and a goes on.
 job 1:2
 join a b
 ----
