@@ -1,4 +1,4 @@
-"""Pieces of sentences for people: counted nouns, and texts cut to a length."""
+"""Texts: counted nouns, texts cut to a length for people, names as one plain word for keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ SENTENCE_ENDS = (". ", "! ", "? ")
 CLAUSE_ENDS = ("; ", ": ", ", ")
 LIMIT_MIN = 8
 """The smallest limit of `shorten`, in characters."""
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def count(number: int, noun: str) -> str:
@@ -29,3 +30,8 @@ def shorten(text: str, limit: int) -> str:
             return f"{text[:end]} ..."
     end = text.rfind(" ", least, most + 1)
     return f"{text[:end]} ..." if end >= 0 else f"{text[: limit - 3]}..."
+
+
+def percent_encoded(name: bytes) -> str:
+    """The name, percent-encoded, so that it is one path segment of plain characters."""
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)

@@ -1,4 +1,4 @@
 """The agent's side of its worker processes: orders to the nursery, its reports, environment, ports, preloading.
 
-May import `agent/`, `agent/nursery`, `agent/output`, `agent/failures` and `rendezvous`.
+May import all other folders of `agent` but `zygote`, and the values in `rendezvous/`.
 """

@@ -23,6 +23,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ..store import StoreForeign
+from ..text import percent_encoded
 from .client import TcpStoreClient
 
 SERVED = "elastic_agent/served"
@@ -35,8 +36,6 @@ MAX_NOTIFICATIONS = 1_000_000
 """Notifications per job: 100 MB at the host. A thousand nodes through a hundred rounds publish half as many."""
 MAX_NODE_ID_BYTES = 512
 """A longer id in a notification was written by another program."""
-
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 class Keys:
@@ -69,11 +68,6 @@ class Keys:
 
     def round(self, version: int) -> str:
         return f"{self.under}round/{version}"
-
-
-def percent_encoded(name: bytes) -> str:
-    """The name, percent-encoded, so that it is one path segment of plain characters."""
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name)
 
 
 def parse_count(value: bytes) -> int | None:

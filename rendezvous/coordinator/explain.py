@@ -10,6 +10,21 @@ from . import deadlines
 from .state import Rendezvous, Rules, Seen
 
 
+ROUNDING = 1e-6
+"""Seconds added before rounding: clocks that differ by a constant differ in their last bits too, and a time of exactly
+half a unit must read the same on all of them."""
+
+
+def whole(seconds: float) -> str:
+    """Rounded to seconds."""
+    return str(int(seconds + 0.5 + ROUNDING))
+
+
+def tenths(seconds: float) -> str:
+    """Rounded to tenths of a second."""
+    return f"{int(seconds * 10 + 0.5 + ROUNDING) / 10:.1f}"
+
+
 def names(seen: Iterable[Seen]) -> str:
     """Names of nodes, in alphabetical order; "no node" if there are none."""
     return ", ".join(sorted(each.record.name for each in seen)) or "no node"
@@ -60,7 +75,7 @@ def enough(here: int, rules: Rules) -> str:
 def lost(seen: Seen, now: float, rules: Rules) -> str:
     """That a node's lease ran out."""
     silent_s = now - seen.heard_at
-    return f"{seen.record.name} was lost: no heartbeat for {silent_s:.1f} s (lease {rules.lease_s:g} s)"
+    return f"{seen.record.name} was lost: no heartbeat for {tenths(silent_s)} s (lease {rules.lease_s:g} s)"
 
 
 def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
@@ -72,11 +87,11 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     here = state.candidates()
     if state.phase is RoundPhase.LAST_CALL:
         left_s = max(0.0, deadlines.last_call_ends(state, rules) - now)
-        return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {left_s:.0f} s for more"
+        return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {whole(left_s)} s for more"
     left_s = max(0.0, (deadlines.verdict_at(state, rules) or now) - now)
     gone = [f"{seen.record.name} ({'lost' if seen.lost else 'left'})" for seen in state.nodes.values() if seen.gone]
     missing = f"; missing: {', '.join(sorted(gone))}" if gone else ""
-    return f"{_joined(here, 'least', rules.min_nodes)}; waiting up to {left_s:.0f} s for more{missing}"
+    return f"{_joined(here, 'least', rules.min_nodes)}; waiting up to {whole(left_s)} s for more{missing}"
 
 
 def _joined(here: list[Seen], bound: str, nodes: int) -> str:
@@ -87,7 +102,7 @@ def _joined(here: list[Seen], bound: str, nodes: int) -> str:
 def _barrier(state: Rendezvous, now: float) -> str:
     working = names(seen for _, seen in state.seen_members() if not seen.finished)
     left_s = max(0.0, (state.barrier_until or now) - now)
-    return f"waiting for {working} to finish; the finalisation barrier ends in {left_s:.0f} s"
+    return f"waiting for {working} to finish; the finalisation barrier ends in {whole(left_s)} s"
 
 
 def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
@@ -95,7 +110,7 @@ def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
     unanswered = [seen for member, seen in state.seen_members() if member.node in state.end.unanswered]
     awaited = [seen for seen in state.nodes.values() if seen.may_have_workers or seen in unanswered]
     each = (_silence(seen, now, rules) for seen in sorted(awaited, key=lambda seen: seen.record.name))
-    so_far = f"{now - state.since:.0f} s so far"
+    so_far = f"{whole(now - state.since)} s so far"
     return f"waiting for {', '.join(each)} to stop the workers of round {state.number} ({so_far})"
 
 
@@ -105,4 +120,4 @@ def _silence(seen: Seen, now: float, rules: Rules) -> str:
         return f"{seen.record.name}, which pauses after a failure (--restart-backoff)"
     if seen.record.node == rules.own or silent_s < 2 * rules.beat_s:
         return seen.record.name
-    return f"{seen.record.name} (no heartbeat for {silent_s:.1f} s; lost after {rules.lease_s:g} s)"
+    return f"{seen.record.name} (no heartbeat for {tenths(silent_s)} s; lost after {rules.lease_s:g} s)"

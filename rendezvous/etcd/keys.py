@@ -22,8 +22,8 @@ A job of torchrun's (through the plug-in) has these keys instead, all on one lea
 
 from __future__ import annotations
 
-from ..c10d.keys import percent_encoded
 from ..codec.digest import sha256
+from ..text import percent_encoded
 
 PREFIX = "/elastic-agent"
 """Default prefix of all jobs."""
