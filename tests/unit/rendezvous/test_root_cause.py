@@ -115,7 +115,7 @@ def test_what_others_did_not_do_is_no_evidence_before_all_exits_are_reported() -
 
 def test_without_exits_there_is_no_cause() -> None:
     """The judgement says so."""
-    assert root_cause.judge([]) == root_cause.Judgement(None, Role.UNDECIDED, "no worker was seen to end")
+    assert root_cause.judge([]) == root_cause.Judgement(None, Role.UNDECIDED, "no worker was seen to exit")
 
 
 def test_every_exit_gets_a_role_and_a_reason() -> None:
