@@ -1,6 +1,6 @@
-"""The house rules, held by the machine: what may import what, how long things may be, and what nobody may call.
+"""The rules of the code, as tests: what may import what, how long things may be, and what may not be called.
 
-Each rule is a test, its reason is the test's docstring, and a finding says what to do instead.
+Each rule is a test, its reason the docstring of the test, and each finding says what to do instead.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import elastic_agent
 from support.source_tree import CORE, ROOT, calls, core, imports, parse, tracked
 
 FLOORS = ("proto", "rendezvous", "agent", "control", "launcher", "trainer")
-"""The folders from the ground up: each may import those below it."""
+"""Folders in order: each may import those before it."""
 BESIDE_THE_FLOORS = {"worker": {"proto"}}
-"""What a training script imports: it knows nothing of the agent."""
+"""What a training script imports: it must not load the agent."""
 MAY_IMPORT = {
     **{folder: set(FLOORS[:floor]) for floor, folder in enumerate(FLOORS)},
     **BESIDE_THE_FLOORS,
@@ -27,7 +27,7 @@ MAY_IMPORT["launcher"] |= {"worker", "the package root"}
 MAY_IMPORT["trainer"] |= {"worker", "the package root"}
 
 PURE_FOLDERS = ("rendezvous/coordinator", "agent/lifecycle")
-"""What decides. These folders, and whatever of ours they import in turn, may import each other and PURE_IMPORTS."""
+"""Folders of decisions. They, and all modules of ours that they import in turn, may import nothing but PURE_IMPORTS."""
 PURE_IMPORTS = {"__future__", "collections.abc", "dataclasses", "enum", "typing"}
 
 FOLDER_MODULES = 15
@@ -35,7 +35,7 @@ MODULE_LINES = 400
 FUNCTION_LINES = 50
 FUNCTION_LINES_HARD = 70
 LONG_FUNCTIONS: dict[str, str] = {}
-"""`path:function` -> why it may have up to FUNCTION_LINES_HARD lines. Only ever shrinks."""
+"""`path:function` -> why it may have up to FUNCTION_LINES_HARD lines. Entries are removed, never added."""
 
 PROCESS_OWNERS = {
     "agent/signals.py",
@@ -52,20 +52,20 @@ PROCESS_OWNERS = {
 PICKLERS = {"launcher/in_worker/function_worker.py", "launcher/in_worker/functions.py"}
 
 LOADED_BY_TORCH = {"launcher/torchrun/store.py"}
-"""Subclasses of torch's, for a process that runs torch; nothing of the agent's own imports them."""
+"""Subclasses of classes of torch, for processes that have imported torch; no module of the agent imports them."""
 
 
 def none_of(findings: list[str], instead: str) -> None:
     assert not findings, "\n".join(["", *findings, f"instead: {instead}"])
 
 
-def test_the_oldest_python_reads_everything() -> None:
-    """Syntax that a newer Python has is an error on the older ones that setup.cfg promises."""
-    none_of([module.unreadable for module in core() if module.unreadable], "write it as Python 3.10 has it")
+def test_the_oldest_python_can_parse_every_module() -> None:
+    """Newer syntax is an error on the oldest Python that setup.cfg allows."""
+    none_of([module.unreadable for module in core() if module.unreadable], "use syntax that Python 3.10 has")
 
 
 def test_folders_import_one_way() -> None:
-    """What a folder may know of is its design: the machines must not reach for the launcher, nor users for insides."""
+    """Each folder imports only those below it, so that it can be understood and tested without those above."""
     findings = []
     for module in core():
         allowed = MAY_IMPORT[module.folder] | {module.folder}
@@ -76,11 +76,11 @@ def test_folders_import_one_way() -> None:
             where = ours[1] if len(ours) > 1 and ours[1] in CORE else "the package root"
             if where not in allowed:
                 findings.append(f"{module.at(node)}: {module.folder} imports {where}")
-    none_of(findings, "hand the value over as an argument, or move the code to the folder that may know both")
+    none_of(findings, "pass the value as an argument, or move the code to a folder that may import both")
 
 
-def test_ours_is_imported_relatively() -> None:
-    """The checkout may be called anything and be imported through any path, so only relative names surely meet."""
+def test_modules_of_ours_are_imported_relatively() -> None:
+    """The checkout may have any name and be imported through any path, so only relative names always work."""
     findings = [
         f"{module.at(node)}: {ast.unparse(node)}"
         for module in core()
@@ -90,12 +90,12 @@ def test_ours_is_imported_relatively() -> None:
     none_of(findings, "from ..rendezvous.records import Round")
 
 
-def test_what_decides_imports_nothing_that_acts() -> None:
-    """The machines also run in the simulator under a fake clock: one look at the real world and no seed replays."""
+def test_pure_folders_import_nothing_that_acts() -> None:
+    """The machines also run in the simulator, on its clock. If they read the real one, no seed could be replayed."""
     modules = {module.name: module for module in core()}
     waiting = [name for name, module in modules.items() if module.path.startswith(PURE_FOLDERS)]
     seen, findings = set(waiting), []
-    for module in map(modules.__getitem__, waiting):  # grows on the way
+    for module in map(modules.__getitem__, waiting):  # grows in the loop
         for node, name in imports(module):
             home = name if name in modules or isinstance(node, ast.Import) else name.rpartition(".")[0]
             if home in modules and home not in seen:
@@ -103,16 +103,16 @@ def test_what_decides_imports_nothing_that_acts() -> None:
                 waiting.append(home)
             if home not in modules and home not in PURE_IMPORTS:
                 findings.append(f"{module.at(node)}: {name}")
-    none_of(findings, "take it as an argument, or answer an effect that the loop performs")
+    none_of(findings, "take the value as an argument, or return an effect that the loop carries out")
 
 
 def test_pure_folders_exist() -> None:
-    """A renamed folder must not slip out from under the rule above."""
+    """A renamed folder must not escape the rule above."""
     none_of([path for path in PURE_FOLDERS if not (ROOT / path).is_dir()], "correct PURE_FOLDERS in this file")
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Modules in a circle can only be understood, tested and moved together."""
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Modules of a circle can only be understood, tested and moved together."""
     modules = {module.name: module for module in core()}
     below = {
         name: {
@@ -125,30 +125,34 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     try:
         TopologicalSorter(below).prepare()
     except CycleError as circle:
-        none_of([" -> ".join(circle.args[1])], "hand one of them what it needs as an argument of a type defined below")
+        none_of(
+            [" -> ".join(circle.args[1])],
+            "pass one of them what it needs as an argument, of a type that is defined in a module below",
+        )
 
 
 def test_folders_are_small() -> None:
-    """A list of modules that is read at a glance gets read."""
+    """A short list of modules can be read at a glance."""
     sizes = Counter(module.path.rpartition("/")[0] for module in core() if not module.path.endswith("__init__.py"))
     findings = [f"{folder}: {size} modules, {FOLDER_MODULES} allowed" for folder, size in sizes.items()]
     none_of(
-        [finding for finding, size in zip(findings, sizes.values(), strict=True) if size > FOLDER_MODULES], "a room"
+        [finding for finding, size in zip(findings, sizes.values(), strict=True) if size > FOLDER_MODULES],
+        "move modules of one concern to a folder of their own",
     )
 
 
-def test_folders_say_what_lives_there() -> None:
-    """Who looks for something opens the folder's docstring first: what lives here, what it may import."""
+def test_folders_have_a_docstring() -> None:
+    """The docstring of `__init__.py` says what is in the folder and what it may import."""
     findings = [
         module.path
         for module in core()
         if module.path.endswith("__init__.py") and "mport" not in (ast.get_docstring(module.tree) or "")
     ]
-    none_of(findings, "one paragraph: what lives here, and what it may import")
+    none_of(findings, "one paragraph: what is in the folder, and what it may import")
 
 
 def test_modules_are_short() -> None:
-    """A module that fits in a reader's head gets read."""
+    """A short module can be read as a whole."""
     findings = [
         f"{module.path}: {lines} lines, {MODULE_LINES} allowed"
         for module in core()
@@ -158,7 +162,7 @@ def test_modules_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    """A function that fits on a screen can be checked by eye."""
+    """A function that fits on a screen can be checked at a glance."""
     findings = []
     for module in core():
         for node in ast.walk(module.tree):
@@ -168,11 +172,11 @@ def test_functions_are_short() -> None:
                 limit = FUNCTION_LINES_HARD if excused else FUNCTION_LINES
                 if lines > limit:
                     findings.append(f"{module.at(node)}: {node.name} has {lines} lines, {limit} allowed")
-    none_of(findings, "name a part of it and move that part out")
+    none_of(findings, "move a part of it to a function of its own")
 
 
 def test_long_functions_are_still_long() -> None:
-    """The list of exceptions only ever shrinks: an entry that is no longer needed goes."""
+    """Exceptions that are no longer needed are removed."""
     lengths = {
         f"{module.path}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for module in core()
@@ -183,8 +187,8 @@ def test_long_functions_are_still_long() -> None:
     none_of(findings, "delete the entry from LONG_FUNCTIONS")
 
 
-def test_one_place_handles_processes() -> None:
-    """Who starts, signals and reaps processes must be one hand, or pids are reused and children orphaned."""
+def test_only_listed_modules_handle_processes() -> None:
+    """If several places start, signal and reap processes, a reused pid is signalled or a child is not reaped."""
     process_calls = re.compile(
         r"os\.(kill|killpg|fork|forkpty|posix_spawnp?|wait|waitid|waitpid|wait3|wait4|spawn\w*|system|popen)$"
         r"|signal\.(signal|pthread_kill|pidfd_send_signal|sigwait\w*|set_wakeup_fd)$"
@@ -197,11 +201,11 @@ def test_one_place_handles_processes() -> None:
         for node, name in calls(module)
         if process_calls.match(name)
     ]
-    none_of(findings, f"ask the supervisor; only {', '.join(sorted(PROCESS_OWNERS))} may")
+    none_of(findings, f"use the supervisor; only {', '.join(sorted(PROCESS_OWNERS))} may do this")
 
 
 def test_nothing_sleeps() -> None:
-    """A sleep is either too short on a slow day or a delay on every other, and nothing can wake it."""
+    """A sleep is too short on a slow host and a delay on any other, and it cannot be interrupted."""
     findings = [
         f"{module.at(node)}: {name}" for module in core() for node, name in calls(module) if name.endswith("time.sleep")
     ]
@@ -209,7 +213,7 @@ def test_nothing_sleeps() -> None:
 
 
 def test_nothing_unpickles() -> None:
-    """Unpickling runs what the sender likes. Only a function for this host's own workers travels so."""
+    """Unpickling runs code of the sender. Only functions for workers of the same host are sent so."""
     picklers = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
     findings = [
         f"{module.at(node)}: {name}"
@@ -222,7 +226,7 @@ def test_nothing_unpickles() -> None:
 
 
 def test_no_shell() -> None:
-    """A shell reads the user's file names as programs."""
+    """A shell interprets characters in the user's file names."""
     findings = [
         f"{module.at(node)}: {name}"
         for module in core()
@@ -233,9 +237,9 @@ def test_no_shell() -> None:
     none_of(findings, "an argument list")
 
 
-def test_nothing_is_left_to_do() -> None:
-    """A note to oneself in the code is a promise to nobody."""
-    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")  # not a finding here: this file is no part of the core
+def test_no_marks_of_unfinished_work() -> None:
+    """A TODO in the code is forgotten; an issue is not."""
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")  # no finding itself: this file is not in the core
     findings = [
         f"{module.path}:{number}: {line.strip()}"
         for module in core()
@@ -245,8 +249,8 @@ def test_nothing_is_left_to_do() -> None:
     none_of(findings, "do it, or open an issue")
 
 
-def test_no_exception_vanishes() -> None:
-    """A bare except swallows even Ctrl-C, and an except with nothing in it hides a bug for years."""
+def test_no_exception_is_ignored_without_a_reason() -> None:
+    """A bare except catches Ctrl-C too, and an empty handler hides bugs."""
     findings = []
     for module in core():
         lines = module.text.splitlines()
@@ -259,11 +263,11 @@ def test_no_exception_vanishes() -> None:
                 near += [line for line in lines[node.lineno - 2 : node.lineno - 1] if line.lstrip()[:1] == "#"]
                 if node.type is None or (silent and not any("#" in line for line in near)):
                     findings.append(f"{module.at(node)}: {lines[node.lineno - 1].strip()}")
-    none_of(findings, "name the exception, and answer it; or say beside the pass why there is nothing to do")
+    none_of(findings, "name the exception and handle it, or say in a comment at the pass why nothing has to be done")
 
 
 def test_input_is_not_checked_by_assert() -> None:
-    """`python -O` removes asserts, and a bare AssertionError tells a user nothing."""
+    """`python -O` removes asserts, and a bare AssertionError does not say what is wrong."""
     findings = [
         f"{module.at(node)}: {ast.unparse(node)}"
         for module in core()
@@ -287,7 +291,7 @@ def test_torch_is_imported_only_where_it_is_used() -> None:
 
 
 def test_annotations_are_lazy() -> None:
-    """Annotations that are evaluated cost start-up time, and break on 3.10 where newer syntax is used."""
+    """Evaluated annotations cost time at start-up, and fail on 3.10 where they use newer syntax."""
     findings = [
         module.path
         for module in core()
@@ -296,8 +300,8 @@ def test_annotations_are_lazy() -> None:
     none_of(findings, "from __future__ import annotations")
 
 
-def test_modules_and_public_names_say_what_they_are() -> None:
-    """The docstring is where a reader, and `help()`, start."""
+def test_modules_and_public_classes_have_docstrings() -> None:
+    """Readers and `help()` start at the docstring."""
     findings = [
         f"{module.path}: module" for module in core() if module.tree.body and not ast.get_docstring(module.tree)
     ]
@@ -311,7 +315,7 @@ def test_modules_and_public_names_say_what_they_are() -> None:
 
 
 def test_packages_listed_are_the_folders() -> None:
-    """An editable install finds a folder that setup.cfg forgot; the wheel that users get does not."""
+    """A folder missing in setup.cfg is found by an editable install, but is not in the wheel."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     listed = set(config["options"]["packages"].split())
@@ -322,29 +326,29 @@ def test_packages_listed_are_the_folders() -> None:
     assert listed == folders, f"correct packages in setup.cfg: {sorted(listed ^ folders)} differ"
 
 
-def test_every_folder_with_python_is_known_here() -> None:
-    """A new folder at the root must choose: part of the core and under its rules, or beside it."""
+def test_every_folder_with_python_is_listed() -> None:
+    """A new folder at the root is either part of the core, under these rules, or listed as beside it."""
     beside = {"tests", "examples", "benchmarks", "docs"}
     found = {path.parts[0] for path in tracked() if path.suffix == ".py" and len(path.parts) > 1}
     none_of(sorted(found - beside - set(CORE)), "add it to CORE and MAY_IMPORT here, or to `beside`")
 
 
 def test_root_holds_no_other_modules() -> None:
-    """Any *.py at the root is installed into users' environments as a part of elastic_agent."""
+    """Every *.py at the root is installed as a module of elastic_agent."""
     found = {path.name for path in ROOT.glob("*.py")}
     none_of(sorted(found - {"__init__.py", "__main__.py", "setup.py"}), "put it in a folder")
 
 
-def test_public_names_are_all_there() -> None:
-    """The public face is exactly what __init__.py lists, and each name leads somewhere."""
+def test_public_names_exist() -> None:
+    """The public names are those that __init__.py lists, and each can be imported."""
     homes = elastic_agent._HOMES
     assert sorted([*homes, "__version__"]) == sorted(elastic_agent.__all__) == sorted(dir(elastic_agent))
     missing = [name for name in elastic_agent.__all__ if getattr(elastic_agent, name, None) is None]
-    assert not missing, f"listed in __init__.py and not found: {missing}"
+    assert not missing, f"listed in __init__.py but not found: {missing}"
 
 
 def test_every_error_is_public() -> None:
-    """A caller can only tell situations apart by errors that it can name."""
+    """A caller can only catch errors that it can import."""
     from elastic_agent.agent import errors
 
     raised = {
@@ -353,8 +357,8 @@ def test_every_error_is_public() -> None:
     none_of(sorted(raised - set(elastic_agent.__all__)), "list it in __init__.py")
 
 
-def test_no_paths_of_one_machine() -> None:
-    """A path of somebody's own machine works nowhere else and tells more than it should."""
+def test_no_paths_of_one_host() -> None:
+    """A path of one developer's host does not exist elsewhere, and may disclose a name."""
     paths = re.compile(r"(?<![\w.$}/])/(?:work|root|home|Users|mnt|workspace)/(?!me\b|user\b)\w+")
     findings = []
     for path in tracked():

@@ -1,4 +1,4 @@
-"""The repository as test_tidy.py reads it: parsed modules, what they import and call, and which files count."""
+"""The repository as tests/project reads it: parsed modules, their imports and calls, and the files of git."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("agent", "launcher", "proto", "rendezvous", "worker")
-"""The folders that are installed."""
+"""Folders that are installed."""
 OLDEST_PYTHON = (3, 10)
 
 
@@ -24,7 +24,7 @@ class Module:
     text: str
     tree: ast.Module
     unreadable: str = ""
-    """Why the oldest Python that we promise cannot read it; `tree` is empty then."""
+    """Why Python OLDEST_PYTHON cannot parse it; `tree` is empty then."""
 
     @property
     def folder(self) -> str:
@@ -32,7 +32,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        """As it is imported; a package by its own name."""
+        """The name it is imported by; a package has the name of its folder."""
         return ".".join(["elastic_agent", *self.path.removesuffix(".py").removesuffix("/__init__").split("/")])
 
     def at(self, node: ast.AST) -> str:
@@ -60,7 +60,7 @@ def imports(module: Module, *, top_level_only: bool = False) -> Iterator[tuple[a
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            # `from concurrent import futures` reaches concurrent.futures: the names may be modules too.
+            # `from concurrent import futures` imports concurrent.futures: the names may be modules.
             yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             package = ["elastic_agent", *module.path.split("/")[:-1]]
@@ -69,7 +69,7 @@ def imports(module: Module, *, top_level_only: bool = False) -> Iterator[tuple[a
 
 
 def _run_on_import(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when the module is imported: all but function bodies and what only type checkers read."""
+    """Nodes that run when the module is imported: all but function bodies and `if TYPE_CHECKING` blocks."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
@@ -95,7 +95,7 @@ def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Files that git has or would take, relative to the root; outside git (an unpacked archive), all visible files."""
+    """Files that git tracks or would add, relative to the root; outside git (an unpacked archive) all visible files."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, capture_output=True, check=False)
     if listing.returncode == 0:
