@@ -8,6 +8,8 @@ PIP_FLAGS ?=
 # Test processes at a time. A whole file goes to one of them, so that the tests of a file never meet each other.
 JOBS      ?= 2
 ARGS      ?=
+# The real job of `make quick`.
+QUICK_JOB := tests/integration/test_digits.py::test_two_workers_learn_to_read_digits
 
 PY      := $(VENV)/bin/python
 READY   := $(VENV)/.ready
@@ -18,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test check format stories sim sim-long mutants chaos causes survivors storms bench proto clean
+.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos causes survivors storms bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,11 +55,15 @@ run: setup ## the main job: two workers learn to read digits, to the end
 	rm -rf digits-checkpoints
 	$(VENV)/bin/elastic-agent --standalone --nproc-per-node 2 examples/digits/train.py $(ARGS)
 
-demo: setup ## a show: nodes come, fail and go, and the job goes on
+demo: setup ## a show: nodes join, fail and leave, and the job goes on
 	$(PY) examples/demo.py $(ARGS)
 
 test: setup check .protoc/.ready .foreign/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
+
+quick: setup check ## under a minute: checks, both machines, unit tests, stories, one real job
+	$(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/stories tests/project/test_tidy.py \
+	  $(QUICK_JOB) $(ARGS)
 
 check: setup ## lint, format and types
 	$(PY) -m ruff check .
@@ -69,7 +75,7 @@ format: setup ## put the sources in the house format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-stories: setup ## tell the stories again; REWRITE=1 records what happens now as what should
+stories: setup ## play the stories; REWRITE=1 records what happens now as what should
 	REWRITE=$(REWRITE) $(PYTEST) tests/stories/test_stories.py $(ARGS)
 
 sim: setup ## simulated jobs with faults; SEED=n replays one with its trace
@@ -78,19 +84,19 @@ sim: setup ## simulated jobs with faults; SEED=n replays one with its trace
 sim-long: setup ## simulated jobs on all cores for FOR=600 seconds, new ones every time
 	$(PY) -m tests.simulation --for $(or $(FOR),600) --jobs 0 $(ARGS)
 
-mutants: setup ## plant a hundred bugs in the protocol and see each found by the simulator
+mutants: setup ## plant a hundred bugs in the protocol and see the simulator catch each
 	$(PY) -m tests.simulation --mutants $(ARGS)
 
-chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one; STORE=etcd: on three etcd servers that fail too
+chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one; STORE=etcd: three etcd servers, which fail too
 	$(PY) -m tests.campaigns.chaos $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
 
-survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count who survives; ARGS
+survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count survivors; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/survivors.py $(ARGS)
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/storms.py $(ARGS)
 
-causes: setup ## who is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
+causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one

@@ -8,7 +8,7 @@ nothing that the importer does not use.
 
 from __future__ import annotations
 
-# Type checkers take this name for true, whoever defines it; importing it from `typing` would cost start-up time.
+# Type checkers take this name for true, wherever it is defined; importing it from `typing` would cost start-up time.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .launcher.config.config import LaunchConfig as LaunchConfig
     from .rendezvous.failures import WorkerFailure as WorkerFailure
     from .rendezvous.records import Member as Member
+
+    MachineFailed = HostFailed
 
 __version__ = "0.1.0"
 
@@ -86,7 +88,12 @@ __all__ = [
 ]
 
 
+_RENAMED = {"MachineFailed": "HostFailed"}
+"""Names of earlier versions, which still work, and what they are called now."""
+
+
 def __getattr__(name: str) -> object:
+    name = _RENAMED.get(name, name)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

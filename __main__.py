@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    """Handle signals first of all; only then load the rest, which takes a while and more on a slow disk."""
+    """Take over signals before anything else is loaded, because loading takes a while, longer on a slow disk."""
     from .agent import signals
 
     signals.begin()

@@ -64,10 +64,9 @@ class Agent:
         name: str = "",
     ) -> None:
         """`make_link`: None for a job on one host. `find_addr`: how other nodes reach this one. `on_event` is called
-        with
-        each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's thread:
-        they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`: the node's
-        name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
+        with each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's
+        thread: they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`:
+        the node's name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
         node = os.urandom(8).hex()
@@ -156,6 +155,8 @@ class Agent:
         seen = describe(self.name, before, node, event, now)
         if seen is None:
             return
+        if node.phase is Phase.STOPPING and before.phase is not Phase.STOPPING and node.verdict is not None:
+            self._tell(f"stopping this node's workers; SIGKILL after {self._rules.grace_s:g} s", False)
         # The caller of `run` reports how it ended.
         if node.because != before.because and node.phase is not Phase.ENDED:
             self._tell(node.because, is_routine(event, before, node))

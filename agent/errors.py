@@ -23,7 +23,7 @@ class AgentError(Exception):
 
     @property
     def told(self) -> bool:
-        """The name of `reported` before 0.2."""
+        """The earlier name of `reported`."""
         return self.reported
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
-from ..rendezvous.store import OtherJob, OtherVersion, StoreError
+from ..rendezvous.store import JobMismatch, StoreError, VersionMismatch
 from . import exit_status
 from .lifecycle.events import (
     LeadershipChanged,
@@ -19,7 +19,7 @@ from .lifecycle.events import (
     StoreWentAway,
 )
 
-_STATUS = {OtherJob: exit_status.OTHER_JOB, OtherVersion: exit_status.OTHER_VERSION}
+_STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHER_VERSION}
 
 
 class Inbox:
@@ -71,5 +71,5 @@ class Inbox:
     def retired(self) -> None:
         self._post(OthersEnded())
 
-    def strange_bytes(self, what: str) -> None:
-        self._tell(what)
+    def foreign_bytes_seen(self, warning: str) -> None:
+        self._tell(warning)

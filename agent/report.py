@@ -78,11 +78,14 @@ class Report:
 
     def said_by(self, failure: WorkerFailure) -> ErrorReport | None:
         """What this worker wrote in its error file, if it was one of this node's; the job's cause may come from the
-        store
-        with its texts cut."""
+        store with its texts cut."""
         who = (failure.node, failure.local_rank, failure.pid)
         known = self.reports.items()
         return next((said for own, said in known if (own.node, own.local_rank, own.pid) == who), None)
+
+
+_HAPPENED: Mapping[type, str] = {events.SignalNotForwarded: "SignalUnheard"}
+"""Events whose name in `AgentEvent.happened`, and so in files of events, is older than that of their class."""
 
 
 def describe(name: str, before: Node, node: Node, happened: object, now: float) -> AgentEvent | None:
@@ -99,7 +102,7 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
         phase=node.phase,
         because=node.because,
         round=node.round,
-        happened=type(happened).__name__,
+        happened=_HAPPENED.get(type(happened), type(happened).__name__),
         at_s=now,
         failure=failure,
         members=node.latest_round.placed if node.latest_round else (),
@@ -146,6 +149,8 @@ def is_routine(event: object, before: Node, node: Node) -> bool:
 
     It always shows that a worker failed, that workers are stopped or paused, that a round re-forms, and, of a wait, for
     which nodes and for how long yet."""
+    if node.verdict is not None and node.because == node.verdict.because:
+        return True  # the last line of the command line, and the exception of the library, say it
     if isinstance(event, events.WorkerExited):
         return event.failure is None
     if not isinstance(event, _ROUTINE) or node.phase is Phase.STOPPING or node.paused_until is not None:

@@ -18,9 +18,9 @@ RESULTS = ROOT / "build" / "bench"
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="python -m benchmarks", description=driver.__doc__, allow_abbrev=False)
     out.add_argument("rows", nargs="*", help="names of rows (default: the whole table); 'list' lists them")
-    out.add_argument("--a", default=TORCHRUN, help="launcher to beat, a command template (default: torchrun)")
-    out.add_argument("--b", default=candidate(), help="the candidate (default: elastic-agent)")
-    out.add_argument("--quick", action="store_true", help="few samples, none that wait for what a never does")
+    out.add_argument("--a", default=TORCHRUN, help="the reference, a command template (default: torchrun)")
+    out.add_argument("--b", default=candidate(), help="the candidate, likewise (default: elastic-agent)")
+    out.add_argument("--quick", action="store_true", help="few samples, no rows in which torchrun runs into the limit")
     out.add_argument("--samples", nargs=2, type=int, metavar=("A", "B"), help="samples of a and b, for every row")
     out.add_argument("--out", type=Path, default=RESULTS, help="directory of the results (default: build/bench)")
     out.add_argument("--table", type=Path, metavar="RAW", help="run nothing; print the table of a raw file again")
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(args: argparse.Namespace, wanted: list[rows.Row]) -> int:
-    """Run these rows; exit status 1 when a goal is missed."""
+    """Run these rows. Returns the exit status: 1 when a goal is missed."""
     launchers = [Launcher("a", args.a), Launcher("b", args.b)]
     args.out.mkdir(parents=True, exist_ok=True)
     raw = args.out / time.strftime("%Y%m%d-%H%M%S.jsonl")
@@ -43,7 +43,7 @@ def measure(args: argparse.Namespace, wanted: list[rows.Row]) -> int:
     results = report.read(raw)
     table = report.markdown(wanted, results)
     raw.with_suffix(".md").write_text(table)
-    print(f"\n{table}\nraw results and this table: {raw} and .md")
+    print(f"\n{table}\nraw results: {raw}; this table: {raw.with_suffix('.md')}")
     return 1 if any(report.verdict(row, results) is False for row in wanted) else 0
 
 

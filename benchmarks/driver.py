@@ -1,4 +1,4 @@
-"""Runs rows of the table: a b a b ..., until each launcher has given its samples."""
+"""Runs rows of the table, a b a b ..., until each launcher has its samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run import BenchError, Run
 
 
 def torch_version() -> str:
-    """Of the torch that this interpreter would import; it is not imported."""
+    """The version of the torch that this interpreter would import, without importing it."""
     try:
         return "torch " + metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -26,7 +26,7 @@ def torch_version() -> str:
 
 
 def circumstances(launchers: Sequence[Launcher]) -> Circumstances:
-    """This machine, now."""
+    """Where and how a table is measured now."""
     return Circumstances(
         date=time.strftime("%Y-%m-%d %H:%M"),
         command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
@@ -37,7 +37,7 @@ def circumstances(launchers: Sequence[Launcher]) -> Circumstances:
 
 
 def run_once(row: Row, launcher: Launcher, limit: int) -> Result:
-    """One run, for at most `limit` samples. One that does not come ends the run and is recorded as None."""
+    """One run, for at most `limit` samples. A missing sample ends the run and is recorded as None."""
     samples: list[float | None] = []
     error = ""
     with Run(launcher) as run:
@@ -50,7 +50,7 @@ def run_once(row: Row, launcher: Launcher, limit: int) -> Result:
 
 
 def run_row(row: Row, launchers: Sequence[Launcher], wanted: Sequence[int], raw: Path) -> None:
-    """Run one row to its end, adding each run to the raw file."""
+    """Run one row until all samples are taken; append each run to the raw file."""
     left = {launcher.key: count for launcher, count in zip(launchers, wanted, strict=True)}
     while any(left.values()):
         for launcher in launchers:
@@ -59,12 +59,13 @@ def run_row(row: Row, launchers: Sequence[Launcher], wanted: Sequence[int], raw:
             result = run_once(row, launcher, left[launcher.key])
             left[launcher.key] -= len(result.samples)
             write_line(raw, result)
-            said = " ".join("-" if sample is None else number(sample) for sample in result.samples)
-            print(f"{time.strftime('%H:%M:%S')} {row.name} {launcher.key}: {said} {result.error}".rstrip(), flush=True)
+            shown = " ".join("-" if sample is None else number(sample) for sample in result.samples)
+            print(f"{time.strftime('%H:%M:%S')} {row.name} {launcher.key}: {shown} {result.error}".rstrip(), flush=True)
 
 
 def warm_up(launchers: Iterable[Launcher], row: Row) -> None:
-    """One run of each that does not count: compiles bytecode, fills the page cache. Raises BenchError if one cannot."""
+    """Run each launcher once without counting it, to compile bytecode and fill the page cache. Raises BenchError if one
+    cannot start a worker."""
     for launcher in launchers:
         result = run_once(row, launcher, 1)
         if result.error:

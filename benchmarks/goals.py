@@ -1,4 +1,4 @@
-"""What a row of the table must reach. Pure: judges two lists of samples, where None is one that never came."""
+"""The goals of the table's rows. Pure: takes the samples of a and b, where None is a missing sample."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 Samples = Sequence[float | None]
 
 
-def came(samples: Samples) -> list[float]:
-    """The samples that came."""
+def present(samples: Samples) -> list[float]:
+    """The samples that are not missing."""
     return [sample for sample in samples if sample is not None]
 
 
 def median_ratio(a: Samples, b: Samples) -> float | None:
     """Median of b over median of a; None when either has no sample or a's is 0."""
-    of_a, of_b = came(a), came(b)
+    of_a, of_b = present(a), present(b)
     if not of_a or not of_b or not statistics.median(of_a):
         return None
     return statistics.median(of_b) / statistics.median(of_a)
@@ -24,7 +24,7 @@ def median_ratio(a: Samples, b: Samples) -> float | None:
 
 @dataclass(frozen=True)
 class Ratio:
-    """b's median is at most `limit` times a's, and every sample of b came."""
+    """b's median is at most `limit` times a's, and no sample of b is missing."""
 
     limit: float
 
@@ -32,8 +32,8 @@ class Ratio:
         return f"b/a <= {self.limit:g}"
 
     def reached(self, a: Samples, b: Samples) -> bool | None:
-        """None: not to be told from these samples."""
-        if len(came(b)) < len(b):
+        """None: these samples do not decide it."""
+        if len(present(b)) < len(b):
             return False
         ratio = median_ratio(a, b)
         return None if ratio is None else ratio <= self.limit
@@ -41,7 +41,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Typical:
-    """b's median is at most `most` and at most `limit` times a's, and every sample of b came."""
+    """b's median is at most `most` and at most `limit` times a's, and no sample of b is missing."""
 
     most: float
     limit: float
@@ -50,26 +50,26 @@ class Typical:
         return f"<= {self.most:g}, b/a <= {self.limit:.3g}"
 
     def reached(self, a: Samples, b: Samples) -> bool | None:
-        """None: not to be told from these samples."""
+        """None: these samples do not decide it."""
         found = Ratio(self.limit).reached(a, b)
-        return found and statistics.median(came(b)) <= self.most
+        return found and statistics.median(present(b)) <= self.most
 
 
 @dataclass(frozen=True)
 class Every:
-    """Every sample of b came."""
+    """No sample of b is missing."""
 
     def __str__(self) -> str:
         return "all"
 
     def reached(self, a: Samples, b: Samples) -> bool | None:
         """None: b has no samples."""
-        return len(came(b)) == len(b) if b else None
+        return len(present(b)) == len(b) if b else None
 
 
 @dataclass(frozen=True)
 class Within:
-    """Every sample of b came, and the worst is at most `limit`."""
+    """No sample of b is missing, and the worst is at most `limit`."""
 
     limit: float
 

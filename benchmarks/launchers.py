@@ -12,8 +12,8 @@ from typing import final
 ROOT = Path(__file__).resolve().parent.parent
 TORCHRUN = "torchrun"
 INSTALLED = "elastic-agent"
-FROM_TREE = "PYTHONPATH={root}/.typing {python} -m elastic_agent"
-"""Without installing: `.typing/elastic_agent` is a link to the repository root."""
+FROM_REPOSITORY = "PYTHONPATH={root}/.typing {python} -m elastic_agent"
+"""Runs without an installation: `.typing/elastic_agent` is a link to the repository root."""
 FLOOR = "{python} {root}/benchmarks/scripts/floor.py"
 
 
@@ -48,5 +48,5 @@ class Launcher:
 
 
 def candidate() -> str:
-    """elastic-agent as its users start it, if it is installed beside this interpreter; else from the tree."""
-    return INSTALLED if (Path(sys.executable).parent / INSTALLED).exists() else FROM_TREE
+    """The installed elastic-agent, if there is one beside this interpreter; else the one of the repository."""
+    return INSTALLED if (Path(sys.executable).parent / INSTALLED).exists() else FROM_REPOSITORY

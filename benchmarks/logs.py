@@ -1,6 +1,6 @@
-"""What is measured of workers' output: who is slowed by being read, and what is torn, late or lost on the way.
+"""Measurements of workers' output: how much reading it slows the workers, and which lines are torn, late or lost.
 
-Files and console lie in memory where there is a tmpfs, so that no disk decides.
+Files and console are in memory where there is a tmpfs, so that the disk's speed does not matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import processes
 from .run import Agent, Run, Worker
 
 LINES = 1_000_000
-"""Of all workers together; each line has 100 bytes."""
+"""Lines of all workers together."""
 LINE_BYTES = 100
 WRITE_LIMIT_S = 120.0
 EXIT_LIMIT_S = 60.0
@@ -23,45 +23,45 @@ IN_MEMORY = Path("/dev/shm")
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A directory for one run's files and console, in memory if there is a place."""
+    """A directory for one run's files and console, in memory if possible."""
     with tempfile.TemporaryDirectory(prefix="bench-logs-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as path:
         yield Path(path)
 
 
 def tee(run: Run, place: Path, nproc: int, style: str) -> tuple[Agent, list[Worker]]:
-    """A job whose workers write `LINES` lines between them in this style; returns when they have written them."""
+    """Start a job whose workers write `LINES` lines together in this style; returns when they have written them."""
     flags = ["--standalone", "--nproc-per-node", str(nproc), "--tee", "3", "--log-dir", str(place / "logs")]
     agent = run.start(flags, f"{style}:{LINES // nproc}", place / "console")
     workers = run.wait_world(nproc)
     for worker in workers:
-        run.tell(worker, "go")
+        run.order(worker, "go")
     run.wait_world(nproc, event="written", limit_s=WRITE_LIMIT_S)
     return agent, workers
 
 
 def end(run: Run, agent: Agent, workers: list[Worker]) -> float:
-    """Let the job end; when the launcher was gone."""
+    """Have all workers exit 0; returns the time at which the launcher has exited."""
     for worker in workers:
-        run.tell(worker, "exit 0")
+        run.order(worker, "exit 0")
     return run.wait(lambda: agent.ended, EXIT_LIMIT_S, "exit of the launcher")
 
 
 def writing(run: Run, nproc: int, style: str) -> Iterator[float]:
-    """The first worker's first line to the last one's last write: what workers feel of those who read them."""
+    """The first worker's first line to the last worker's last write: by how much reading slows the workers."""
     with folder() as place:
         _, workers = tee(run, place, nproc, style)
         yield max(w.at["written"] for w in workers) - min(w.at["writing"] for w in workers)
 
 
 def job(run: Run, nproc: int, style: str) -> Iterator[float]:
-    """The first worker's first line to the launcher's end, when all is on the console and in the files."""
+    """The first worker's first line to the launcher's exit, when all is on the console and in the files."""
     with folder() as place:
         agent, workers = tee(run, place, nproc, style)
         yield end(run, agent, workers) - min(w.at["writing"] for w in workers)
 
 
 def damage(run: Run, nproc: int, style: str) -> Iterator[float]:
-    """Lines that are torn, late, doubled or lost, on the console and in the files together, after all is over."""
+    """Lines that are torn, late, doubled or lost, on the console and in the files, after the launcher's exit."""
     with folder() as place:
         end(run, *tee(run, place, nproc, style))
         files = sorted((place / "logs").rglob("stdout.log"))
@@ -69,22 +69,22 @@ def damage(run: Run, nproc: int, style: str) -> Iterator[float]:
 
 
 def memory(run: Run, nproc: int, style: str) -> Iterator[float]:
-    """The most that any process of the launcher ever held while it passed the lines on, RSS, MiB."""
+    """Peak RSS of the launcher's largest process while it passes the lines on, MiB."""
     with folder() as place:
         agent, _ = tee(run, place, nproc, style)
         yield max(processes.peak_mib(pid) for pid in run.overhead(agent))
 
 
 def damaged(paths: list[Path], nproc: int) -> int:
-    """How many lines of a job are not in these files exactly once, whole and in their rank's order; whatever else is
-    there counts too. A prefix before a line is fine."""
+    """How many lines of a job are not in these files exactly once, whole and in their rank's order; other lines count
+    too. A line may have a prefix."""
     seen = [bytearray(LINES // nproc) for _ in range(nproc)]
     after = [-1] * nproc
     bad = 0
     for path in paths:
         with open(path, "rb") as file:
             for line in file:
-                rank, number = understood(line)
+                rank, number = parsed(line)
                 if not (0 <= rank < nproc and 0 <= number < len(seen[rank])) or seen[rank][number]:
                     bad += 1
                     continue
@@ -94,10 +94,10 @@ def damaged(paths: list[Path], nproc: int) -> int:
     return bad + sum(ranks.count(0) for ranks in seen)
 
 
-def understood(line: bytes) -> tuple[int, int]:
-    """Rank and number of a whole line of a worker; (-1, -1) of anything else."""
+def parsed(line: bytes) -> tuple[int, int]:
+    """Rank and number of a whole line of a worker; (-1, -1) for any other line."""
     text = line[max(0, line.find(b"L")) :]
-    words = text.split(b":")
-    if len(text) != LINE_BYTES or len(words) != 3 or not words[1].isdigit() or words[2].strip(b"x") != b"\n":
+    parts = text.split(b":")
+    if len(text) != LINE_BYTES or len(parts) != 3 or not parts[1].isdigit() or parts[2].strip(b"x") != b"\n":
         return -1, -1
-    return (int(words[0][1:]), int(words[1])) if words[0][:1] == b"L" and words[0][1:].isdigit() else (-1, -1)
+    return (int(parts[0][1:]), int(parts[1])) if parts[0][:1] == b"L" and parts[0][1:].isdigit() else (-1, -1)

@@ -1,7 +1,7 @@
-"""What the kernel says of processes, and owning every process that a benchmark starts.
+"""What the kernel reports of processes, and the clean-up of all processes that a benchmark starts.
 
-Ownership: whatever a benchmark starts stays inside the process tree of the harness, because the harness is a child
-subreaper. Cleaning up therefore means "kill and reap my descendants" and never needs a process name.
+All of them stay inside the process tree of the harness, because the harness is a child subreaper. So the clean-up kills
+and reaps its own descendants, and never needs a process name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prctl(option: int, value: int) -> None:
 
 # -- looking -----------------------------------------------------------------------------------------------------------
 def _read(path: str) -> bytes:
-    """The file's bytes; empty when the process is gone or not ours to read."""
+    """The file's bytes; empty when the process has exited or the file is not readable."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()
@@ -43,7 +43,7 @@ def _read(path: str) -> bytes:
 
 
 def _parents() -> dict[int, tuple[int, str]]:
-    """(parent, state letter) of every process of the machine."""
+    """(parent, state letter) of every process of the host."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (raw := _read(f"/proc/{name}/stat")):
@@ -53,7 +53,7 @@ def _parents() -> dict[int, tuple[int, str]]:
 
 
 def descendants(root: int, *, zombies: bool = False) -> list[int]:
-    """Children of `root`, their children and so on; without those that only wait to be reaped, unless asked for."""
+    """Children of `root`, their children and so on; zombies only if asked for."""
     table = _parents()
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
@@ -96,8 +96,8 @@ def cpu_s(pids: Iterable[int]) -> float:
     return sum(time.clock_gettime((-pid - 1) * 8 + 2) for pid in pids)
 
 
-def machine_cpu_s() -> float:
-    """CPU seconds that everything on this machine has used since boot, without idle, I/O wait and steal."""
+def host_cpu_s() -> float:
+    """CPU seconds used on this host since boot, without idle, I/O wait and steal."""
     user, nice, system, _, _, irq, softirq = (int(x) for x in _read("/proc/stat").split(b"\n", 1)[0].split()[1:8])
     return (user + nice + system + irq + softirq) / _TICKS_PER_S
 
@@ -116,7 +116,7 @@ def free_port() -> int:
 
 
 def listening_inodes(port: int) -> set[str]:
-    """Socket inodes that listen on this TCP port, on any address; empty when nobody does."""
+    """Socket inodes that listen on this TCP port, on any address; empty when none does."""
     inodes = set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _read(path).decode().splitlines()[1:]:
@@ -133,7 +133,7 @@ def holds_socket(pid: int, inodes: set[str]) -> bool:
     except OSError:
         return False
     for name in names:
-        with contextlib.suppress(OSError):  # a descriptor closed while we look is not one we look for
+        with contextlib.suppress(OSError):  # closed in the meantime
             link = os.readlink(f"/proc/{pid}/fd/{name}")
             if link.startswith("socket:[") and link[8:-1] in inodes:
                 return True
@@ -142,13 +142,13 @@ def holds_socket(pid: int, inodes: set[str]) -> bool:
 
 # -- owning ------------------------------------------------------------------------------------------------------------
 def kill(pids: Iterable[int]) -> int:
-    """SIGKILL each of these; how many were still there."""
-    hit = 0
+    """SIGKILL each of these; returns how many had not exited."""
+    killed = 0
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # already dead is what we want
+        with contextlib.suppress(ProcessLookupError):  # it has exited already
             os.kill(pid, signal.SIGKILL)
-            hit += 1
-    return hit
+            killed += 1
+    return killed
 
 
 def _wait_gone(pids: Iterable[int], end: float) -> None:
@@ -167,7 +167,7 @@ def _wait_gone(pids: Iterable[int], end: float) -> None:
 
 
 def end_descendants(limit_s: float = 20.0) -> int:
-    """SIGKILL and reap every descendant; how many had to be killed. Raises RuntimeError when some outlive `limit_s`."""
+    """SIGKILL and reap every descendant; returns how many were killed. Raises RuntimeError after `limit_s`."""
     me, killed, end = os.getpid(), 0, time.monotonic() + limit_s
     while left := descendants(me, zombies=True):
         live = descendants(me)
@@ -177,7 +177,7 @@ def end_descendants(limit_s: float = 20.0) -> int:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
         if time.monotonic() > end:
-            raise RuntimeError(f"processes {left} outlived SIGKILL by {limit_s} s; look at them by hand")
+            raise RuntimeError(f"processes {left} have not exited {limit_s} s after SIGKILL; end them by hand")
     return killed
 
 
@@ -185,21 +185,21 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _swallow(signum: int, frame: FrameType | None) -> None:
+def _ignore(signum: int, frame: FrameType | None) -> None:
     return
 
 
 def _work_and_clean(work: Callable[[], int], guardian: int) -> int:
-    """The harness proper: `work` in a subreaper that leaves no descendant behind, however it ends."""
+    """Run `work` in a subreaper that leaves no descendant behind, however it ends."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    if os.getppid() != guardian:  # it died before PDEATHSIG was armed
+    if os.getppid() != guardian:  # it exited before PDEATHSIG was set
         return 1
-    # Ignored signals are inherited by the launchers (nohup, background shells), caught ones go back to their default.
+    # Launchers inherit ignored signals (nohup, background shells), so these get handlers, which exec resets.
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _interrupt)
     for signum in (signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(signum, _swallow)
+        signal.signal(signum, _ignore)
     try:
         return work()
     except KeyboardInterrupt:
@@ -209,7 +209,7 @@ def _work_and_clean(work: Callable[[], int], guardian: int) -> int:
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Run `work` in a child; if that dies for any reason, its whole tree is killed. Returns its exit status."""
+    """Run `work` in a child; however that exits, its whole process tree is killed. Returns its exit status."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     guardian = os.getpid()
     sys.stdout.flush()
@@ -218,7 +218,7 @@ def guarded(work: Callable[[], int]) -> int:
         status = 1
         try:
             status = _work_and_clean(work, guardian)
-        except Exception:  # noqa: BLE001  the last frame of a forked process: nobody above would report it
+        except Exception:  # noqa: BLE001  the last frame of a forked process: no caller would report it
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -226,7 +226,7 @@ def guarded(work: Callable[[], int]) -> int:
             os._exit(status)
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it is just ending by itself
+        with contextlib.suppress(ProcessLookupError):  # it has just exited
             os.kill(child, signal.SIGTERM)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

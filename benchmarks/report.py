@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .goals import Samples, came, median_ratio
+from .goals import Samples, median_ratio, present
 from .rows import Row
 
 
@@ -19,7 +19,7 @@ class Circumstances:
     date: str
     command: str
     launchers: dict[str, str]
-    """Template by key."""
+    """Command template by key, a and b."""
     versions: str
     cpus: int
 
@@ -31,11 +31,11 @@ class Result:
     row: str
     launcher: str
     samples: list[float | None]
-    """None: the launcher did not get there."""
+    """None: the launcher did not get so far."""
     error: str
     """Why a sample is None; empty if none is."""
     other_cpus: float
-    """How many CPUs something outside the benchmark used meanwhile."""
+    """How many CPUs other programs used meanwhile."""
 
 
 @dataclass
@@ -79,10 +79,10 @@ def number(value: float) -> str:
 
 
 def cell(samples: Samples, unit: str) -> str:
-    """Median with extremes, and how many of the samples came."""
+    """Median with extremes, and how many samples there are of all that were wanted."""
     if not samples:
         return "not run"
-    values = came(samples)
+    values = present(samples)
     if not values:
         return f"0 of {len(samples)}"
     middle = number(statistics.median(values))
@@ -90,7 +90,7 @@ def cell(samples: Samples, unit: str) -> str:
 
 
 def verdict(row: Row, results: Results) -> bool | None:
-    """Whether the row's goal was reached; None when it has none, or the samples do not tell."""
+    """Whether the row's goal was reached; None when it has none, or the samples do not decide it."""
     a, b = results.samples(row.name, "a"), results.samples(row.name, "b")
     return row.goal.reached(a, b) if row.goal else None
 
@@ -99,39 +99,39 @@ def line(row: Row, results: Results) -> str:
     """One line of the table."""
     a, b = results.samples(row.name, "a"), results.samples(row.name, "b")
     ratio = median_ratio(a, b)
-    said = {True: "yes", False: "**no**", None: "-"}[verdict(row, results)]
-    words = (
+    reached = {True: "yes", False: "**no**", None: "-"}[verdict(row, results)]
+    cells = (
         row.what,
         cell(a, row.unit),
         cell(b, row.unit),
         number(ratio) if ratio else "-",
         str(row.goal or "-"),
-        said,
+        reached,
     )
-    return "| " + " | ".join(words) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def failures(rows: Iterable[Row], results: Results) -> list[str]:
-    """A list of what did not come, and why."""
+    """A list of the missing samples and their reasons."""
     found = []
     for row in rows:
         for key in ("a", "b"):
             found += [f"- {row.name}, {key}: {text} (x{n})" for text, n in results.errors(row.name, key).items()]
-    return ["", "Samples that never came:", "", *found] if found else []
+    return ["", "Missing samples:", "", *found] if found else []
 
 
 def markdown(rows: Sequence[Row], results: Results) -> str:
-    """The table with its circumstances."""
+    """The table, below the circumstances in which it was measured."""
     at = results.circumstances
     others = [run.other_cpus for run in results.runs] or [0.0]
     head = [
         f"Measured {at.date} with `{at.command}` on {at.cpus} CPUs; {at.versions}. ",
         f"a = `{at.launchers['a']}`, b = `{at.launchers['b']}`, runs alternating. ",
-        f"Other work on the machine meanwhile: {number(statistics.median(others))} CPUs (median), ",
+        f"Other work on the host meanwhile: {number(statistics.median(others))} CPUs (median), ",
         f"{number(max(others))} (worst).",
     ]
     table = [
-        "| what | a: median (extremes), how many came | b | b/a | to reach | reached |",
+        "| what | a: median (extremes), samples | b | b/a | goal | reached |",
         "|---|---|---|---|---|---|",
         *(line(row, results) for row in rows if any(run.row == row.name for run in results.runs)),
     ]

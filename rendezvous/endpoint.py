@@ -1,6 +1,6 @@
-"""Endpoints: their grammar, their addresses, and the address by which other nodes reach this one.
+"""Endpoints: parsing, name resolution, and the address at which other nodes reach this one.
 
-Grammar as torchrun's --rdzv-endpoint (torch 2.13): `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT`; empty is localhost.
+Grammar of torchrun's --rdzv-endpoint (torch 2.13): `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT`; empty is localhost.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Address = tuple[int, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a store is served, or is to be."""
+    """The host and port at which a store is served."""
 
     host: str
     """A name or an IP literal, without brackets."""
     port: int
-    """0 to 65535; 0 lets the host choose one (--standalone)."""
+    """0 to 65535; 0 lets the hosting node choose a free one (--standalone)."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> Endpoint:
-    """The endpoint that `text` names. Raises ValueError naming what is wrong with it."""
+    """Parse `text`. Raises ValueError that names what is wrong and how to write it."""
     text = text.strip()
     host, port = text, ""
     if text.startswith("["):
@@ -52,10 +52,10 @@ def parse_endpoint(text: str, default_port: int = DEFAULT_PORT) -> Endpoint:
 
 
 def resolve(endpoint: Endpoint) -> list[Address]:
-    """The TCP addresses of the endpoint, best first. Raises StoreUnreachable if its name resolves to nothing."""
+    """The endpoint's TCP addresses, in the resolver's order. Raises StoreUnreachable if the name does not resolve."""
     name: str | bytes = endpoint.host
     if endpoint.host.isascii():
-        name = endpoint.host.encode()  # a str makes Python load its tables of Unicode, 0.7 MiB that nothing else needs
+        name = endpoint.host.encode()  # a str makes Python load Unicode tables, 0.7 MiB that nothing else needs
     try:
         found = socket.getaddrinfo(name, endpoint.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError) as why:
@@ -65,7 +65,7 @@ def resolve(endpoint: Endpoint) -> list[Address]:
 
 
 def is_exact(host: str) -> bool:
-    """Whether `host` is bound as it is: "localhost" or an IP literal."""
+    """Whether the host is bound as given: it is "localhost" or an IP literal, not a name."""
     return host == "localhost" or _is_literal(host)
 
 
@@ -74,7 +74,7 @@ def _is_literal(host: str) -> bool:
         try:
             socket.inet_pton(family, host.partition("%")[0])
         except OSError:
-            continue  # not of this family
+            continue  # not an address of this family
         return True
     return False
 
@@ -84,16 +84,17 @@ def _is_host(host: str) -> bool:
 
 
 def local_address(endpoint: str) -> str:
-    """The address of this node on the way to the endpoint, which is how other nodes reach it. Asks the kernel's routes
-    only; nothing is sent. A name that means the loopback here (as Debian's /etc/hosts has a host's own name) is
-    returned as it is: others reach the store by it. Raises ValueError for a malformed endpoint,
-    StoreUnreachable if there is no way."""
+    """This node's source address on the route to the endpoint, at which other nodes reach it. Reads the kernel's
+    routes; sends nothing. A name that resolves to the loopback address here (in Debian's /etc/hosts the host's own
+    name does) is returned as it is, because the other nodes reach the store by that name.
+
+    Raises ValueError for a malformed endpoint, StoreUnreachable if there is no route."""
     target = parse_endpoint(endpoint)
     for family, address in resolve(target):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(address)
-            except OSError:  # no route by this one; the next may have one
+            except OSError:  # no route to this address; the next one may have one
                 continue
             found = str(probe.getsockname()[0])
         loopback = found.startswith("127.") or found == "::1"

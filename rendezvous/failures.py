@@ -47,8 +47,7 @@ class Sign(Enum):
     """It exited with a code of its choice and left no text."""
     HOST = "machine"
     """Its host killed it, or could not start it: no script is to blame, and no node is charged. The value is older
-    than the
-    name, and stands in summaries."""
+    than the name, and stands in summaries."""
 
 
 class Role(Enum):

@@ -1,8 +1,8 @@
 """A store in the memory of one process: single-machine jobs, tests, several agents as threads.
 
-`MemoryStore` is the shared state; `host()` gives the coordinator's handle, `guest()` everybody else's. With a lease it
-elects instead, as etcd does, and there are only guests. Handles are `Store`s. Unlike a networked session a handle may
-be shared between threads, as every call takes the one lock.
+`MemoryStore` holds the state. `host()` returns the session of the node that coordinates, `guest()` a session for any
+other node. With a lease the store elects its coordinator, as etcd does, and has guests only. Sessions implement
+`Store`. Unlike a session over a network, one may be shared between threads: every call takes the same lock.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .store import HostLeads, StoreFenced, StoreUnreachable
+from .store import HostedLeadership, StoreFenced, StoreUnreachable
 
 KEEP_VERSIONS = 64
-"""Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
+"""Announced versions kept. Readers ask for the newest only; the others make repeated announcements idempotent."""
 
 T = TypeVar("T")
 
 
 class _Incarnation:
-    """What belongs to one incarnation of the job."""
+    """The state of one incarnation of the job."""
 
     def __init__(self) -> None:
         self.records: dict[str, tuple[int, bytes]] = {}
         """Node to (notification number, value), oldest notification first."""
-        self.noted = 0
+        self.notifications = 0
         self.beats: dict[str, int] = {}
         self.versions: dict[int, bytes] = {}
         self.newest = 0
         self.leases: dict[str, float] = {}
-        """Node to the end of its lease. Of those that lead or have a record."""
+        """Node to the time at which its lease ends, for nodes that lead or have a record."""
         self.leader = ""
         self.epoch = 0
-        """Of the newest term, over or not."""
+        """Of the newest term, whether it is over or not."""
 
-    def note(self, node: str, value: bytes) -> None:
-        self.noted += 1
-        self.records.pop(node, None)  # so that it comes last again
-        self.records[node] = (self.noted, value)
+    def notify(self, node: str, value: bytes) -> None:
+        """Store the node's record under the next notification, so that `wait_nodes` returns it."""
+        self.notifications += 1
+        self.records.pop(node, None)  # so that it is appended at the end
+        self.records[node] = (self.notifications, value)
 
-    def lapse(self, now: float) -> None:
-        """End the leases whose time has come."""
+    def expire_leases(self, now: float) -> None:
+        """End the leases that have run out."""
         for node in [node for node, ends in self.leases.items() if ends <= now]:
             del self.leases[node]
             if node in self.records:
-                self.note(node, self.records[node][1])
+                self.notify(node, self.records[node][1])
             if node == self.leader:
                 self.leader = ""
 
@@ -55,7 +56,7 @@ class _Incarnation:
 
 
 class _Shared:
-    """What all handles see; `changed` guards every field, those of the incarnations too."""
+    """The state that all sessions share; `changed` guards every field, including those of the incarnations."""
 
     def __init__(self, lease_s: float | None) -> None:
         self.lease_s = lease_s
@@ -67,33 +68,33 @@ class _Shared:
 
 
 class MemoryStore:
-    """The shared state of one job. Lives as long as somebody holds it, or until `close()`."""
+    """The store of one run id. Exists as long as it or one of its sessions is referenced, or until `close()`."""
 
     def __init__(self, lease_s: float | None = None) -> None:
-        """`lease_s`: length of a node's lease, in seconds, on a store that elects; None: one that is hosted."""
+        """`lease_s`: length of a node's lease in seconds, which makes an electing store; None: a hosted one."""
         self._shared = _Shared(lease_s)
 
     def host(self) -> MemorySession:
-        """A handle for the node that provides the coordinator. Raises ValueError on a store that elects."""
+        """A session for the node that coordinates. Raises ValueError on an electing store."""
         if self._shared.lease_s is not None:
-            raise ValueError("a store that elects has no host; give each node a guest's handle")
+            raise ValueError("a memory store that elects its coordinator has no host; give each node a guest() session")
         return MemorySession(self._shared, hosted=True)
 
     def guest(self) -> MemorySession:
-        """A handle for a node that does not."""
+        """A session for a node that does not host the store."""
         if self._shared.lease_s is not None:
             return ElectingSession(self._shared, hosted=False)
         return MemorySession(self._shared, hosted=False)
 
     def close(self) -> None:
-        """Take the store away: every call on every handle, also one that waits, raises StoreUnreachable."""
+        """Close the store: every call on every session, also one that blocks, raises StoreUnreachable."""
         with self._shared.changed:
             self._shared.closed = True
             self._shared.changed.notify_all()
 
 
-class MemorySession(HostLeads):
-    """One handle on a `MemoryStore`; implements `Store`. Raises StoreUnreachable once it or the store is closed."""
+class MemorySession(HostedLeadership):
+    """One session of a `MemoryStore`; implements `Store`. Raises StoreUnreachable once it or the store is closed."""
 
     def __init__(self, shared: _Shared, *, hosted: bool, state: _Incarnation | None = None) -> None:
         self._shared = shared
@@ -115,13 +116,13 @@ class MemorySession(HostLeads):
         return type(self)(self._shared, hosted=self._hosted, state=self._state)
 
     def close(self) -> None:
-        """Give this handle up; a call that waits on it raises StoreUnreachable. Idempotent."""
+        """Close this session; a call that blocks on it raises StoreUnreachable. Idempotent."""
         with self._shared.changed:
             self._closed = True
             self._shared.changed.notify_all()
 
     def close_host(self) -> None:
-        """Nothing to stop: the state lives as long as somebody holds it."""
+        """No effect: there is no server to stop."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
         with self._shared.changed:
@@ -133,15 +134,15 @@ class MemorySession(HostLeads):
     def use_incarnation(self, number: int) -> None:
         with self._shared.changed:
             self._check()
-            known = self._shared.incarnations
-            self._state = known.setdefault(number, _Incarnation())
-            for old in [earlier for earlier in known if earlier < number]:
-                del known[old]  # who still works there holds it
+            incarnations = self._shared.incarnations
+            self._state = incarnations.setdefault(number, _Incarnation())
+            for old in [earlier for earlier in incarnations if earlier < number]:
+                del incarnations[old]  # sessions that still use it have a reference of their own
 
     def publish_node(self, node: str, value: bytes) -> None:
         with self._shared.changed:
             self._check()
-            self._state.note(node, bytes(value))
+            self._state.notify(node, bytes(value))
             self._shared.changed.notify_all()
 
     def beat(self, node: str, count: int) -> int:
@@ -160,14 +161,14 @@ class MemorySession(HostLeads):
         state = self._state
 
         def published() -> tuple[int, Mapping[str, bytes]] | None:
-            if state.noted <= cursor:
+            if state.notifications <= cursor:
                 return None
             fresh: dict[str, bytes] = {}
-            for node, (noted, value) in reversed(state.records.items()):
-                if noted <= cursor:
+            for node, (notification, value) in reversed(state.records.items()):
+                if notification <= cursor:
                     break
                 fresh[node] = value
-            return state.noted, dict(reversed(fresh.items()))
+            return state.notifications, dict(reversed(fresh.items()))
 
         return self._await(published, timeout_s) or (cursor, {})
 
@@ -189,20 +190,20 @@ class MemorySession(HostLeads):
             self._fence(epoch)
             state.versions[version] = bytes(value)
             state.newest = version
-            for old in [known for known in state.versions if known <= version - KEEP_VERSIONS]:
+            for old in [kept for kept in state.versions if kept <= version - KEEP_VERSIONS]:
                 del state.versions[old]
             shared.changed.notify_all()
 
     def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
-        with self._shared.changed:  # one step for all who look
+        with self._shared.changed:  # one step: no other session sees the announcement without the record
             self.announce(version, value, epoch)
             return self.write_job(job, over) == job
 
     def _fence(self, epoch: int) -> None:
-        """Nothing, where the version alone fences."""
+        """No check here: on a hosted store the version alone fences."""
 
     def _await(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
-        """What `ready` returns once it is something; None when the time has passed."""
+        """Block until `ready` returns something other than None, and return that; None once `timeout_s` has passed."""
         deadline = time.monotonic() + timeout_s
         with self._shared.changed:
             while True:
@@ -211,18 +212,18 @@ class MemorySession(HostLeads):
                 left_s = deadline - time.monotonic()
                 if found is not None or left_s <= 0:
                     return found
-                next_lapse = min(self._state.leases.values(), default=deadline)
-                self._shared.changed.wait(max(0.0, min(left_s, next_lapse - time.monotonic())))
+                next_expiry = min(self._state.leases.values(), default=deadline)
+                self._shared.changed.wait(max(0.0, min(left_s, next_expiry - time.monotonic())))
 
     def _check(self) -> None:
         if self._closed or self._shared.closed:
-            whose = "this session of the memory store" if self._closed else "the memory store"
-            raise StoreUnreachable(f"{whose} is closed; nothing can be read or written through it any more")
-        self._state.lapse(time.monotonic())
+            closed = "this session of the memory store" if self._closed else "the memory store"
+            raise StoreUnreachable(f"{closed} is closed; nothing can be read or written through it any more")
+        self._state.expire_leases(time.monotonic())
 
 
 class ElectingSession(MemorySession):
-    """The same of a store that elects: nodes have leases here, and the coordinator is one of them."""
+    """One session of a `MemoryStore` that elects: nodes have leases, and the store elects one node as coordinator."""
 
     @property
     def elects(self) -> bool:
@@ -241,7 +242,7 @@ class ElectingSession(MemorySession):
             return self._state.newest
 
     def lead(self, node: str, timeout_s: float) -> int | None:
-        return self._await(lambda: self._stand(node), timeout_s)
+        return self._await(lambda: self._campaign(node), timeout_s)
 
     def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
         state = self._state
@@ -267,7 +268,7 @@ class ElectingSession(MemorySession):
                 self._state.versions.clear()
                 self._state.newest = 0
 
-    def _stand(self, node: str) -> int | None:
+    def _campaign(self, node: str) -> int | None:
         state = self._state
         if state.leader not in ("", node):
             return None
@@ -280,7 +281,7 @@ class ElectingSession(MemorySession):
     def _renew(self, node: str) -> None:
         state, lease_s = self._state, self._shared.lease_s or 0.0
         if node not in state.leases and node in state.records:
-            state.note(node, state.records[node][1])
+            state.notify(node, state.records[node][1])
         state.leases[node] = time.monotonic() + lease_s
         self._shared.changed.notify_all()
 

@@ -1,8 +1,8 @@
-"""What every test gets: the checkout as `elastic_agent`, here and in its child processes, and a leak check.
+"""What every test gets: the checkout as `elastic_agent`, default signals for its child processes, and a leak check.
 
-A test that leaves a process, thread, descriptor or another signal handler behind fails, even where all it asserted
-held: an agent that leaks is broken, and the next test would pay for it. `@pytest.mark.leaves_behind("why")` excuses
-one.
+A test that leaves a process, thread or descriptor behind, or changes how a signal is handled, fails even where all its
+assertions held: an agent that leaks is broken, and the next test would be disturbed.
+`@pytest.mark.leaves_behind("why")` excuses a test.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from support.consoles import Console
-from support.procfs import read, wait_exit
+from support.procfs import TOKEN, read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
 
-TOKEN = "ELASTIC_AGENT_TEST"
-"""Environment variable by which a test's processes are known, however far they have wandered from their parents."""
-
 SETTLE_S = 5.0
-"""How long what a test started may take to end by itself after the test. Only a test about to fail waits so long."""
+"""How long processes and threads may take to end by themselves after the test. Only a failing test waits so long."""
 
 SPARE_FILES = 2
 """Ordinary files that a test may leave open: libraries keep some from their first use. Sockets, pipes, pidfds: none."""
@@ -44,6 +42,12 @@ UV_PIPES: set[str] = set()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Prepare this process, the controller or a worker of pytest-xdist, for the processes that tests start."""
+    _import_the_checkout()
+    _stop_ignoring_signals()
+
+
+def _import_the_checkout() -> None:
     """Make this checkout importable as `elastic_agent`, by tests and by the processes that they start."""
     LINKS.mkdir(exist_ok=True)
     link = LINKS / "elastic_agent"
@@ -54,6 +58,25 @@ def pytest_configure(config: pytest.Config) -> None:
             pass  # another pytest worker made it at the same moment
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(LINKS)]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LINKS), *inherited])
+
+
+def _stop_ignoring_signals() -> None:
+    """Start every process of every test with the default action of SIGINT, SIGQUIT and SIGHUP.
+
+    A shell ignores the first two in what it starts in the background, nohup ignores the third, and an ignored signal
+    stays ignored in every process below: agents and workers under test would not react to it.
+    """
+    ignored = {signum for signum in signal.Signals if signal.getsignal(signum) is signal.SIG_IGN}
+    if signal.SIGINT in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C ends the test run, its reports written
+    if signal.SIGQUIT in ignored:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if signal.SIGHUP in ignored or "PYTEST_XDIST_WORKER" in os.environ:  # whose controller may run under nohup
+        signal.signal(signal.SIGHUP, _survive_a_hangup)
+
+
+def _survive_a_hangup(signum: int, frame: FrameType | None) -> None:
+    """Handle SIGHUP by doing nothing: exec gives a child the default action in place of a handler."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test if a process, thread or descriptor that it started is still there when all else is torn down."""
     token = f"{os.getpid()}-{time.monotonic_ns()}"
-    os.environ[TOKEN] = token  # not by monkeypatch: what a test patched must be undone before this looks
+    os.environ[TOKEN] = token  # not by monkeypatch: a test's patches must be undone before this fixture checks
     threads, descriptors, children = set(threading.enumerate()), _descriptors(), _child_pids()
     handlers = _handlers()
     yield
@@ -81,15 +104,15 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         *_leaked_descriptors(descriptors, deadline),
         *_changed_handlers(handlers),
     ]
-    if leaks and not failed:  # a failed test's traceback keeps alive what the test had in hand
+    if leaks and not failed:  # a failed test's traceback keeps its local variables alive
         pytest.fail("left behind by this test:\n  " + "\n  ".join(leaks), pytrace=False)
 
 
 def _leaked_processes(find: Callable[[], set[int]], deadline: float) -> list[str]:
-    """Describe those that are still there at the deadline, and kill them so that they spoil no other test."""
+    """Describe the processes still alive at the deadline, and kill them so that they disturb no other test."""
     pids = find()
     if pids:
-        gc.collect()  # a Popen that nobody holds reaps its dead child when it goes
+        gc.collect()  # an unreferenced Popen reaps its child when it is collected
         for pid in pids:
             wait_exit(pid, deadline)
         pids = find()
@@ -106,15 +129,15 @@ def _leaked_threads(before: set[threading.Thread], deadline: float) -> list[str]
 
 
 def _leaked_descriptors(before: dict[int, str], deadline: float) -> list[str]:
-    """Those still there at the deadline. gRPC closes its own on threads of its own, after the last channel is gone,
-    and nothing tells when."""
+    """Descriptors still open at the deadline. gRPC closes some on its own threads, at an unknown time after the last
+    channel was closed."""
     while (leaks := _open_descriptors(before)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return leaks
 
 
 def _open_descriptors(before: dict[int, str]) -> list[str]:
-    """New descriptors, after a garbage collection, that are not among the ordinary files one may leave."""
+    """New descriptors, after a garbage collection, less the ordinary files that a test may leave open."""
     leaked = _new_descriptors(before)
     if leaked:
         gc.collect()
@@ -130,7 +153,7 @@ def _open_descriptors(before: dict[int, str]) -> list[str]:
 
 
 def _handlers() -> dict[signal.Signals, object]:
-    """What this process does on each signal. What it ignores, every process that a later test starts ignores too."""
+    """What this process does on each signal. A signal it ignores is ignored by every process that a test starts."""
     return {signum: signal.getsignal(signum) for signum in signal.Signals}
 
 
@@ -147,7 +170,7 @@ def _new_descriptors(before: dict[int, str]) -> dict[int, str]:
 
 
 def _descriptors() -> dict[int, str]:
-    """This process's open descriptors and what each stands for."""
+    """This process's open descriptors and what each refers to."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -158,18 +181,18 @@ def _descriptors() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """Children of this process, zombies too: a test that does not reap is a test that leaks."""
+    """Children of this process, zombies included: a child that is not reaped is a leak."""
     pids: set[int] = set()
     for thread in os.listdir("/proc/self/task"):
         try:
             pids.update(map(int, Path(f"/proc/self/task/{thread}/children").read_text().split()))
         except FileNotFoundError:
-            pass  # the thread has ended; its children are listed under another
+            pass  # the thread has ended; its children are listed under another thread
     return {pid for pid in pids if not _is_standing_helper(pid)}
 
 
 def _marked_pids(token: str) -> set[int]:
-    """Processes anywhere that were started under this test's token. A zombie has no environment and is not seen."""
+    """Processes of this host with this test's token in their environment. Zombies have none and are not found."""
     mark = f"{TOKEN}={token}\0".encode()
     pids = set()
     for name in os.listdir("/proc"):
@@ -191,12 +214,12 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, 9)
     except ProcessLookupError:
-        pass  # gone at last
+        pass  # it has ended meanwhile
 
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    """In the place of the agent's own."""
+    """Files that stand in for the agent's stdout and stderr."""
     console = Console(tmp_path)
     yield console
     console.close()

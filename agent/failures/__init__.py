@@ -1,4 +1,4 @@
-"""What one worker's end says: its error file, its exit status, and the kernel's traces (OOM kills, core dumps).
+"""Why a worker exited: its error file, exit status and last output, and the kernel's traces (OOM kills, core dumps).
 
 May import `rendezvous` (the values of a failure) and `agent/lifecycle`.
 """

@@ -1,28 +1,31 @@
-"""What one worker's end says by itself: that it failed on its own, or only because others were gone. Pure.
+"""What the exit of one worker shows by itself: that it failed on its own, or only because others were gone. Pure.
 
-    read(exit_code, stopped_by, text) -> Reading(sign, because, suspects)
+    classify_exit(exit_code, stopped_by, text) -> Classification(sign, because, suspects)
 
 `SIGNS` lists the sentences by which torch, gloo and NCCL say that the fault is elsewhere. Those of gloo and of the
 TCPStore client were taken from workers of torch 2.13 whose peers were killed, stopped, or left; those of NCCL and its
 watchdog from ProcessGroupNCCL.cpp of torch 2.1 to 2.8 and NCCL 2.14 to 2.28, as their users reported them.
 
-Of a chain of Python exceptions the first decides: what follows was raised while it was being handled.
+In a chain of Python exceptions the first one decides: the later ones were raised while it was being handled.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...rendezvous.failures import Sign
+from ...rendezvous.text import shorten
 
-SIGABRT, SIGKILL, SIGTERM = 6, 9, 15
-"""As numbers, because what decides imports nothing that acts."""
-CRASHES = {4: "SIGILL", 5: "SIGTRAP", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
-"""Signals that a process brings upon itself; numbers of Linux."""
+CRASHES = {signal.SIGILL, signal.SIGTRAP, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS}
+"""Signals that a process causes itself."""
 SUSPECTS_MAX = 8
 LAST_LINES = 60
-"""Of what a worker without a Python exception wrote, as many lines are looked at: a dump of NCCL's watchdog."""
+"""How many of the last lines are searched where a worker wrote no Python exception: enough for a dump of NCCL's
+watchdog."""
+EXCEPTION_MAX = 120
+"""Characters of an exception's first line that go into a reason."""
 
 TRACEBACK = "Traceback (most recent call last):"
 JOINERS = (
@@ -33,14 +36,14 @@ LOG_HEADS = ("[W", "[E", "[I", "[F")
 """How a line of torch's C++ log begins; it is no part of an exception's message."""
 
 SIGNS: tuple[tuple[str, Sign], ...] = (
-    # A device that fails makes the watchdog of NCCL speak up as well, so these come first.
+    # When a device fails, NCCL's watchdog reports a timeout as well, so these come first.
     ("CUDA error: ", Sign.OWN),
     ("CUDA out of memory", Sign.OWN),
     ("device-side assert triggered", Sign.OWN),
     ("ncclUnhandledCudaError", Sign.OWN),
     ("ncclInvalidUsage", Sign.OWN),
     ("ncclInvalidArgument", Sign.OWN),
-    # It waited for others in vain.
+    # It waited for its peers until a timeout.
     ("Watchdog caught collective operation timeout", Sign.TIMEOUT),
     ("failed to pass monitoredBarrier", Sign.TIMEOUT),
     ("ms for recv operation to complete", Sign.TIMEOUT),
@@ -62,7 +65,7 @@ SIGNS: tuple[tuple[str, Sign], ...] = (
     ("DistNetworkError", Sign.PEER),
     ("DistStoreError", Sign.PEER),
     ("bytes. Connection was likely closed", Sign.PEER),
-    # These may come from a peer, or from a server that has nothing to do with the job.
+    # These may come from a peer, or from a server outside the job.
     ("Connection reset by peer", Sign.UNCLEAR),
     ("Connection refused", Sign.UNCLEAR),
     ("Broken pipe", Sign.UNCLEAR),
@@ -71,42 +74,55 @@ SIGNS: tuple[tuple[str, Sign], ...] = (
 )
 """The first that is found in the worker's error decides; more particular ones stand before more general ones."""
 
+MEANINGS = {
+    Sign.OWN: "failed on its own",
+    Sign.TIMEOUT: "timed out waiting for its peers",
+    Sign.PEER: "lost a peer",
+    Sign.UNCLEAR: "failed, perhaps because of a peer",
+}
+"""What a sentence of `SIGNS` means, after `rank 3` or `it`."""
+
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What an end says."""
+class Classification:
+    """What an exit shows by itself."""
 
     sign: Sign
     because: str
-    """The evidence, in a few words."""
+    """The evidence, as one line that goes on after `rank 3` or `it`: `exited 0`."""
     suspects: tuple[int, ...] = ()
     """Global ranks that the worker's error names as missing; at most `SUSPECTS_MAX`."""
 
 
-def read(exit_code: int, stopped_by: int, text: str, *, heard: bool = True, standing: bool = False) -> Reading:
-    """Judge one end by itself.
+def classify_exit(
+    exit_code: int, stopped_by: int, text: str, *, readable: bool = True, suspended: bool = False
+) -> Classification:
+    """Classify one exit by itself.
 
     `exit_code` as `subprocess` has it. `stopped_by`: the last signal that its own agent had sent it, 0 if none. `text`:
-    what it said, its error file or the last lines of its stderr; `heard`: whether it could be heard at all. `standing`:
-    it did not run (SIGSTOP) when its agent came to stop it.
+    its error file or the last lines of its stderr; `readable`: whether there was either to read. `suspended`: the
+    worker did not run (SIGSTOP) when its agent came to stop it.
     """
     if exit_code == 0:
-        return Reading(Sign.STOPPED if stopped_by else Sign.LEFT, "exited 0")
-    if found := _said(text, exit_code):
+        return Classification(Sign.STOPPED if stopped_by else Sign.LEFT, "exited 0")
+    if found := _by_text(text, exit_code):
         return found
-    if stopped_by and exit_code in (-stopped_by, 128 + stopped_by, -SIGKILL):
-        if standing:
-            return Reading(Sign.STANDING, "stood still, stopped by a signal, when its agent came to stop it")
-        return Reading(Sign.STOPPED, f"stopped by its agent with signal {stopped_by}")
+    if stopped_by and exit_code in (-stopped_by, 128 + stopped_by, -signal.SIGKILL):
+        if suspended:
+            because = "was suspended (by SIGSTOP or a debugger) when its agent came to stop it"
+            return Classification(Sign.STANDING, because)
+        return Classification(Sign.STOPPED, f"was stopped by its agent with {_signal(stopped_by)}")
     if exit_code < 0:
-        return Reading(Sign.OWN, _killed(-exit_code))
+        return Classification(Sign.OWN, _killed(-exit_code))
     if stopped_by:
-        return Reading(Sign.STOPPED, f"exited {exit_code} after its agent had sent it signal {stopped_by}")
-    if exit_code == 1 and not heard:
-        return Reading(Sign.UNCLEAR, "exit code 1 and no word why: it wrote no error file, and its stderr is not kept")
-    if not heard:
-        return Reading(Sign.QUIET, f"chose exit code {exit_code}")
-    return Reading(Sign.QUIET, f"chose exit code {exit_code}, and says nothing of a peer")
+        because = f"exited with code {exit_code} after its agent sent it {_signal(stopped_by)}"
+        return Classification(Sign.STOPPED, because)
+    if exit_code == 1 and not readable:
+        because = "exited with code 1, why is unknown: it wrote no error file, and its stderr is not kept"
+        return Classification(Sign.UNCLEAR, because)
+    if not readable:
+        return Classification(Sign.QUIET, f"exited with code {exit_code}")
+    return Classification(Sign.QUIET, f"exited with code {exit_code} and reported no lost peer")
 
 
 def first_error(text: str) -> str:
@@ -135,40 +151,56 @@ def _chain_start(lines: list[str]) -> int:
     return start
 
 
-def last_words(text: str, lines_max: int) -> str:
-    """The last chain of Python tracebacks in a log, and what follows it; if there is none, the last lines."""
+def error_excerpt(text: str, lines_max: int) -> str:
+    """The last chain of Python tracebacks in a log and what follows it; without one the last `lines_max` lines."""
     lines = text.splitlines()
     start = _chain_start([_bare(line) for line in lines])
     return "\n".join(lines[start:] if start >= 0 else lines[-lines_max:]).strip()
 
 
-def _said(text: str, exit_code: int) -> Reading | None:
-    """By what the worker wrote; None if that says nothing."""
+def signal_name(signum: int) -> str:
+    """`SIGTERM`; empty for a real-time signal, which has only a number."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return ""
+
+
+def _by_text(text: str, exit_code: int) -> Classification | None:
+    """By what the worker wrote; None if that decides nothing."""
     error = first_error(text)
-    if error and (exit_code > 0 or exit_code == -SIGABRT):
-        for line, sign in SIGNS:
-            if line in error:
-                return Reading(sign, f"its error says {line.strip()!r}", _suspects(error))
-        return Reading(Sign.OWN, f"raised {error.splitlines()[0][:120]}")
-    # Without an exception the text is a log, in which anything may be told of; a crash or a kill outweighs it.
-    if exit_code > 0 or exit_code == -SIGABRT:
+    if error and (exit_code > 0 or exit_code == -signal.SIGABRT):
+        for sentence, sign in SIGNS:
+            if sentence in error:
+                because = f"{MEANINGS[sign]} (its error contains {sentence.strip()!r})"
+                return Classification(sign, because, _suspects(error))
+        return Classification(Sign.OWN, f"raised {shorten(error.splitlines()[0], EXCEPTION_MAX)}")
+    # Without an exception the text is a log, which may mention errors that were handled; a crash or kill outweighs it.
+    if exit_code > 0 or exit_code == -signal.SIGABRT:
         last = "\n".join(text.splitlines()[-LAST_LINES:])
-        for line, sign in SIGNS:
-            if sign is not Sign.UNCLEAR and line in last:
-                return Reading(sign, f"its last lines say {line.strip()!r}", _suspects(last))
+        for sentence, sign in SIGNS:
+            if sign is not Sign.UNCLEAR and sentence in last:
+                because = f"{MEANINGS[sign]} (its last lines contain {sentence.strip()!r})"
+                return Classification(sign, because, _suspects(last))
     if error and exit_code < 0:
-        # Stopped or killed on its way out, with an exception told already.
-        reading = _said(text, 1)
-        return reading if reading is not None and -exit_code in (SIGKILL, SIGTERM) else None
+        # Stopped or killed on its way out, after it had reported an exception.
+        found = _by_text(text, 1)
+        return found if found is not None and -exit_code in (signal.SIGKILL, signal.SIGTERM) else None
     return None
 
 
 def _killed(signum: int) -> str:
     if signum in CRASHES:
-        return f"crashed with {CRASHES[signum]}"
-    if signum == SIGABRT:
-        return "aborted itself (SIGABRT)"
-    return f"was killed by signal {signum}, which its agent had not sent"
+        return f"crashed with {signal_name(signum)}"
+    if signum == signal.SIGABRT:
+        return "aborted (SIGABRT)"
+    return f"was killed by {_signal(signum)}, which its agent did not send"
+
+
+def _signal(signum: int) -> str:
+    """`signal 15 (SIGTERM)`."""
+    name = signal_name(signum)
+    return f"signal {signum} ({name})" if name else f"signal {signum}"
 
 
 def _bare(line: str) -> str:
@@ -190,5 +222,5 @@ def _suspects(text: str) -> tuple[int, ...]:
     return tuple(ranks[:SUSPECTS_MAX])
 
 
-def _numbers(words: Iterable[str]) -> list[int]:
-    return [int(word) for word in words if word.isdecimal() and len(word) < 10]
+def _numbers(texts: Iterable[str]) -> list[int]:
+    return [int(text) for text in texts if text.isdecimal() and len(text) < 10]

@@ -1,81 +1,83 @@
-"""What failed workers left behind, read and told: error files in both directions, and the summary block.
+"""Error files, those that workers write and the one that the agent writes, and the failure summary.
 
 Format and layout are torchrun's (torch 2.13, `torch.distributed.elastic.multiprocessing.errors`), since schedulers and
-log scrapers read them. A worker's file may hold anything at all: nothing here raises because of what is in it.
+log scrapers read them. A worker's file may contain anything: nothing here raises because of what is in it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...rendezvous.failures import WorkerFailure
-from . import classify
+from ...rendezvous.text import shorten
+from .classify import classify_exit, error_excerpt, signal_name
 
 SIZE_MAX = 1 << 20
 """Bytes of an error file that are read; a larger one is not parsed."""
 MESSAGE_MAX = 1000
-"""Characters of a first line; it travels in every node's record."""
+"""Characters of an error's first line; it is part of the node's record."""
 TIMESTAMP_MAX = 253402300799
-"""The end of the year 9999, in seconds since 1970: the last that has a date."""
-SAID_LINES = 10
-"""Last lines of stderr that are told of a worker without a traceback."""
+"""The end of the year 9999, in seconds since 1970: the largest that `time` can format."""
+STDERR_LINES = 10
+"""Last lines of stderr that are shown of a worker without a traceback."""
+REASON_MAX = 200
+"""Characters of the reason why a file cannot be parsed."""
 _HINT = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _STARTUP = "  stage     : start-up\n"
-"""Ours, beside torchrun's lines."""
+"""A line that torchrun's block does not have."""
 _WIDTH_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """What a worker said in its error file."""
+    """The content of a worker's error file."""
 
     message: str = ""
-    """First line, printable, at most MESSAGE_MAX characters; empty if it said nothing."""
+    """First line of the error, printable, at most MESSAGE_MAX characters; empty if there is none."""
     traceback: str = ""
-    """Its call stack, else its whole message; empty if it said nothing."""
+    """Its call stack, else its whole message; empty if there is neither."""
     timestamp: int | None = None
-    """When, by its own clock: seconds since 1970."""
+    """Time of the error on the worker's clock, in seconds since 1970; None if the file has none."""
     raw: dict[str, object] | None = None
-    """The JSON object as found."""
+    """The JSON object as found; None if the file has none."""
     trouble: str = ""
-    """What is wrong with the file, in one line naming it; empty if nothing is, or no file was asked for."""
+    """What is wrong with the file, in one line with its path; empty if nothing is, or no path was given."""
     found: bool = False
-    """Whether there is a file, be it good or bad."""
+    """Whether there is a file, well-formed or not."""
 
 
 def read_error_file(path: str) -> ErrorReport:
-    """Read what a worker's `@record` wrote, or anything else that lies there. Never raises; see `trouble`.
+    """Read a worker's error file. Never raises: `trouble` says what is wrong with it.
 
-    Known are `{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": str}}}`, which `@record`
-    writes, and `{"message": str, "timestamp": int}`. An empty `path` gives an empty report.
+    Two forms are understood: `{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": str}}}`,
+    which `@record` writes, and `{"message": str, "timestamp": int}`. An empty `path` gives an empty report.
     """
     if not path:
         return ErrorReport()
     try:
         data = _read_bytes(path)
     except FileNotFoundError:
-        return ErrorReport(trouble=f"error file {path}: the worker wrote none; decorate its main function with @record")
+        return ErrorReport(trouble=f"error file {path}: not found; decorate the worker's main function with @record")
     except OSError as error:
         return ErrorReport(trouble=f"error file {path}: {error.strerror or error}", found=True)
     if len(data) > SIZE_MAX:
         return ErrorReport(trouble=f"error file {path}: larger than {SIZE_MAX} bytes, not read", found=True)
     if not data.strip():
-        return ErrorReport(trouble=f"error file {path}: empty; the worker died while writing it", found=True)
+        return ErrorReport(trouble=f"error file {path}: empty; the worker exited before it had written it", found=True)
     import json
 
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = shorten(" ".join(str(error).split()), REASON_MAX)
         return ErrorReport(trouble=f"error file {path}: not JSON, or cut short ({why})", found=True)
     if not isinstance(raw, dict):
         return ErrorReport(trouble=f"error file {path}: a JSON {type(raw).__name__}, not an object", found=True)
-    return _understand(path, raw)
+    return _parse(path, raw)
 
 
 def failure_of(
@@ -89,17 +91,17 @@ def failure_of(
     stderr: str | None = None,
     *,
     stopped_by: int = 0,
-    standing: bool = False,
+    suspended: bool = False,
 ) -> tuple[WorkerFailure, ErrorReport]:
-    """Describe a worker's end, with what its error file says if there is one. `exit_code` as `subprocess` has it.
+    """Describe a worker's exit, with the content of its error file if there is one. Never raises.
 
-    `node` is the node's name for people. `stderr`: its last lines; None if they are not kept. `stopped_by`, `standing`:
-    as `signs.read`. The time is the worker's own if it wrote one, else now. Never raises.
+    `exit_code` as `subprocess` has it. `node`: the node's name for people. `stderr`: the worker's last lines; None if
+    they are not kept. `stopped_by`, `suspended`: as `classify_exit`. The time is that of the error file, else now.
     """
     report = read_error_file(error_file)
     text = report.traceback or stderr or ""
-    heard = report.found or stderr is not None
-    reading = classify.read(exit_code, stopped_by, text, heard=heard, standing=standing)
+    readable = report.found or stderr is not None
+    classified = classify_exit(exit_code, stopped_by, text, readable=readable, suspended=suspended)
     moment = time.localtime(time.time() if report.timestamp is None else report.timestamp)
     failure = WorkerFailure(
         node=node,
@@ -112,12 +114,10 @@ def failure_of(
         error_file=error_file if report.found else "",
         at=time.strftime("%Y-%m-%d_%H:%M:%S", moment),
         stopped_by=stopped_by,
-        sign=reading.sign,
-        sign_because=_first_line(reading.because),
-        suspects=reading.suspects,
-        said=_encodable(
-            report.traceback or classify.last_words(stderr or "", SAID_LINES) or report.trouble * report.found
-        ),
+        sign=classified.sign,
+        sign_because=_first_line(classified.because),
+        suspects=classified.suspects,
+        said=_encodable(report.traceback or error_excerpt(stderr or "", STDERR_LINES) or report.trouble * report.found),
     )
     return failure, report
 
@@ -125,13 +125,13 @@ def failure_of(
 def summary(title: str, root: WorkerFailure, others: Sequence[WorkerFailure] = ()) -> str:
     """The block that torchrun prints when a job fails; begins with a newline, ends without one.
 
-    `root`: the job's cause. `others`: whatever else ended; the root among them is not told twice. Nothing here depends
-    on the node that prints it.
+    `root`: the job's cause. `others`: the other failed workers; if the root is among them it is left out there. The
+    block is the same on every node.
     """
     heading = f"{title} FAILED"
-    first = _tell(0, root)
-    rest = [death for death in others if _who(death) != _who(root)]
-    entries = [_tell(index, death) for index, death in enumerate(rest, start=1)]
+    first = _entry(0, root)
+    rest = [failure for failure in others if _identity(failure) != _identity(root)]
+    entries = [_entry(index, failure) for index, failure in enumerate(rest, start=1)]
     lines = [heading, *(line for entry in (first, *entries) for line in entry.split("\n"))]
     width = min(_WIDTH_MAX, max(map(len, lines)))
     border, section = "=" * width, "-" * width
@@ -143,10 +143,10 @@ def summary(title: str, root: WorkerFailure, others: Sequence[WorkerFailure] = (
 
 
 def write_error_file(path: str, failure: WorkerFailure, report: ErrorReport | None) -> str:
-    """Write the agent's own error file: what the root cause's worker wrote, with its exit code as `errorCode`.
+    """Write the agent's own error file: that of the root cause's worker, with its exit code as `errorCode`.
 
-    A worker that wrote nothing usable, or lived on another node, gets a file made from `failure`. As torch, a message
-    that is a plain string is copied without the code. Returns "" or, in one line, why it could not be written.
+    If the worker wrote no usable file, or ran on another node, the content is made from `failure`. As in torch, a
+    message that is a plain string is copied without the code. Returns "" or, in one line, why writing failed.
     """
     raw = report.raw if report else None
     message = raw.get("message") if raw else None
@@ -156,29 +156,29 @@ def write_error_file(path: str, failure: WorkerFailure, report: ErrorReport | No
         content = raw
     else:
         timestamp = int(time.time()) if report is None or report.timestamp is None else report.timestamp
-        content = _content(str(failure), _said(failure), timestamp, failure.exit_code)
+        content = _content(str(failure), _error_text(failure), timestamp, failure.exit_code)
     return _write_json(path, content)
 
 
 def write_agent_error(path: str, text: str, timestamp: int, exit_code: int = 0) -> str:
-    """Write the agent's own error file for an end that no worker caused, in the format of `@record`.
+    """Write the agent's own error file for an error that no worker caused, in the format of `@record`.
 
     `text`: the exception, `ValueError: boom`, or a traceback that ends so. `timestamp`: seconds since 1970. Returns ""
-    or, in one line, why it could not be written.
+    or, in one line, why writing failed.
     """
     lines = text.strip().splitlines()
     return _write_json(path, _content(lines[-1] if lines else "", text, timestamp, exit_code))
 
 
 def _read_bytes(path: str) -> bytes:
-    # Without O_NONBLOCK a worker that put a FIFO there could hold the agent.
+    # O_NONBLOCK: a FIFO in the file's place must not block the agent.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("not a regular file")
         return file.read(SIZE_MAX + 1)
 
 
-def _understand(path: str, raw: dict[str, object]) -> ErrorReport:
+def _parse(path: str, raw: dict[str, object]) -> ErrorReport:
     message = raw.get("message")
     wrong = []
     if isinstance(message, dict):
@@ -212,7 +212,8 @@ def _timestamp(value: object) -> int | None:
 
 
 def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "")[:MESSAGE_MAX]
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    line = shorten(line, MESSAGE_MAX)
     # It goes to consoles and into records: no escape sequences, no lone surrogates.
     return "".join(letter if letter.isprintable() else " " if letter == "\t" else "?" for letter in line)
 
@@ -221,32 +222,25 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _said(failure: WorkerFailure) -> str:
-    said = failure.said or failure.message
+def _error_text(failure: WorkerFailure) -> str:
+    """What the summary shows as the traceback."""
+    text = failure.said or failure.message
     if failure.exit_code == 0:
         return failure.sign_because
     if failure.exit_code < 0 and not failure.error_file:
-        name = _signal_name(failure.exit_code) or "<N/A>"
+        name = signal_name(-failure.exit_code) or "<N/A>"
         killed = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}"
-        return "\n".join(filter(None, (killed, failure.note, said)))
-    return "\n".join(filter(None, (said, failure.note))) or _HINT
+        return "\n".join(filter(None, (killed, failure.note, text)))
+    return "\n".join(filter(None, (text, failure.note))) or _HINT
 
 
-def _who(death: WorkerFailure) -> tuple[str, int, int]:
-    return death.node, death.local_rank, death.pid
+def _identity(failure: WorkerFailure) -> tuple[str, int, int]:
+    return failure.node, failure.local_rank, failure.pid
 
 
-def _signal_name(exit_code: int) -> str:
-    try:
-        return signal.Signals(-exit_code).name if exit_code < 0 else ""
-    except ValueError:
-        # A real-time signal: it has a number only.
-        return ""
-
-
-def _tell(index: int, failure: WorkerFailure) -> str:
-    name = _signal_name(failure.exit_code)
-    said = _said(failure).replace("\n", "\n  ")
+def _entry(index: int, failure: WorkerFailure) -> str:
+    name = signal_name(-failure.exit_code) if failure.exit_code < 0 else ""
+    text = _error_text(failure).replace("\n", "\n  ")
     return (
         f"[{index}]:\n"
         f"  time      : {failure.at}\n"
@@ -255,33 +249,33 @@ def _tell(index: int, failure: WorkerFailure) -> str:
         f"  exitcode  : {failure.exit_code} (pid: {failure.pid}) {f' ({name})' if name else ''}\n"
         f"  error_file: {failure.error_file or '<N/A>'}\n"
         f"{_STARTUP if failure.startup else ''}"
-        f"  traceback : {said}"
+        f"  traceback : {text}"
     )
 
 
 def _content(message: str, stack: str, timestamp: int, exit_code: int) -> dict[str, object]:
-    told: dict[str, object] = {
+    content: dict[str, object] = {
         "message": message,
         "extraInfo": {"py_callstack": stack, "timestamp": str(timestamp)},
     }
-    return {"message": told | {"errorCode": exit_code} if exit_code else told}
+    return {"message": content | {"errorCode": exit_code} if exit_code else content}
 
 
 def _write_json(path: str, content: dict[str, object]) -> str:
     import json
 
     data = json.dumps(content).encode()
-    spare = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.getpid()}.tmp"
     try:
         try:
-            _write_synced(spare, data, os.O_EXCL)
-            os.replace(spare, path)
+            _write_synced(temporary, data, os.O_EXCL)
+            os.replace(temporary, path)
         except OSError:
-            # Some places can be written but not replaced, such as /dev/termination-log, a mount.
+            # A mounted file, such as /dev/termination-log, can be written but not replaced.
             _write_synced(path, data, os.O_TRUNC)
         finally:
-            if os.path.lexists(spare):
-                os.unlink(spare)
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
     except OSError as error:
         return f"cannot write error file {path}: {error.strerror or error}; check TORCHELASTIC_ERROR_FILE"
     return ""

@@ -47,8 +47,7 @@ def _progressed(node: Node, before: Round | None, seen: Round) -> Node:
 
 def _costs_nothing(node: Node, rules: Rules, seen: Round) -> bool:
     """Whether it is settled that neither this node's workers nor its host caused the end of its round. While that is
-    not
-    settled, the announcement still holds the ending before."""
+    not settled, the announcement still holds the ending before."""
     ended = seen.ended
     if ended is None or ended.round != node.round or not all(map(charges, node.tally.failures)):
         return False
@@ -66,8 +65,7 @@ def _missed(node: Node, rules: Rules, now: float, seen: Round, passed: int) -> M
 
 def _passed(seen: Round, member: bool) -> int:
     """The last round that is over for this node. The node may have had a place in it without receiving it; the
-    coordinator
-    then waits for its record that no worker of that round runs here."""
+    coordinator then waits for its record that no worker of that round runs here."""
     return seen.number if seen.phase is RoundPhase.OVER and member else seen.number - 1
 
 

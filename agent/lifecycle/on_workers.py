@@ -45,8 +45,7 @@ def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Mov
 
 def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
     """A worker that exits now was asked to stop, or fails beside another of this node's, and which of two failed first
-    is
-    hard to tell. One that forbids a restart decides all the same."""
+    is hard to tell. One that forbids a restart decides all the same."""
     node = _exited(node, event.local_rank)
     failure = event.failure
     if failure is None:

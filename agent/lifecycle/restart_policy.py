@@ -125,8 +125,7 @@ def _pause_s(policy: Policy, again: int, share: float) -> float:
 
 def in_startup(policy: Policy, lived_s: float | None, ready: bool) -> bool:
     """Whether a worker failed in its start-up. `lived_s`: None if it could not be started at all; `ready`: it reported
-    the
-    end of its start-up."""
+    the end of its start-up."""
     return lived_s is None or (not ready and lived_s < policy.startup_s)
 
 
@@ -137,7 +136,7 @@ def forbids_restart(policy: Policy, exit_code: int) -> bool:
 
 def may_be_preemption(policy: Policy, history: History, at: float, exit_code: int, stopped_by: int) -> bool:
     """Whether a worker that ends so at `at` may be the first process of this node that a scheduler asked to stop. Only
-    where
-    the job would end otherwise: a restart must not wait, and a charge to a node that then leaves costs nothing."""
+    where the job would end otherwise: a restart must not wait, and a charge to a node that then leaves costs
+    nothing."""
     signum = -exit_code if exit_code < 0 else exit_code - 128
     return signum in STOPS and not stopped_by and restarts_left(policy, history, at) == 0

@@ -97,8 +97,7 @@ class RoundTally:
     """How its workers ended, in the order seen: failures, workers that were stopped, workers that exited 0."""
     preempted_until: float | None = None
     """A stop signal from elsewhere ended a worker, and no restart is left: until when the same signal to this agent
-    makes
-    that a preemption. Before that this node does not answer for the round."""
+    makes that a preemption. Before that this node does not answer for the round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
 from ...rendezvous.records import Member, NodeRecord, NodeState, Round
-from ...rendezvous.text import count
+from ...rendezvous.text import count, shorten
 from . import restart_policy, stop_ladder, verdicts
 from .events import (
     Conclude,
@@ -31,6 +31,9 @@ LATE_S = 1.0
 
 AFTER_PAUSE_S = 5.0
 """What the store gets to answer, or killed workers to exit, once this agent runs again: one call's deadline."""
+
+LAST_ENDING_CHARS = 400
+"""How much of the last ending the sentence of the next round repeats."""
 
 Move = tuple[Node, tuple[Effect, ...]]
 
@@ -98,8 +101,7 @@ def rejoin(node: Node, rules: Rules, now: float, because: str) -> Move:
     """Workers are gone; prepare a place and ask for the next round, after the pause if this is a crash loop.
 
     During the pause the record still says that a worker failed, so the coordinator begins no round without this node
-    and
-    no join timeout runs; it also says that all exits are reported, so that the cause can be settled."""
+    and no join timeout runs; it also says that all exits are reported, so that the cause can be settled."""
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -152,14 +154,13 @@ def _last_ending(node: Node, rules: Rules, running: Round) -> str:
     if ended is None or ended.round != node.round or costs_us(node, rules, ended):
         return ""
     if node.tally.failures:
-        return f"; round {ended.round} costs this node no restart: {ended.because}"
-    return f"; {ended.because}" if ended.kind is EndKind.DEPARTURE else ""
+        return f"; round {ended.round} costs this node no restart: {shorten(ended.because, LAST_ENDING_CHARS)}"
+    return f"; {shorten(ended.because, LAST_ENDING_CHARS)}" if ended.kind is EndKind.DEPARTURE else ""
 
 
 def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
     """A worker of this node failed, the first of this round. Decides how soon workers may start again, and, where the
-    host
-    was at fault, whether any start here again."""
+    host was at fault, whether any start here again."""
     if charges(failure):
         pause_s = restart_policy.pause_s(rules.restarts, node.budget.charges, now, rules.jitter)
     else:
@@ -177,8 +178,7 @@ def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
 
 def count_host_failure(node: Node, rules: Rules, now: float, reason: str, pause_s: float = 0.0) -> Node:
     """This host failed, not the script. That costs no restart; but a host that keeps failing leaves the job, as it
-    must not
-    restart a job for ever."""
+    must not restart a job for ever."""
     if node.verdict is None and restart_policy.host_keeps_failing(node.budget.host_failures, now):
         node = replace(node, verdict=verdicts.of_failing_host(reason))
     failures = node.budget.host_failures.add(restart_policy.Charge(now, pause_s), rules.restarts)
@@ -223,8 +223,7 @@ def stop(
     hold: bool = False,
 ) -> Move:
     """Stop the workers, and publish why; then come back, or end where there is a verdict. `hold`: workers that still
-    run
-    may first end by themselves for a moment."""
+    run may first end by themselves for a moment."""
     hold = hold and bool(node.tally.running)
     rungs = (stop_ladder.hold if hold else stop_ladder.ask)(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)

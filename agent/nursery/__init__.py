@@ -1,4 +1,5 @@
-"""The nursery, a process of its own that is the parent of all workers, and the guardian above it.
+"""The nursery, a process of its own that is the parent of all workers, and the guardian, the parent of the nursery.
 
-Imports a little of the standard library and nothing of ours, as it stays in memory for the whole job.
+Imports a little of the standard library and nothing of ours outside this folder, because both processes stay in memory
+for the whole job.
 """

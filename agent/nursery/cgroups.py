@@ -1,7 +1,8 @@
-"""A cgroup for the workers, where this host lets us have one. Part of guardian and nursery, and as lean.
+"""A cgroup for the workers, where this host allows one. Used by guardian and nursery; imports as little as they do.
 
-With it, killing all that is below takes one write that no fork outruns (cgroup.kill, since Linux 5.14), and reaches
-what was left by an agent that was killed with all that stood guard. Without it, `descendants.py` does by itself.
+With a cgroup, one write kills everything in it, and no fork outruns that (cgroup.kill, since Linux 5.14). The next
+agent on this host can also kill what is left of an agent that was killed together with its guardian and nursery.
+Without a cgroup, `descendants.py` finds the processes on its own.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst of Linux 6.1 (delegation, cgroup.kill), and systemd's CGROUP_DELEGATION
 (systemd 254): who may make cgroups below which.
@@ -15,16 +16,16 @@ import time
 
 PREFIX = "elastic-agent-"
 SYSTEMD = "/run/systemd/system"
-"""There where systemd runs this host, and owns the top of its cgroups."""
+"""Exists where systemd runs this host, and owns the top of its cgroups."""
 
 
-EMPTY_S = 1.0
-"""What those who were killed may take to be gone, before their cgroup is left to a later agent to remove."""
+EMPTY_WAIT_S = 1.0
+"""How long killed processes may take to leave their cgroup, before its removal is left to a later agent."""
 
 
 class Cgroup:
     """A directory of ours in the cgroup v2 hierarchy. Locked (flock(2)) as long as guardian or nursery lives, so that
-    who comes later can tell it from one that was left behind."""
+    a later agent can tell it from one that was left behind."""
 
     __slots__ = ("lock", "path", "procs")
 
@@ -43,20 +44,20 @@ class Cgroup:
         kill(self.path)
 
     def remove(self) -> None:
-        """Do away with it, once nobody is in it. One that the kernel still holds busy is removed by a later agent."""
+        """Remove it once it is empty. One that the kernel still holds busy is removed by a later agent."""
         remove(self.path)
 
 
-def found(parent: str) -> Cgroup | None:
-    """Make one below `parent`; None where that cannot be, or would be of no use."""
+def create(parent: str) -> Cgroup | None:
+    """Create a cgroup below `parent`; None where the host refuses that, or where it cannot be killed as a whole."""
     path = f"{parent}/{PREFIX}{os.urandom(8).hex()}"
     try:
         os.mkdir(path, 0o755)
     except OSError:
-        return None  # read-only, not ours, or too many: so it is on most hosts
+        return None  # read-only, another user's, or too many of them: the usual case
     fds: list[int] = []
     try:
-        fds.append(locked(path))
+        fds.append(lock(path))
         fds.append(os.open(f"{path}/cgroup.procs", os.O_WRONLY))
         cgroup = Cgroup(path, fds[0], fds[1])
         if os.path.exists(f"{path}/cgroup.kill") and may_enter(cgroup):
@@ -70,7 +71,7 @@ def found(parent: str) -> Cgroup | None:
 
 
 def may_enter(cgroup: Cgroup) -> bool:
-    """Have a child try: the rules depend on the hierarchy above, and who is in cannot always come out again."""
+    """Try it with a child: the rules depend on the hierarchy above, and a process cannot always come out again."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -82,12 +83,12 @@ def may_enter(cgroup: Cgroup) -> bool:
 
 
 def delegated() -> str:
-    """Directory of our own cgroup, if it is one that we may make others below; else an empty string.
+    """The directory of this process's cgroup if other cgroups may be created below it; else an empty string.
 
     That is so for a directory given to this user, for one marked by systemd, and for the top of a hierarchy (as a
     container sees it) in which no systemd runs.
     """
-    path = own()
+    path = own_cgroup()
     if not path:
         return ""
     try:
@@ -97,12 +98,12 @@ def delegated() -> str:
         marks = {os.getxattr(path, name) for name in names}
         top = os.path.ismount(path) and not os.path.isdir(SYSTEMD)
     except OSError:
-        return ""  # hidden from us
+        return ""  # hidden from this process
     return path if top or b"1" in marks else ""
 
 
-def own() -> str:
-    """Directory of this process's cgroup v2; empty where there is none to be seen."""
+def own_cgroup() -> str:
+    """The directory of this process's cgroup v2; empty where none is visible."""
     try:
         with open("/proc/self/cgroup") as file:
             inside = [line.rstrip("\n")[3:] for line in file if line.startswith("0::")]
@@ -110,29 +111,29 @@ def own() -> str:
             mounts = [line.split(" ") for line in file]
     except OSError:
         return ""
-    for words in mounts:
-        # Fields of mountinfo (proc(5)): the fourth is what of the hierarchy is mounted, the fifth where.
-        if inside and words[words.index("-") + 1] == "cgroup2" and inside[0].startswith(words[3].rstrip("/") + "/"):
-            return (words[4] + inside[0][len(words[3].rstrip("/")) :]).rstrip("/")
+    for fields in mounts:
+        # Fields of mountinfo (proc(5)): the fourth is the part of the hierarchy that is mounted, the fifth is where.
+        if inside and fields[fields.index("-") + 1] == "cgroup2" and inside[0].startswith(fields[3].rstrip("/") + "/"):
+            return (fields[4] + inside[0][len(fields[3].rstrip("/")) :]).rstrip("/")
     return ""
 
 
-def clear(parent: str) -> None:
-    """Kill and remove what agents left behind here that were killed with all that stood guard."""
+def clear_leftovers(parent: str) -> None:
+    """Kill what is in, and remove, the cgroups below `parent` that no guardian or nursery locks any more."""
     for name in os.listdir(parent):
         if name.startswith(PREFIX):
             path = f"{parent}/{name}"
             try:
-                lock = locked(path)
+                fd = lock(path)
             except OSError:
-                continue  # in use, or gone meanwhile
+                continue  # in use, or removed meanwhile
             kill(path)
             remove(path)
-            os.close(lock)
+            os.close(fd)
 
 
-def locked(path: str) -> int:
-    """A descriptor that holds the lock on this directory. Raises OSError if somebody else holds it."""
+def lock(path: str) -> int:
+    """Lock this directory; return the descriptor that holds the lock. Raises OSError if another process holds it."""
     import fcntl
 
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -145,10 +146,11 @@ def locked(path: str) -> int:
 
 
 def kill(path: str) -> None:
+    """SIGKILL every process in this cgroup. Does nothing if the cgroup is gone."""
     try:
         fd = os.open(f"{path}/cgroup.kill", os.O_WRONLY)
     except OSError:
-        return  # gone
+        return
     try:
         os.write(fd, b"1")
     finally:
@@ -156,16 +158,18 @@ def kill(path: str) -> None:
 
 
 def remove(path: str) -> None:
+    """Remove this cgroup once it is empty; leave it if it is not within `EMPTY_WAIT_S`."""
     try:
         wait_empty(path)
         os.rmdir(path)
     except OSError:
-        pass  # gone, or its last process is not quite; see `Cgroup.remove`
+        pass  # gone already, or its last process is not; see `Cgroup.remove`
 
 
 def wait_empty(path: str) -> None:
-    """Until nobody lives in it any more, or for `EMPTY_S`: cgroup.events changes, and poll(2) tells. Raises OSError."""
-    until = time.monotonic() + EMPTY_S
+    """Return when no process is in it, or after `EMPTY_WAIT_S`. poll(2) reports each change of cgroup.events. Raises
+    OSError."""
+    until = time.monotonic() + EMPTY_WAIT_S
     fd = os.open(f"{path}/cgroup.events", os.O_RDONLY)
     try:
         poll = select.poll()

@@ -1,4 +1,4 @@
-"""The processes below this one: finding them, signalling them. Part of the nursery (`server.py`), and as lean.
+"""Finding and signalling the processes below this one. Part of the nursery (`server.py`); imports as little as it does.
 
 Sources: proc(5) for /proc/PID/stat and /proc/PID/task/TID/children, kill(2), pidfd_open(2), pidfd_send_signal(2).
 """
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from .cgroups import Cgroup
 
-# Asked for by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
+# Called by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
 NR_PIDFD_SEND_SIGNAL, NR_PIDFD_OPEN = 424, 434
 SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_signal.SIGCONT)
 SIGSTOP = int(_signal.SIGSTOP)
 STOPS = tuple(map(int, (_signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)))
-UNFOLLOWED = frozenset({SIGKILL, SIGCONT, *STOPS})
-"""Signals that no SIGCONT follows: a stopped process has them at once, or they are what stops it."""
+WITHOUT_CONT = frozenset({SIGKILL, SIGCONT, *STOPS})
+"""Signals that are sent without a SIGCONT after them: they act on a stopped process at once, or are what stops it."""
 HARMLESS = frozenset(map(int, (_signal.SIGCONT, _signal.SIGURG, _signal.SIGWINCH)))
-"""Signals that end and stop nothing where nobody handles them (signal(7))."""
+"""Signals whose default neither ends nor stops a process (signal(7))."""
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What /proc answers for a process that went while we looked, or that the host hides from us (hidepid)."""
+"""Errors of /proc for a process that has exited meanwhile, or that the host hides from us (hidepid)."""
 
 
 class Descendants:
@@ -36,102 +36,105 @@ class Descendants:
         self.pid = os.getpid()
         self.libc = libc
         self.cgroup = cgroup
-        """What workers are in, if they can."""
-        self.spared: set[int] = set()
-        """Children of ours that are no worker's, as if they and what is below them were not there."""
-        # A kernel without CONFIG_PROC_CHILDREN makes us read the whole of /proc instead.
+        """The workers' cgroup, if they have one."""
+        self.excluded: set[int] = set()
+        """Direct children that are no workers (the zygote): they and all below them are left out everywhere."""
+        # Without CONFIG_PROC_CHILDREN the kernel keeps no lists of children, and the whole of /proc is read instead.
         self._look: Callable[[], Callable[[int], list[int]]] = (
             (lambda: children_of)
             if os.path.exists(f"/proc/self/task/{self.pid}/children")
-            else (lambda: family().__getitem__)
+            else (lambda: children_by_parent().__getitem__)
         )
 
     def children(self) -> list[int]:
-        """Direct children, zombies too. Complete: entries leave this list only when we reap them."""
-        return [pid for pid in self._look()(self.pid) if pid not in self.spared]
+        """Direct children, zombies too. Complete: an entry leaves this list only when this process reaps it."""
+        return [pid for pid in self._look()(self.pid) if pid not in self.excluded]
 
     def below(self, root: int = 0) -> set[int]:
-        """Every descendant, ours or `root`'s. Those who are born, or whose parent dies, meanwhile may be missing."""
+        """Every descendant, of this process or of `root`. One that is forked, or loses its parent, meanwhile may be
+        missing."""
         look = self._look()
         found: set[int] = set()
         queue = [root or self.pid]
         while queue:
-            # Who moved up meanwhile is met a second time.
-            fresh = set(look(queue.pop())) - found - self.spared
+            # A process that moved up meanwhile is met a second time.
+            fresh = set(look(queue.pop())) - found - self.excluded
             found |= fresh
             queue += fresh
         return found
 
     def pidfd(self, pid: int) -> int:
-        """A descriptor that means this process for good, readable once it exited; -1: gone, or kernel before 5.3."""
+        """A descriptor that stays with this process, readable once it exited; -1: gone, or a kernel before 5.3."""
         return int(self.libc.syscall(NR_PIDFD_OPEN, pid, 0))
 
-    def strike(self, groups: Collection[int], signum: int) -> set[int]:
-        """Signal each of these groups, which our unreaped children lead, and all who left them. Return all below."""
-        # Looked for before anybody dies of this: orphans move up to us, past a look that has been here already.
+    def signal(self, groups: Collection[int], signum: int) -> set[int]:
+        """Signal each of these groups, which our unreaped children lead, and every descendant outside them. Return all
+        descendants that were found."""
+        # The first search comes before the signals: what they orphan moves up to us, past a search that is under way.
         seen = self.below()
         for pgid in groups:
-            strike_group(pgid, signum)
-        self._strike_strays(seen - set(groups), seen, groups, signum)
-        # And after: some may have moved during the first look. Not again and again, or forking would keep us here.
+            signal_group(pgid, signum)
+        self._signal_outside(seen - set(groups), seen, groups, signum)
+        # The second finds what moved during the first. No third, or forking processes could keep us here for ever.
         late = self.below() - seen
-        self._strike_strays(late - set(groups), seen | late, groups, signum)
+        self._signal_outside(late - set(groups), seen | late, groups, signum)
         return seen | late
 
-    def admit(self, pid: int = 0) -> None:
-        """Move a process, about to become a worker, to where workers are; 0 is the calling one."""
+    def enter_cgroup(self, pid: int = 0) -> None:
+        """Move a process, about to become a worker, into the workers' cgroup; 0 is the calling one."""
         if self.cgroup is not None:
             try:
                 self.cgroup.enter(pid)
             except OSError:
-                pass  # the host took it away; it is only one of two ways to find whom to kill
+                pass  # the host took it away; `kill` searches for descendants all the same
 
     def kill(self, groups: Collection[int]) -> None:
-        """SIGKILL everything below, again until a look finds nobody new: who has a SIGKILL pending cannot fork.
+        """SIGKILL every descendant, again until a search finds no new one: a process with a SIGKILL pending cannot
+        fork.
 
-        The cgroup is faster than any fork, but nobody below is kept from leaving it, so we look all the same.
+        The cgroup is faster than any fork, but a process may have left it, so the search is made all the same.
         """
         if self.cgroup is not None:
             self.cgroup.kill()
         seen: set[int] = set()
-        while not (found := self.strike(groups, SIGKILL)) <= seen:
+        while not (found := self.signal(groups, SIGKILL)) <= seen:
             seen |= found
 
-    def _strike_strays(self, pids: set[int], family: set[int], groups: Collection[int], signum: int) -> None:
-        """Signal those who are in none of the groups. A pidfd holds each while we see whether it is (still) ours."""
+    def _signal_outside(self, pids: set[int], family: set[int], groups: Collection[int], signum: int) -> None:
+        """Signal those that are in none of the groups. A pidfd holds each while it is checked to be (still) below."""
         for pid in pids:
             fd = self.pidfd(pid)
-            ppid, pgid = lineage(pid)
+            ppid, pgid = parent_and_group(pid)
             if (ppid == self.pid or ppid in family) and pgid not in groups:
                 for each in with_cont(signum):
                     if fd >= 0:
                         self.libc.syscall(NR_PIDFD_SEND_SIGNAL, fd, each, None, 0)
                     else:
-                        send(os.kill, pid, each)
+                        send_signal(os.kill, pid, each)
             if fd >= 0:
                 os.close(fd)
 
 
-def strike_group(pgid: int, signum: int) -> None:
-    """Signal the group that our unreaped child `pgid` leads; only the child if it has not come to lead it yet."""
+def signal_group(pgid: int, signum: int) -> None:
+    """Signal the group that our unreaped child `pgid` leads; only the child if it does not lead one yet."""
     for each in with_cont(signum):
-        if not send(os.killpg, pgid, each):
-            send(os.kill, pgid, each)
+        if not send_signal(os.killpg, pgid, each):
+            send_signal(os.kill, pgid, each)
 
 
 def with_cont(signum: int) -> tuple[int, ...]:
-    """The signal, and SIGCONT after it so that a stopped process sees it."""
-    return (signum,) if signum in UNFOLLOWED else (signum, SIGCONT)
+    """The signal, and SIGCONT after it so that a stopped process handles it."""
+    return (signum,) if signum in WITHOUT_CONT else (signum, SIGCONT)
 
 
-def send(how: Callable[[int, int], None], target: int, signum: int) -> bool:
-    """False: there is no such process or group."""
+def send_signal(how: Callable[[int, int], None], target: int, signum: int) -> bool:
+    """Call `how` (os.kill or os.killpg). False: there is no such process or group."""
     try:
         how(target, signum)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # all of it runs as another user (sudo): not ours to end, and the agent's deadline says who is left
+        pass  # all of it runs as another user (sudo) and cannot be signalled; the agent's deadline names what is left
     return True
 
 
@@ -140,47 +143,47 @@ def children_of(parent: int) -> list[int]:
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{parent}/task"):
-            found += map(int, slurp(f"/proc/{parent}/task/{task}/children").split())
+            found += map(int, read_file(f"/proc/{parent}/task/{task}/children").split())
     except GONE:
-        pass  # its children have come to us
+        pass  # its children have become ours
     return found
 
 
-def family() -> dict[int, list[int]]:
-    """All processes that we can see, by parent; a key for each of them."""
+def children_by_parent() -> dict[int, list[int]]:
+    """All visible processes, by parent; a key for each of them."""
     found: dict[int, list[int]] = {os.getpid(): []}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (ppid := lineage(int(name))[0]):
+        if name.isdigit() and (ppid := parent_and_group(int(name))[0]):
             found.setdefault(ppid, []).append(int(name))
             found.setdefault(int(name), [])
     return found
 
 
-def lineage(pid: int) -> tuple[int, int]:
+def parent_and_group(pid: int) -> tuple[int, int]:
     """Parent and process group, fields 4 and 5 of its stat; (0, 0) if it is gone."""
     try:
         # The name, in parentheses, may hold anything, so fields are counted from its end.
-        fields = slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except GONE:
         return 0, 0
     return int(fields[1]), int(fields[2])
 
 
 def handles_signal(pid: int, signum: int) -> bool:
-    """Whether the process handles, ignores or blocks this signal, or the kernel would do nothing for it. Not a worker
-    that has not come to its own handler: it is between fork and exec, or a script that still imports."""
+    """Whether the process handles, ignores or blocks this signal, or its default does nothing. False for a worker that
+    has not installed its handler yet: one between fork and exec, or a script that still imports."""
     if signum in HARMLESS:
         return True
     try:
-        lines = slurp(f"/proc/{pid}/status").splitlines()
+        lines = read_file(f"/proc/{pid}/status").splitlines()
     except GONE:
         return False
     masks = (int(line.split()[1], 16) for line in lines if line.startswith((b"SigBlk:", b"SigIgn:", b"SigCgt:")))
     return any(mask >> (signum - 1) & 1 for mask in masks)
 
 
-def slurp(path: str) -> bytes:
-    """The file, without the layers of `open`."""
+def read_file(path: str) -> bytes:
+    """The file's content, read without the layers of `open`."""
     fd = os.open(path, os.O_RDONLY)
     try:
         text = b""

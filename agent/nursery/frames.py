@@ -1,7 +1,7 @@
-"""Frames on a stream socket, descriptors beside them: how orders reach the nursery, and births the zygote.
+"""Frames on a stream socket, with descriptors: how orders reach the nursery, and how fork requests reach the zygote.
 
 A frame is its length (4 bytes, big-endian), then fields joined by NUL, the first being the verb. Descriptors come by
-SCM_RIGHTS (unix(7)), in the order of the frames that they belong to. Part of the nursery, and as lean.
+SCM_RIGHTS (unix(7)), in the order of the frames that they belong to. Part of the nursery; imports as little as it does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def framed(fields: Sequence[bytes]) -> bytes:
 
 
 def rights(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
-    """What sendmsg needs to send these descriptors along; nothing for none."""
+    """The ancillary data by which sendmsg sends these descriptors along; an empty list for none."""
     packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
     return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if fds else []
 
@@ -32,9 +32,9 @@ class Frames:
     """The receiving end."""
 
     def __init__(self) -> None:
-        self._heard = bytearray()
+        self._received = bytearray()
         self.fds: list[int] = []
-        """Descriptors that came and have not been taken. All are close-on-exec."""
+        """Descriptors that were received and not taken yet. All are close-on-exec."""
         self.ended = False
         """The other side will send nothing more."""
 
@@ -43,11 +43,13 @@ class Frames:
         data, extras, _, _ = link.recvmsg(READ_BYTES, _socket.CMSG_SPACE(16), flags | _socket.MSG_CMSG_CLOEXEC)
         for _, _, raw in extras:
             self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
-        self._heard += data
+        self._received += data
         self.ended = not data
-        while len(self._heard) >= 4 and len(self._heard) >= (end := 4 + int.from_bytes(self._heard[:4], "big")):
-            fields = bytes(self._heard[4:end]).split(b"\0")
-            del self._heard[:end]
+        while len(self._received) >= 4 and len(self._received) >= (
+            end := 4 + int.from_bytes(self._received[:4], "big")
+        ):
+            fields = bytes(self._received[4:end]).split(b"\0")
+            del self._received[:end]
             yield fields
 
     def take(self, present: Sequence[bytes]) -> list[int]:

@@ -3,18 +3,18 @@
     python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S
 
 BOOT (in `agent/processes/nursery_process.py`) calls `main` here, which forks: the child is the nursery (`server.py`),
-the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): what loses its parent goes to the nearest
-such ancestor that lives. So whichever of agent, guardian and nursery is killed, or any two of them, somebody who has
-all the rest below him is left, unless both of these two are killed in one instant; then workers die of
-PR_SET_PDEATHSIG, and the agent clears up behind them (`agent/processes/nursery_process.py`).
+the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): a process that loses its parent becomes a
+child of the nearest such ancestor that lives. So if any one or two of agent, guardian and nursery are killed, one that
+is left has all the rest below it. The exception is that guardian and nursery are killed in one instant: then workers
+exit by PR_SET_PDEATHSIG, and the agent kills what they leave (`agent/processes/nursery_process.py`).
 
-It obeys no orders and knows no workers. It keeps the nursery's end of the socket to the agent open, so the agent sees
-the end of it only when nothing is left, and it ends with the code that tells how the nursery ended.
+It takes no orders and keeps no list of workers. It keeps the nursery's end of the socket to the agent open, so the
+agent sees the end of it only when nothing is left, and its exit code says how the nursery ended.
 """
 
 from __future__ import annotations
 
-# The C module, for what `descendants.py` says of it.
+# The C module, for the reason given in `descendants.py`.
 import _signal  # type: ignore[import-not-found]
 import os
 import select
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 # From <linux/prctl.h>.
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 SLACK_S = 0.5
-"""What a nursery gets to end by itself, beyond the workers' grace, once the agent is gone or has closed. Longer than it
-needs, and short enough for what is below to be gone within a second even if the nursery hangs."""
+"""How long a nursery may take to end by itself, beyond the workers' grace, once the agent is gone or has closed. Longer
+than it needs, and short enough for what is below to be gone within a second even if the nursery hangs."""
 SIGNALLED = 128
 """As in `agent/processes/nursery_process.py`."""
 
 
 class Guardian:
-    """Waits for the nursery to end, or for it to be late, and then leaves nobody."""
+    """Waits until the nursery has ended, or should have, and then kills everything below it."""
 
     def __init__(self, fd: int, agent: int, nursery: int, descendants: Descendants, grace_s: float) -> None:
         self.fd = fd
@@ -50,7 +50,7 @@ class Guardian:
         self.grace_s = grace_s
 
     def run(self) -> int:
-        """Return when nothing is left, or after `LAST_KILL_S`: the exit code."""
+        """Return the exit code when nothing is left, or after `LAST_KILL_S`."""
         self.wait()
         code = self.clear()
         if self.descendants.cgroup is not None:
@@ -58,7 +58,7 @@ class Guardian:
         return code
 
     def wait(self) -> None:
-        """Until the nursery has ended, or is late in ending. A kernel without pidfds cannot tell of a late one."""
+        """Return when the nursery has ended, or should have. Without pidfds in the kernel, only when it has ended."""
         nursery = self.descendants.pidfd(self.nursery)
         if nursery < 0:
             os.waitid(os.P_PID, self.nursery, os.WEXITED | os.WNOWAIT)
@@ -77,7 +77,8 @@ class Guardian:
         late.poll((SLACK_S + (0.0 if closed else self.grace_s)) * 1000)
 
     def clear(self) -> int:
-        """Kill and reap all that is below, the nursery too. SIGCHLD, which is blocked, tells when to look again."""
+        """Kill and reap everything below, the nursery too; return the exit code. SIGCHLD, which is blocked, ends each
+        wait between two looks."""
         code = 0
         until = time.monotonic() + LAST_KILL_S
         while True:
@@ -92,7 +93,7 @@ class Guardian:
 
 
 def reap() -> tuple[int, int]:
-    """Pid and status of a child that has ended, any; pid 0: all live; -1: there is none."""
+    """Pid and status of any child that has exited; pid 0: all are running; -1: there is none."""
     try:
         return os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -100,31 +101,31 @@ def reap() -> tuple[int, int]:
 
 
 def main() -> int:
-    """Guardian and nursery, in two processes. Return the exit code."""
+    """Run guardian and nursery, in two processes. Return the exit code."""
     try:
         return guard_or_serve()
     except OSError as error:
-        why = f"elastic-agent: this node refuses the workers' nursery what it needs: {error}; see ulimit -a\n"
+        why = f"elastic-agent: this node cannot run the nursery, the parent of its workers: {error}; see ulimit -a\n"
         os.write(2, why.encode())
         return os.EX_OSERR
 
 
 def guard_or_serve() -> int:
-    """Both processes: what either must be, then the one watches while the other serves. Return the exit code."""
+    """Set up what both processes need, fork, then watch in the parent and serve in the child. Return the exit code."""
     from ctypes import CDLL
 
     fd, agent, grace_s = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-    # Ctrl-C and its like reach whole process groups and are the agent's to judge. Blocked from birth by the spawn, so
-    # this only makes sure; not ignored, because workers inherit what is ignored.
+    # Ctrl-C and its like reach whole process groups and are for the agent to handle. They were blocked by the spawn;
+    # this makes sure. They are not ignored, because workers inherit what is ignored.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
     if os.getsid(0) != os.getpid():
         os.setsid()
     close_all_but(fd)
     libc = CDLL(None, use_errno=True)
     become_subreaper(libc, b"elastic-guard")
-    descendants = Descendants(libc, cgroup())
+    descendants = Descendants(libc, workers_cgroup())
     watched = descendants.pidfd(agent)
-    # Asked after the pidfd: if the agent is still our parent now, the pidfd is the agent's.
+    # Checked after the pidfd was opened: if the agent is still our parent now, the pidfd is the agent's.
     if os.getppid() != agent:
         if descendants.cgroup is not None:
             descendants.cgroup.remove()
@@ -138,23 +139,24 @@ def guard_or_serve() -> int:
     return 0
 
 
-def cgroup() -> cgroups.Cgroup | None:
-    """One for the workers, where this host lets us have one; none is needed."""
+def workers_cgroup() -> cgroups.Cgroup | None:
+    """A new cgroup for the workers; None where this host does not allow one, which is no error."""
     parent = cgroups.delegated()
     if not parent:
         return None
-    cgroups.clear(parent)
-    return cgroups.found(parent)
+    cgroups.clear_leftovers(parent)
+    return cgroups.create(parent)
 
 
 def become_subreaper(libc: CDLL, name: bytes) -> None:
+    """Name this process, and make it the new parent of descendants that lose theirs. Raises OSError."""
     libc.prctl(PR_SET_NAME, name, 0, 0, 0)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed; workers need Linux 3.4 or later")
 
 
 def close_all_but(fd: int) -> None:
-    """Keep the standard three and `fd`."""
+    """Close every descriptor but 0, 1, 2 and `fd`."""
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number != fd:
             try:
@@ -162,7 +164,7 @@ def close_all_but(fd: int) -> None:
             except OSError:
                 pass  # the one that listed them
     os.set_inheritable(fd, False)
-    # Were one of the first three closed, a descriptor sent to us would take its place.
+    # If one of the first three were closed, a received descriptor would take its number.
     while (low := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(low)

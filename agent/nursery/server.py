@@ -1,20 +1,20 @@
 """The nursery: the parent of all workers of one agent, in a process of its own.
 
-`guardian.py` forks it and says why there are two. Modules rather than a script, because the bytecode of modules is
-cached, and compiling takes as long as all the rest of a start. They import nothing but each other and a little of the
-standard library: 20 ms and 12 MiB are what the pair may cost.
+`guardian.py` forks it and says why there are two. These are modules rather than a script because the bytecode of
+modules is cached, and compiling takes as long as the rest of a start. They import nothing but each other and a little
+of the standard library: the budget for guardian and nursery is 20 ms and 12 MiB.
 
-It exists so that no process outlives its agent, whatever kills the agent, and so that none escapes: it is a
-`PR_SET_CHILD_SUBREAPER` (prctl(2)), so whatever loses its parent below it, setsid or double fork or not, becomes its
-child. It decides nothing. It serves a stream socket to `agent/processes/supervisor.py`, which describes what crosses
-it.
+The nursery exists so that no process outlives its agent, however the agent ends, and none escapes: it is a
+`PR_SET_CHILD_SUBREAPER` (prctl(2)), so whatever loses its parent below it, with or without setsid or double fork,
+becomes its child. It makes no decisions. It serves a stream socket to `agent/processes/supervisor.py`;
+`agent/processes/protocol.py` describes what crosses it.
 
 What the rest relies on:
 
-* A live descendant always has a live direct child of ours above it (or is one), and nobody but us reaps our direct
-  children. So "no live direct child" is "nothing left", and each death that could change that raises SIGCHLD here.
-* A worker is left a zombie until nothing is left, so its pid, the number of its group, means nobody else till then.
-* One thread only, so fork is safe here and PR_SET_PDEATHSIG, which follows the parent's *thread*, means us.
+* A live descendant always has a live direct child of the nursery above it (or is one), and only the nursery reaps its
+  direct children. So "no live direct child" means "nothing left", and each exit that can change that raises SIGCHLD.
+* A worker stays a zombie until nothing is left, so its pid, which is also the number of its group, is not reused.
+* One thread only, so fork is safe here, and PR_SET_PDEATHSIG, which follows the parent's *thread*, follows the nursery.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import os
 import select
 import time
 
-from .descendants import SIGKILL, SIGTERM, Descendants, handles_signal, send, strike_group
+from .descendants import SIGKILL, SIGTERM, Descendants, handles_signal, send_signal, signal_group
 from .frames import READ_BYTES, Frames
 from .spawn import Launch, Spawner, Worker
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from .zygote_client import ZygoteClient
 
 LAST_KILL_S = 10.0
-"""How long to wait for killed processes once the agent is gone. What a kernel holds longer dies when it lets go."""
+"""How long to wait for killed processes once the agent is gone. A process that the kernel holds longer exits later."""
 
 
 class Nursery:
-    """Obeys the agent until it is gone, then ends all that is left."""
+    """Carries out the agent's orders until the agent is gone, then ends all that is left."""
 
     def __init__(self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
         self.descendants = descendants
@@ -52,15 +52,16 @@ class Nursery:
         self.socket = _socket.socket(fileno=fd)
         self.frames, self.outbox = Frames(), bytearray()
         self.zygote: ZygoteClient | None = None
-        """Where workers are forked with modules imported; only with --preload."""
+        """The client of the process that workers are forked from; only with --preload."""
         self.to_come = 0
-        """Launches of the current batch that are still on their way; nothing is "left" before they came."""
+        """Launches of the current batch that have not been received; nothing is "left" before they were."""
         self.started = False
         self.killing = False
-        self.alone = False
-        # Signals whose disposition a worker must not inherit: what Python set, and what our parents ignored. But an
-        # ignored SIGHUP is what nohup is.
-        inherited = [
+        self.ending = False
+        """The agent or the guardian is gone: nothing is reported any more."""
+        # Signals whose disposition a worker must not inherit: what Python set, and what our parents ignored. Except an
+        # ignored SIGHUP, which is how nohup works.
+        defaulted = [
             signum
             for signum in _signal.valid_signals()
             if _signal.getsignal(signum) not in (_signal.SIG_DFL, None)
@@ -75,37 +76,37 @@ class Nursery:
         for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
-        self.spawner = Spawner(descendants, self.poll, inherited, self.say)
+        self.spawner = Spawner(descendants, self.poll, defaulted, self.report)
         self.workers = self.spawner.workers
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> None:
-        """Return when agent or guardian is gone: a pidfd or the end of the socket says so."""
+        """Return when agent or guardian is gone: a pidfd or the end of the socket shows it."""
         while self.turn(self.zygote.wait_ms() if self.zygote is not None else None):
             self.reap()
 
     def end(self) -> None:
         """End all that is left; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
-        self.alone, self.to_come = True, 0
+        self.ending, self.to_come = True, 0
         if self.zygote is not None:
-            self.zygote.dismiss()
+            self.zygote.shut_down()
         for fd in (self.socket.fileno(), self.agent, self.guardian):
             if fd >= 0:
                 self.poll.unregister(fd)
         if self.orphaned and self.grace_s > 0:
-            self.descendants.strike(self.workers, SIGTERM)
-            self.outlast(self.grace_s)
+            self.descendants.signal(self.workers, SIGTERM)
+            self.wait_empty(self.grace_s)
         self.killing = True
-        self.outlast(LAST_KILL_S)
+        self.wait_empty(LAST_KILL_S)
 
-    def outlast(self, limit_s: float) -> None:
-        """Return when nothing is left, or when time is up."""
+    def wait_empty(self, limit_s: float) -> None:
+        """Return when nothing is left, or after `limit_s`."""
         until = time.monotonic() + limit_s
         while not self.reap() and (left_s := until - time.monotonic()) > 0:
             self.turn(left_s * 1000)
 
     def turn(self, timeout_ms: float | None) -> bool:
-        """Wait for something to happen and take note of it. False: the agent is gone, or the guardian."""
+        """Wait until something happens and handle it. False: the agent is gone, or the guardian."""
         for fd, happened in self.poll.poll(timeout_ms):
             if fd in (self.agent, self.guardian):
                 self.orphaned = fd == self.agent
@@ -113,79 +114,82 @@ class Nursery:
             if fd == self.wake:
                 self.drain()
             elif fd in self.spawner.starting:
-                self.spawner.settle(self.spawner.starting[fd])
+                self.spawner.finish_start(self.spawner.starting[fd])
             elif self.zygote is not None and fd == self.zygote.fd:
-                self.zygote.hear(happened)
-            elif not self.hear(happened):
+                self.zygote.receive(happened)
+            elif not self.receive(happened):
                 return False
         return True
 
     def drain(self) -> None:
+        """Empty the wake-up pipe."""
         try:
             os.read(self.wake, READ_BYTES)
         except BlockingIOError:
-            pass  # a signal whose byte an earlier read has taken
+            pass  # an earlier read has taken this signal's byte
 
     # -- what crosses the socket ---------------------------------------------------------------------------------
-    def hear(self, happened: int) -> bool:
-        """Take what the agent sent and obey it. False: the agent is gone."""
+    def receive(self, happened: int) -> bool:
+        """Receive the agent's orders and carry them out. False: the agent is gone."""
         if happened & select.POLLOUT:
             self.flush()
         if not happened & ~select.POLLOUT:
             return True
         try:
             for fields in self.frames.receive(self.socket, _socket.MSG_DONTWAIT):
-                self.obey(fields[0], fields[1:])
+                self.carry_out(fields[0], fields[1:])
         except ConnectionResetError:
             self.orphaned = True
             return False
-        # Who closes in order shuts one direction only and listens on; who dies is gone in both.
+        # An agent that closes in order shuts down one direction only and goes on reading; one that exited, both.
         self.orphaned = self.frames.ended and bool(happened & select.POLLHUP)
         return not self.frames.ended
 
-    def obey(self, verb: bytes, fields: list[bytes]) -> None:
+    def carry_out(self, verb: bytes, fields: list[bytes]) -> None:
+        """Carry out one order. Raises ValueError for an unknown verb."""
         if self.zygote is not None and verb in (b"signal", b"forward", b"kill"):
-            self.zygote.overtake(verb, fields)
+            self.zygote.apply_to_pending(verb, fields)
         if verb in (b"start", b"fork"):
             self.start(fields, verb == b"fork")
         elif verb == b"preload":
             self.preload(fields)
         elif verb == b"signal":
-            self.descendants.strike(self.workers, int(fields[0]))
+            self.descendants.signal(self.workers, int(fields[0]))
         elif verb == b"forward":
             self.forward(int(fields[0]))
         elif verb == b"kill_group":
             for worker in self.workers.values():
                 if worker.key == fields[0].decode():
-                    strike_group(worker.pid, SIGKILL)
+                    signal_group(worker.pid, SIGKILL)
         elif verb == b"kill":
             self.killing = True
-            self.reap()  # now: with nothing left to kill, the order must not reach the batch behind it
+            self.reap()  # now: with nothing left to kill, the order must not apply to the batch behind it
         else:
-            raise ValueError(f"the nursery does not know the verb {verb!r}; agent and nursery differ in version")
+            raise ValueError(f"unknown order {verb!r} from the agent; agent and nursery differ in version")
 
     def forward(self, signum: int) -> None:
-        """Signal the workers that have come to handle it; the others would end of it."""
+        """Signal the workers that handle this signal; report the others, which it would end."""
         for worker in self.workers.values():
             if worker.exited:
                 continue
             if handles_signal(worker.pid, signum):
-                send(os.kill, worker.pid, signum)
+                send_signal(os.kill, worker.pid, signum)
             else:
-                self.say("unheard", worker.key, signum)
+                self.report("not_forwarded", worker.key, signum)
 
-    def say(self, *words: object) -> None:
-        if self.alone:
+    def report(self, *words: object) -> None:
+        """Send the agent a line, if it is there."""
+        if self.ending:
             return
         self.outbox += " ".join(map(str, words)).encode(errors="backslashreplace") + b"\n"
         self.flush()
 
     def flush(self) -> None:
-        """Send what the agent has room for, and never wait: an agent that stands still must not stop the killing."""
+        """Send what the socket has room for, without waiting: an agent that is stopped must not delay the killing."""
         try:
             del self.outbox[: self.socket.send(self.outbox, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)]
         except BlockingIOError:
-            pass  # POLLOUT will tell
+            pass  # poll returns POLLOUT when there is room
         except (BrokenPipeError, ConnectionResetError):
             self.outbox.clear()  # the agent is gone, as the next read will find
         self.poll.register(self.socket.fileno(), select.POLLIN | (select.POLLOUT if self.outbox else 0))
@@ -196,24 +200,26 @@ class Nursery:
         self.to_come, self.started = int(fields[1]), True
         launch = Launch(fields[4:], self.frames.take(fields[2:4]))
         launch.key = fields[0].decode()
-        if not (forked and self.zygote is not None and self.zygote.take(launch)):
+        if not (forked and self.zygote is not None and self.zygote.request(launch)):
             self.spawner.start(launch)
 
     def preload(self, fields: list[bytes]) -> None:
-        """Have modules imported ahead, for workers to be forked from where they are. Who does not ask does not pay."""
+        """Start a zygote, which imports the modules. Imported here, so that only jobs with --preload pay for it."""
         from .zygote_client import ZygoteClient
 
         self.zygote = ZygoteClient(self.spawner, fields)
 
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:
-        """Report workers that exited, bury strays, go on killing. True: nothing is left, and the books are closed."""
+        """Report workers that exited, reap other children, and kill again what is left if that was ordered. True:
+        nothing is left, and the list of workers is cleared."""
         for worker in list(self.workers.values()):
             if not worker.exited:
-                self.check(worker)
-        strays = [pid for pid in self.descendants.children() if pid not in self.workers]
-        # Among strays may be workers that the zygote has not told of yet, and their exit is not to be thrown away.
-        busy = self.unborn() or [pid for pid in strays if os.waitpid(pid, os.WNOHANG)[0] == 0]
+                self.check_exit(worker)
+        others = [pid for pid in self.descendants.children() if pid not in self.workers]
+        # With forks pending, one of the others may be a worker that the zygote has not reported yet: its exit status
+        # must not be lost.
+        busy = self.forks_pending() or [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]
         if busy or not all(worker.exited for worker in self.workers.values()):
             if self.killing:
                 self.descendants.kill(self.workers)
@@ -224,35 +230,36 @@ class Nursery:
         self.killing = False
         if self.started and not self.to_come:
             self.started = False
-            self.say("emptied")
+            self.report("emptied")
         return True
 
-    def unborn(self) -> bool:
-        return self.zygote is not None and self.zygote.expecting()
+    def forks_pending(self) -> bool:
+        """Whether the zygote may have forked workers that are not listed yet."""
+        return self.zygote is not None and self.zygote.has_pending()
 
-    def check(self, worker: Worker) -> None:
-        """Learn of a worker's exit without reaping it."""
+    def check_exit(self, worker: Worker) -> None:
+        """Report a worker if it has exited, without reaping it."""
         info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is None:
             return
-        if worker.report in self.spawner.starting:
-            self.spawner.settle(worker)
+        if worker.start_pipe in self.spawner.starting:
+            self.spawner.finish_start(worker)
         worker.exited = True
         if worker.pid in self.workers:
             code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
-            self.say("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
+            self.report("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
 
 
 def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
-    """The process: serve, and leave nobody behind, not even after an error of our own. `agent` is a pidfd, `guardian`
-    the pid of our parent."""
+    """Run the nursery in this process; return when nothing is left, even after an error of its own. `agent` is a pidfd,
+    `guardian` the parent's pid."""
     cgroup = descendants.cgroup
     nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
-        # Asked after the pidfd, as in the guardian.
+        # Checked after the pidfd was opened, as in the guardian.
         if os.getppid() == guardian:
-            nursery.say("nursery", os.getpid(), "" if cgroup is None else cgroup.path)
+            nursery.report("nursery", os.getpid(), "" if cgroup is None else cgroup.path)
             nursery.run()
     finally:
         nursery.end()

@@ -1,5 +1,5 @@
-"""Starting workers: fork, what the child does until exec, and which processes are workers. Part of the nursery, and as
-lean."""
+"""Starting workers: fork, what the child does until exec, and the list of workers. Part of the nursery; imports as
+little as it does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .descendants import Descendants
 
 PR_SET_PDEATHSIG = 1
-"""From <linux/prctl.h>. Forgotten when the worker executes a set-user-ID file; `Supervisor` knows its group."""
+"""From <linux/prctl.h>. The kernel drops it when the worker executes a set-user-ID file; it is found below the nursery
+all the same."""
 REASON_BYTES = 2000
 """Well below PIPE_BUF, so the reason arrives in one piece."""
 
@@ -32,104 +33,106 @@ class Launch:
         self.key = ""
         self.cwd = fields[0]
         self.argv = list(fields[2 : 2 + argc])
-        self.env = dict(word.split(b"=", 1) for word in fields[2 + argc :])
+        self.env = dict(field.split(b"=", 1) for field in fields[2 + argc :])
         self.stdio = stdio
 
     def close(self) -> None:
-        """Let go of its descriptors."""
-        shut(*self.stdio)
+        """Close its descriptors."""
+        close_fds(*self.stdio)
 
 
 class Worker:
-    """A worker that has been forked; gone from the nursery's books when nothing is left, or when its exec failed."""
+    """A worker that has been forked. Listed until nothing of its batch is left, or until its exec failed."""
 
-    __slots__ = ("exited", "key", "pid", "report")
+    __slots__ = ("exited", "key", "pid", "start_pipe")
 
-    def __init__(self, key: str, pid: int, report: int) -> None:
+    def __init__(self, key: str, pid: int, start_pipe: int) -> None:
         self.key = key
         self.pid = pid
-        self.report = report
-        """Read end of the pipe that says how exec went. Closed, and out of `Spawner.starting`, once that is known."""
+        self.start_pipe = start_pipe
+        """Read end of the pipe that reports how the start went. Closed, and removed from `Spawner.starting`, once that
+        is read."""
         self.exited = False
 
 
 class Spawner:
-    """Forks workers and keeps the list of them. What `zygote_client.py` needs of the nursery, and no more."""
+    """Forks workers and lists them. All that `zygote_client.py` needs of the nursery."""
 
     def __init__(
-        self, descendants: Descendants, poll: select.poll, inherited: Sequence[int], report: Callable[..., None]
+        self, descendants: Descendants, poll: select.poll, defaulted: Sequence[int], report: Callable[..., None]
     ) -> None:
-        """`poll` is the nursery's; `inherited`: signals that workers get at their defaults; `report` sends a line to
-        the agent."""
+        """`poll` is the nursery's; `defaulted`: signals that workers get with their default disposition; `report` sends
+        a line to the agent."""
         self.descendants = descendants
         self.poll = poll
-        self.inherited = inherited
+        self.defaulted = defaulted
         self.report = report
         self.workers: dict[int, Worker] = {}
         """By pid."""
         self.starting: dict[int, Worker] = {}
-        """Those whose exec is not known to have gone well or badly, by the pipe that will say so."""
+        """Workers whose start has not been reported as done or failed yet, by the pipe that will report it."""
 
     def start(self, launch: Launch) -> None:
-        """Fork one worker; `settle` reads how its exec went."""
+        """Fork one worker; `finish_start` reads how its exec went."""
         ends: list[int] = []
         try:
             ends += os.pipe()
             pid = os.fork()
         except OSError as error:
-            self.report("unborn", launch.key, f"{error.strerror}: cannot fork")
-            shut(*ends)
+            self.report("fork_failed", launch.key, f"{error.strerror}: cannot fork")
+            close_fds(*ends)
             launch.close()
             return
         if pid == 0:
-            become(launch, ends[1], self.inherited, self.descendants)
-        shut(ends[1])
+            exec_launch(launch, ends[1], self.defaulted, self.descendants)
+        close_fds(ends[1])
         launch.close()
-        self.adopt(launch.key, pid, ends[0])
+        self.add(launch.key, pid, ends[0])
 
-    def adopt(self, key: str, pid: int, report: int) -> None:
-        """List a child; the pipe `report` will say whether it became a worker."""
-        self.workers[pid] = self.starting[report] = Worker(key, pid, report)
-        self.poll.register(report, select.POLLIN)
+    def add(self, key: str, pid: int, start_pipe: int) -> None:
+        """List a child, whose `start_pipe` reports whether it became a worker."""
+        self.workers[pid] = self.starting[start_pipe] = Worker(key, pid, start_pipe)
+        self.poll.register(start_pipe, select.POLLIN)
 
-    def settle(self, worker: Worker) -> None:
-        """Read how exec went: the pipe closes itself on success, and holds the reason otherwise."""
-        reason = os.read(worker.report, REASON_BYTES)
-        self.poll.unregister(worker.report)
-        os.close(worker.report)
-        del self.starting[worker.report]
+    def finish_start(self, worker: Worker) -> None:
+        """Read how its start went: the pipe is closed without a byte on success, and holds the reason otherwise."""
+        reason = os.read(worker.start_pipe, REASON_BYTES)
+        self.poll.unregister(worker.start_pipe)
+        os.close(worker.start_pipe)
+        del self.starting[worker.start_pipe]
         if reason:
             del self.workers[worker.pid]
-            self.report("failed", worker.key, reason.decode())
+            self.report("start_failed", worker.key, reason.decode())
         else:
             self.report("started", worker.key, worker.pid)
 
 
-def shut(*fds: int) -> None:
-    """Close those that are descriptors."""
+def close_fds(*fds: int) -> None:
+    """Close these descriptors; -1 stands for none."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
 
 
-def become(
-    launch: Launch, report: int, inherited: Sequence[int], descendants: Descendants, *, apart: bool = False
+def exec_launch(
+    launch: Launch, start_pipe: int, defaulted: Sequence[int], descendants: Descendants, *, in_cgroup: bool = True
 ) -> NoReturn:
-    """Become the worker; if that cannot be, write why to `report`, which exec closes, and exit 127.
+    """Turn this child into the worker; if that fails, write the reason to `start_pipe`, which exec closes, and exit
+    with 127.
 
-    `inherited` are the signals to set to their defaults; `apart`: it is not to be where workers are. Exec closes all
-    descriptors but stdio. All signals are blocked until just before, so none is lost on the way.
+    `defaulted` are the signals to set to their defaults; `in_cgroup`: it belongs into the workers' cgroup. Exec closes
+    all descriptors but stdio. All signals are blocked until just before, so none is lost meanwhile.
     """
     where = ""
-    nursery = os.getsid(0)  # it leads its session, and we are about to leave that
+    nursery = os.getsid(0)  # it leads its session, which this process is about to leave
     try:
         os.setsid()
         descendants.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
         if os.getppid() != nursery:
-            os._exit(127)  # it died before the kernel knew that we care
-        if not apart:
-            descendants.admit()
-        for signum in inherited:
+            os._exit(127)  # the nursery exited before prctl took effect
+        if in_cgroup:
+            descendants.enter_cgroup()
+        for signum in defaulted:
             _signal.signal(signum, _signal.SIG_DFL)
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
@@ -139,16 +142,16 @@ def become(
         where = f": {os.fsdecode(launch.argv[0])!r}"
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         execute(launch.argv, launch.env)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the agent must hear of it)
-        said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        text = f"{said}{where}".replace("\n", " ").encode(errors="backslashreplace")
-        os.write(report, text[:REASON_BYTES])
+    except Exception as error:  # noqa: BLE001 (whatever it is, the agent must receive the reason)
+        what = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        text = f"{what}{where}".replace("\n", " ").encode(errors="backslashreplace")
+        os.write(start_pipe, text[:REASON_BYTES])
     finally:
         os._exit(127)
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
-    """execvpe(3) with the PATH of `env`. Raises what the first candidate that exists answered, else ENOENT."""
+    """execvpe(3) with the PATH of `env`. Raises the error of the first candidate that exists, else ENOENT."""
     if b"/" in argv[0]:
         os.execve(argv[0], argv, env)
     found: OSError | None = None

@@ -1,8 +1,8 @@
-"""The nursery's side of the zygote (`zygote/`): has workers forked from it, and started plainly wherever that fails.
+"""The nursery's side of the zygote (`agent/zygote`): has workers forked from it, or starts them plainly, by fork and
+exec, wherever that fails.
 
-Whoever waits for a fork is never lost: when the zygote cannot serve, or has died, or is late, or when everybody is to
-be killed, the worker is started by fork and exec as without a zygote. Part of the nursery, and loaded only with
---preload.
+A launch that waits for a fork is never lost: if the zygote cannot serve, exits or is late, or if all workers are to be
+killed, the worker is started plainly. Part of the nursery, and loaded only with --preload.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 import select
 import time
 
-from .descendants import SIGKILL, SIGSTOP, send, strike_group
+from .descendants import SIGKILL, SIGSTOP, send_signal, signal_group
 from .frames import framed, rights
-from .spawn import Launch, Spawner, become, shut
+from .spawn import Launch, Spawner, close_fds, exec_launch
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "zygote")
-PATIENCE_S = 60.0
+ZYGOTE_WAIT_S = 60.0
 """How long a worker waits for the zygote before it is started plainly; importing torch from a cold disk takes 20 s."""
 READ_BYTES = 1 << 16
 
 
 class ZygoteClient:
-    """One zygote at a time, and the workers that wait for it."""
+    """One zygote at a time, and the launches that wait for it."""
 
     def __init__(self, spawner: Spawner, fields: list[bytes]) -> None:
         """`fields`: MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE..."""
@@ -32,28 +32,31 @@ class ZygoteClient:
         self.zygote = Launch(fields[2:], (-1, -1))
         self.pid = 0
         self.socket: _socket.socket | None = None
-        self.heard = b""
+        self.received = b""
+        """The beginning of a line whose end has not been received."""
         self.unsent: list[tuple[bytes, list[int], list[int]]] = []
-        """What the zygote had no room for: bytes, descriptors that go with them, and which of these we close then."""
-        self.ready = self.served = False
-        """Whether it has imported; whether a worker was forked from it."""
+        """What the socket had no room for: bytes, descriptors that go with them, and which of these to close then."""
+        self.ready = self.has_forked = False
+        """Whether it has imported the modules; whether it has forked a worker."""
         self.waiting: list[Launch] = []
-        """Not asked for yet, as the zygote is not ready."""
-        self.asked: dict[str, tuple[Launch, int, int]] = {}
-        """Asked for, by key, with our ends of the gate that lets the worker go and the pipe that says how it went."""
-        self.missed: list[int] = []
-        """Signals that those asked for should have had since."""
+        """Launches that were not requested yet, because the zygote is not ready."""
+        self.requested: dict[str, tuple[Launch, int, int]] = {}
+        """Launches that were requested and not answered, by key, with our end of the gate, by which the worker is
+        released, and of the pipe that reports how its start went."""
+        self.pending_signals: list[int] = []
+        """Signals ordered since, for the requested workers once they are there."""
         self.until = 0.0
-        """When those who wait have waited long enough, on the monotonic clock."""
+        """When the wait for these launches is over, on the monotonic clock."""
         self.open()
 
     @property
     def fd(self) -> int:
+        """The descriptor to poll; -1 without a zygote."""
         return self.socket.fileno() if self.socket is not None else -1
 
-    # -- the zygote's life -------------------------------------------------------------------------------------------
+    # -- the zygote's process ----------------------------------------------------------------------------------------
     def open(self) -> None:
-        """Start a zygote; without one, everybody is started plainly."""
+        """Start a zygote. If that fails, the reason is reported, and workers are started plainly."""
         pair: list[_socket.socket] = []
         try:
             pair += _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -61,58 +64,57 @@ class ZygoteClient:
         except OSError as error:
             for end in pair:
                 end.close()
-            self.spawner.report("unpreloaded", f"{error.strerror}: cannot start the process that preloads")
+            self.spawner.report("preload_failed", f"{error.strerror}: cannot start the process that preloads")
             return
         ours, theirs = pair
         if self.pid == 0:
             os.set_inheritable(theirs.fileno(), True)
-            paused(self.zygote.env, theirs.fileno())
-            become(self.zygote, theirs.fileno(), self.spawner.inherited, self.spawner.descendants, apart=True)
+            set_zygote_variables(self.zygote.env, theirs.fileno())
+            defaulted, descendants = self.spawner.defaulted, self.spawner.descendants
+            exec_launch(self.zygote, theirs.fileno(), defaulted, descendants, in_cgroup=False)
         theirs.close()
         self.socket = ours
-        self.spawner.descendants.spared.add(self.pid)
-        self.heard, self.served = b"", False
+        self.spawner.descendants.excluded.add(self.pid)
+        self.received, self.has_forked = b"", False
         self.send(self.order, [], [])
 
     def close(self) -> str:
-        """End the zygote; return how it ended. Who waits for it is started plainly."""
+        """Kill the zygote; return how it ended. Launches that wait for it are started plainly."""
         if self.socket is None:
             return ""
         self.spawner.poll.unregister(self.fd)
         self.socket.close()
         self.socket = None
-        self.drop()
-        # What a module has started goes with it. Stopped, it starts no more, and who dies is not reaped.
+        self.drop_unsent()
+        # What a module has started is killed, too. A stopped zygote starts no more, and its children are not reaped.
         os.kill(self.pid, SIGSTOP)
         for pid in self.spawner.descendants.below(self.pid):
-            send(os.kill, pid, SIGKILL)
-        strike_group(self.pid, SIGKILL)
+            send_signal(os.kill, pid, SIGKILL)
+        signal_group(self.pid, SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.spawner.descendants.spared.discard(self.pid)
+        self.spawner.descendants.excluded.discard(self.pid)
         self.ready = False
-        for launch, gate, report in self.asked.values():
-            # Where it is forked already, it now learns that nobody wants it.
-            shut(gate, report)
+        for launch, gate, start_pipe in self.requested.values():
+            # A worker that was forked already exits when its gate is closed.
+            close_fds(gate, start_pipe)
             self.waiting.append(launch)
-        self.asked.clear()
-        waiting, self.waiting = self.waiting, []
-        for launch in waiting:
-            self.spawner.start(launch)
+        self.requested.clear()
+        self.start_waiting()
         return f"the process that preloads {'was killed by signal' if code < 0 else 'exited with code'} {abs(code)}"
 
-    def dismiss(self) -> None:
-        """End the zygote, and start nobody any more."""
-        for launch, gate, report in self.asked.values():
-            shut(gate, report)
+    def shut_down(self) -> None:
+        """Kill the zygote, and drop the launches that wait for it."""
+        for launch, gate, start_pipe in self.requested.values():
+            close_fds(gate, start_pipe)
             launch.close()
         for launch in self.waiting:
             launch.close()
-        self.asked.clear()
+        self.requested.clear()
         self.waiting.clear()
         self.close()
 
-    def hear(self, happened: int) -> None:
-        """Take what the zygote sent, and have room for."""
+    def receive(self, happened: int) -> None:
+        """Handle what the zygote sent; send what there is room for."""
         if happened & select.POLLOUT:
             self.flush()
         try:
@@ -121,144 +123,150 @@ class ZygoteClient:
             return
         except ConnectionResetError:
             data = b""
-        *lines, self.heard = (self.heard + data).split(b"\n")
+        *lines, self.received = (self.received + data).split(b"\n")
         for line in lines:
             verb, _, rest = line.decode().partition(" ")
             if verb == "forked":
                 key, pid = rest.split()
-                self.deliver(key, int(pid))
-            elif verb == "unfit":
+                self.release(key, int(pid))
+            elif verb == "cannot_fork":
                 self.close()
-                self.spawner.report("unpreloaded", rest)
+                self.spawner.report("preload_failed", rest)
                 return
             else:
-                self.spawner.report("preloaded" if verb == "ready" else "note", rest)
+                self.spawner.report("preloaded" if verb == "ready" else "preload_warning", rest)
                 self.ready = self.ready or verb == "ready"
         if not data:
-            self.lose()
+            self.replace()
         elif self.ready:
             waiting, self.waiting = self.waiting, []
             for launch in waiting:
-                self.ask(launch)
+                self.send_request(launch)
 
-    def lose(self) -> None:
-        """The zygote is dead. One that was of use is replaced; who dies without would only die again."""
-        said, how = self.heard.decode(errors="replace"), self.close()
-        if self.served:
+    def replace(self) -> None:
+        """The zygote has exited. Start another one if it has forked a worker; the next would only exit as well."""
+        rest, how = self.received.decode(errors="replace"), self.close()
+        if self.has_forked:
             self.open()
         else:
-            self.spawner.report("unpreloaded", said or how)
+            self.spawner.report("preload_failed", rest or how)
 
     # -- launches ------------------------------------------------------------------------------------------------------
-    def take(self, launch: Launch) -> bool:
-        """Have this worker forked; False: it has to be started plainly."""
+    def request(self, launch: Launch) -> bool:
+        """Have this worker forked, at once or when the zygote is ready. False: it has to be started plainly."""
         if self.socket is None:
             return False
-        if not self.waiting and not self.asked:
-            self.until = time.monotonic() + PATIENCE_S
-            self.missed.clear()
+        if not self.waiting and not self.requested:
+            self.until = time.monotonic() + ZYGOTE_WAIT_S
+            self.pending_signals.clear()
         if self.ready:
-            self.ask(launch)
+            self.send_request(launch)
         else:
             self.waiting.append(launch)
         return True
 
-    def ask(self, launch: Launch) -> None:
+    def send_request(self, launch: Launch) -> None:
+        """Request this worker from the zygote; without descriptors for it, start it plainly."""
         ends: list[int] = []
         try:
             ends += os.pipe()
             ends += os.pipe()
         except OSError:
-            shut(*ends)
-            self.spawner.start(launch)  # which tells the agent if descriptors are short for that too
+            close_fds(*ends)
+            self.spawner.start(launch)  # which reports to the agent if there are too few descriptors for that, too
             return
-        gate, let_go, report, tell = ends
+        gate_read, gate_write, start_read, start_write = ends
         env = [name + b"=" + value for name, value in launch.env.items()]
         has = [b"0" if fd < 0 else b"1" for fd in launch.stdio]
-        words = [b"fork", launch.key.encode(), *has, launch.cwd, b"%d" % len(launch.argv), *launch.argv, *env]
-        self.asked[launch.key] = launch, let_go, report
-        self.send(framed(words), [*(fd for fd in launch.stdio if fd >= 0), gate, tell], [gate, tell])
+        fields = [b"fork", launch.key.encode(), *has, launch.cwd, b"%d" % len(launch.argv), *launch.argv, *env]
+        self.requested[launch.key] = launch, gate_write, start_read
+        fds = [*(fd for fd in launch.stdio if fd >= 0), gate_read, start_write]
+        self.send(framed(fields), fds, [gate_read, start_write])
 
-    def deliver(self, key: str, pid: int) -> None:
-        """A worker has been forked and waits at its gate."""
-        launch, gate, report = self.asked.pop(key)
-        self.served = True
-        self.spawner.adopt(key, pid, report)
-        self.spawner.descendants.admit(pid)
+    def release(self, key: str, pid: int) -> None:
+        """List a worker that was forked and waits at its gate, then let it run."""
+        launch, gate, start_pipe = self.requested.pop(key)
+        self.has_forked = True
+        self.spawner.add(key, pid, start_pipe)
+        self.spawner.descendants.enter_cgroup(pid)
         launch.close()
-        for signum in self.missed:
-            strike_group(pid, signum)  # it has all signals blocked yet, and sees them when it is let go
+        for signum in self.pending_signals:
+            signal_group(pid, signum)  # all signals are blocked in it until it is released
         try:
             os.write(gate, b"g")
         except BrokenPipeError:
-            pass  # it was killed before it began, as its exit will say
+            pass  # it was killed at the gate, as its exit will report
         os.close(gate)
 
-    def expecting(self) -> bool:
-        """Whether workers may be there that have not been told of yet."""
-        return bool(self.waiting or self.asked)
+    def has_pending(self) -> bool:
+        """Whether the zygote may have forked workers that it has not reported yet."""
+        return bool(self.waiting or self.requested)
 
     def wait_ms(self) -> float | None:
-        """How long the nursery may wait for something to happen; None: for ever. Who waited too long is started now."""
-        if not self.expecting():
+        """How long the nursery may poll before the next call; None: without limit. Launches whose wait is over are
+        started plainly now."""
+        if not self.has_pending():
             return None
         left_s = self.until - time.monotonic()
         if left_s > 0:
             return left_s * 1000
-        self.hurry()
-        if self.asked:
+        self.start_waiting()
+        if self.requested:
             self.close()
             self.open()
         return None
 
-    def hurry(self) -> None:
-        """Start plainly who waits."""
+    def start_waiting(self) -> None:
+        """Start plainly what waits for the zygote to be ready."""
         waiting, self.waiting = self.waiting, []
         for launch in waiting:
             self.spawner.start(launch)
 
-    def overtake(self, verb: bytes, fields: list[bytes]) -> None:
-        """An order for all workers is about to be carried out, and holds for those, too, who are not there yet."""
-        self.hurry()
-        if self.asked and verb == b"kill":
+    def apply_to_pending(self, verb: bytes, fields: list[bytes]) -> None:
+        """Extend an order for all workers, before it is carried out, to those that are not listed yet."""
+        self.start_waiting()
+        if self.requested and verb == b"kill":
             self.close()
             self.open()
         elif verb == b"signal":
-            self.missed.append(int(fields[0]))
+            self.pending_signals.append(int(fields[0]))
         else:
-            for key in self.asked:
-                self.spawner.report("unheard", key, int(fields[0]))  # it cannot have a handler yet
+            for key in self.requested:
+                self.spawner.report("not_forwarded", key, int(fields[0]))  # it cannot have a handler yet
 
     # -- sending -------------------------------------------------------------------------------------------------------
-    def send(self, data: bytes, fds: list[int], lent: list[int]) -> None:
-        """Send these bytes with these descriptors, without ever waiting for the zygote; close those `lent` then."""
-        self.unsent.append((data, fds, lent))
+    def send(self, data: bytes, fds: list[int], close_then: list[int]) -> None:
+        """Send these bytes with these descriptors, without ever waiting for the zygote; close `close_then` once it is
+        done."""
+        self.unsent.append((data, fds, close_then))
         self.flush()
 
     def flush(self) -> None:
+        """Send what the socket has room for."""
         if self.socket is None:
             return
         try:
             while self.unsent:
-                data, fds, lent = self.unsent[0]
+                data, fds, close_then = self.unsent[0]
                 sent = self.socket.sendmsg([data], rights(fds), _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
                 if sent < len(data):
-                    self.unsent[0] = data[sent:], [], lent
+                    self.unsent[0] = data[sent:], [], close_then
                 else:
-                    shut(*self.unsent.pop(0)[2])
+                    close_fds(*self.unsent.pop(0)[2])
         except BlockingIOError:
-            pass  # POLLOUT will tell
+            pass  # poll returns POLLOUT when there is room
         except (BrokenPipeError, ConnectionResetError):
-            self.drop()  # the zygote is dead, as the next read will find
+            self.drop_unsent()  # the zygote has exited, as the next read will find
         self.spawner.poll.register(self.fd, select.POLLIN | (select.POLLOUT if self.unsent else 0))
 
-    def drop(self) -> None:
-        for _, _, lent in self.unsent:
-            shut(*lent)
+    def drop_unsent(self) -> None:
+        """Close the descriptors of what will not be sent any more."""
+        for _, _, close_then in self.unsent:
+            close_fds(*close_then)
         self.unsent.clear()
 
 
-def paused(env: dict[bytes, bytes], fd: int) -> None:
+def set_zygote_variables(env: dict[bytes, bytes], fd: int) -> None:
     """Change a worker's environment into one in which Python becomes a zygote that serves `fd`."""
     own = env.get(b"PYTHONPATH")
     env[b"PYTHONPATH"] = os.fsencode(FOLDER) + (b":" + own if own else b"")

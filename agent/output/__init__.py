@@ -1,4 +1,4 @@
-"""What workers print: from their pipes, line by line, to log files and to the agent's console; log directories.
+"""Workers' output: read from pipes, written line by line to log files and to the agent's console; log directories.
 
 May import `agent/` and the values in `rendezvous/`.
 """

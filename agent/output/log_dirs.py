@@ -1,6 +1,6 @@
-"""Where the logs of a job lie: the directories.
+"""The directories of a job's logs.
 
-The layout is torchrun's (torch 2.13, `DefaultLogsSpecs.reify`), except that nothing is ever deleted or used twice:
+The layout is torchrun's (torch 2.13, `DefaultLogsSpecs.reify`), except that no directory is deleted or used twice:
 
     <log dir>/<run id>_<random>/attempt_<restart count>/<local rank>/{stdout.log,stderr.log,error.json}
     <log dir>/<run id>_<random>/attempt_<restart count>/filtered_{stdout,stderr}.log
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _RANDOM = "abcdefghijklmnopqrstuvwxyz0123456789"
 _NAME_MAX = 128
-"""Characters of a run id that go into a directory's name; a file system takes 255 in all."""
+"""Characters of a run id that go into a directory's name, which may have 255 bytes."""
 
 
 class JobLogs:
-    """The directory of one agent's job, and its rounds within."""
+    """The log directory of one agent's job, and its rounds' directories within."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class JobLogs:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
     ) -> None:
-        """Make the directory, readable by this user only. `on_trouble` gets one line for each place that loses output,
-        from another thread, and must not block; without it the line goes to stderr. `stdout_fd` and `stderr_fd` are
-        the console. Raises UsageError if the directory cannot be made."""
+        """Make the directory, readable by this user only. `on_trouble` gets one line for each file or console that
+        loses output, from another thread, and must not block; without it the line is written to stderr. `stdout_fd` and
+        `stderr_fd` are the console. Raises UsageError if the directory cannot be made."""
         self._spec = spec
         self._on_trouble = on_trouble
         self._console = (stdout_fd, stderr_fd)
@@ -56,38 +56,39 @@ class JobLogs:
 
     @property
     def dropped(self) -> int:
-        """Bytes of tee'd output that did not reach the console."""
+        """Bytes of workers' output that were dropped instead of shown on the console."""
         return self._relay.dropped if self._relay else 0
 
     def open_round(
         self,
-        round: int,  # noqa: A002 - what it is called everywhere else
+        round: int,  # noqa: A002 - the field's word
         restart_count: int,
         ranks: Mapping[int, int],
         role: str,
         host: str,
     ) -> RoundLogs:
-        """Make a fresh attempt directory, open what the workers will write to. `ranks`: local rank to global rank.
+        """Make a new attempt directory and open what the workers will write to. `ranks`: local rank to global rank.
 
-        Raises UsageError when a directory or file cannot be made; then nothing is left open.
+        Raises UsageError when a directory or file cannot be made, HostFailed when descriptors run out; then nothing is
+        left open.
         """
         path = self._make_attempt_dir(round, restart_count) if self._path else ""
         from .round_logs import RoundLogs
 
-        known = {"role_name": role, "role": role, "host": host, "round": round}
-        logs = RoundLogs(self._spec, path, ranks, known, self._start_relay())
+        fields = {"role_name": role, "role": role, "host": host, "round": round}
+        logs = RoundLogs(self._spec, path, ranks, fields, self._start_relay())
         try:
             for local_rank in ranks:
                 logs.open_worker(local_rank)
         except BaseException as error:
             logs.finish(0.0)
             if isinstance(error, OSError):
-                raise _unusable(error.filename or path, error) from error
+                raise _log_dir_error(error.filename or path, error) from error
             raise
         return logs
 
     def close(self) -> None:
-        """End the relay's threads; output that still arrives is lost. Idempotent."""
+        """End the relay's threads; output that is written after it is lost. Idempotent."""
         if self._relay:
             self._relay.close()
 
@@ -103,13 +104,13 @@ class JobLogs:
         path = plain = f"{self._path}/attempt_{restart_count}"
         count = 0
         try:
-            # Made anew if a cleaner of temporary files took it.
+            # A cleaner of temporary files may have removed it.
             os.makedirs(self._path, 0o700, exist_ok=True)
-            while not _made(path):
+            while not _make_new(path):
                 count += 1
                 path = f"{plain}_round_{number}" + (f"_{count}" if count > 1 else "")
         except OSError as error:
-            raise _unusable(path, error) from error
+            raise _log_dir_error(path, error) from error
         return path
 
 
@@ -119,15 +120,15 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
         base = os.path.abspath(base)
         try:
             os.makedirs(base, exist_ok=True)
-            return _make_fresh_dir(base, name)
+            return _make_random_dir(base, name)
         except OSError as error:
-            raise _unusable(base, error) from error
-    trouble: AgentError = UsageError("there is no temporary directory; name one with --log-dir")
+            raise _log_dir_error(base, error) from error
+    trouble: AgentError = UsageError("there is no temporary directory; name a log directory with --log-dir")
     for place in _temporary_places():
         try:
-            return _make_fresh_dir(_make_fresh_dir(os.path.abspath(place), "elastic_agent_"), name)
+            return _make_random_dir(_make_random_dir(os.path.abspath(place), "elastic_agent_"), name)
         except OSError as error:
-            trouble = _unusable(place, error)  # as `tempfile.gettempdir`: the next place may do
+            trouble = _log_dir_error(place, error)  # as `tempfile.gettempdir` does, the next place is tried
     raise trouble
 
 
@@ -136,16 +137,16 @@ def _temporary_places() -> list[str]:
     return [*filter(None, asked), "/tmp", "/var/tmp", "/usr/tmp", "."]  # noqa: S108 - the directories made are private
 
 
-def _make_fresh_dir(base: str, prefix: str) -> str:
-    """As `tempfile.mkdtemp`, whose import costs more than all the rest here. Raises OSError."""
+def _make_random_dir(base: str, prefix: str) -> str:
+    """As `tempfile.mkdtemp`, whose import takes longer than all of this module. Raises OSError."""
     while True:
         path = f"{base}/{prefix}" + "".join(_RANDOM[byte % len(_RANDOM)] for byte in os.urandom(8))
-        if _made(path, 0o700):
+        if _make_new(path, 0o700):
             return path
 
 
-def _made(path: str, mode: int = 0o777) -> bool:
-    """Make a directory; False if something of that name is there."""
+def _make_new(path: str, mode: int = 0o777) -> bool:
+    """Make a directory; False if there is a file or directory of that name."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -158,10 +159,10 @@ def _file_name(run_id: str) -> str:
     return f"_{name[1:]}" if name.startswith(".") else name
 
 
-def _unusable(path: object, error: OSError) -> AgentError:
+def _log_dir_error(path: object, error: OSError) -> AgentError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         why = f"{error.strerror}; raise the limit with ulimit -n"
         return HostFailed(f"cannot open the workers' logs in {path}: {why}")
-    # From makedirs: what is there is a file.
+    # From `makedirs`, FileExistsError means that a part of the path is a file.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
     return UsageError(f"cannot use log directory {path}: {reason}; name another one with --log-dir")

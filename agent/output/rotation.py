@@ -1,6 +1,6 @@
-"""Log files of bounded size: full ones are put aside as `stdout.log.1`, `stdout.log.2` and so on, the last the newest.
+"""Log files of bounded size: full files are renamed to `stdout.log.1`, `stdout.log.2` and so on; the last is newest.
 
-A file keeps the number that it once got, so that whoever follows it by name is not led astray.
+A renamed file keeps its number, so that a program that follows it by name keeps reading the same file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .sinks import FileSink, open_log
 
 
 class RotatingFile(FileSink):
-    """A log file that is never larger than its limit. No line is in two files, unless it is larger than one, or than
-    64 KiB."""
+    """A log file that is never larger than its limit. A line is never split over two files, unless it is larger than
+    the limit, or than 64 KiB."""
 
-    def __init__(self, path: str, say: Callable[[str], None], rotation: Rotation) -> None:
+    def __init__(self, path: str, report: Callable[[str], None], rotation: Rotation) -> None:
         """Raises OSError when it cannot be opened."""
-        super().__init__(path, say)
+        super().__init__(path, report)
         self._rotation = rotation
         self._size = 0
-        self._aside = 0
-        """How many files have been put aside."""
+        self._renamed = 0
+        """How many full files have been renamed."""
         self._tail = b""
         """An unfinished line, which may have to go to the next file."""
 
@@ -44,25 +44,25 @@ class RotatingFile(FileSink):
                 self._size += cut - at
                 at = cut
             if at < end:
-                self._put_aside()
+                self._rotate()
 
     def close(self) -> None:
         if self._tail:
             tail, self._tail = self._tail, b""
             if self._size + len(tail) > self._rotation.limit:
-                self._put_aside()
+                self._rotate()
             super().write(tail)
         super().close()
 
-    def _put_aside(self) -> None:
-        """Go on in a fresh file; in this one if there can be none."""
+    def _rotate(self) -> None:
+        """Continue in a new file; in the same one, for another `limit` bytes, if it cannot be renamed."""
         self._size = 0
         try:
-            os.rename(self.name, f"{self.name}.{self._aside + 1}")
-            self._aside += 1
-            self.turn_to(open_log(self.name))
+            os.rename(self.name, f"{self.name}.{self._renamed + 1}")
+            self._renamed += 1
+            self.switch_to(open_log(self.name))
             keep = self._rotation.keep
-            if keep is not None and self._aside > keep:
-                os.unlink(f"{self.name}.{self._aside - keep}")
+            if keep is not None and self._renamed > keep:
+                os.unlink(f"{self.name}.{self._renamed - keep}")
         except OSError as error:
-            self.trouble(f"{self.name} cannot be rotated: {error.strerror}; it goes on")
+            self.report_trouble(f"cannot rotate {self.name}: {error.strerror}; it grows beyond its limit")

@@ -1,7 +1,7 @@
-"""Where workers' output ends up: log files, and the agent's console. They never raise for bytes.
+"""Where workers' output is written: log files, and the agent's console. Writing never raises.
 
-What a sink cannot take (disk full, console closed) is dropped, counted, and said: when it begins, and how much it was.
-All that writes or closes is called on the thread of an `outlets.Outlet`, which may stand still.
+What a sink cannot take (disk full, console closed) is dropped and counted. Both are reported: the loss when it begins,
+its size when it is over. Writing and closing happen on the thread of a `writers.QueuedWriter`, where they may block.
 """
 
 from __future__ import annotations
@@ -13,87 +13,93 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from ...rendezvous.text import count
+
 ATOMIC = 4096
-"""PIPE_BUF: what a pipe takes whole or not at all, so whole lines stay whole beside other writers."""
-TELL_EVERY_S = 10.0
-"""A sink that fails and recovers in turn is spoken of no more often."""
+"""PIPE_BUF: a pipe takes so many bytes whole or not at all, so lines stay whole beside those of other programs."""
+REPORT_EVERY_S = 10.0
+"""The least time between two reports about a sink that fails and recovers in turn."""
 
 
 class Sink:
-    """A name, and how much did not get there."""
+    """A place to write to, with a name, and how many bytes were written and lost."""
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        """`say` gets one line for people, on any thread, and must not block."""
+    def __init__(self, name: str, report: Callable[[str], None]) -> None:
+        """`report` gets one line for people, on any thread, and must not block."""
         self.name = name
         self.dropped = 0
-        """Bytes."""
+        """Bytes that were not written."""
         self.passed = 0
-        """Bytes written: what does not grow stands still."""
-        self._say = say
+        """Bytes that were written; while this does not grow, the sink is blocked."""
+        self._report = report
         self._lock = threading.Lock()
-        self._untold = [0, 0]
-        """Bytes and lines lost since they were last spoken of."""
-        self._told_at = -TELL_EVERY_S
+        self._unreported = [0, 0]
+        """Bytes and ends of line lost since the last report."""
+        self._reported_at = -REPORT_EVERY_S
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def lose(self, data: bytes | memoryview, why: str) -> None:
-        """Count what will not be written; `data` is that part of what workers wrote."""
+    def drop(self, data: bytes | memoryview, why: str) -> None:
+        """Count output that will not be written, and report the beginning of a loss."""
         with self._lock:
-            first = not any(self._untold)
+            first = not any(self._unreported)
             self.dropped += len(data)
-            self._untold[0] += len(data)
-            self._untold[1] += bytes(data).count(b"\n")
-            first = first and monotonic() - self._told_at >= TELL_EVERY_S
+            self._unreported[0] += len(data)
+            self._unreported[1] += bytes(data).count(b"\n")
+            first = first and monotonic() - self._reported_at >= REPORT_EVERY_S
             if first:
-                self._told_at = monotonic()
+                self._reported_at = monotonic()
         if first:
-            self._say(f"workers' output does not reach {self.name}: {why}; what does not fit is dropped, workers go on")
+            self._report(
+                f"cannot write workers' output to {self.name}: {why}; dropping what does not fit, workers go on"
+            )
 
-    def trouble(self, text: str) -> None:
-        """Say what is wrong beside a loss, no more often than a loss."""
+    def report_trouble(self, text: str) -> None:
+        """Report what is wrong, other than a loss, as rarely as a loss."""
         with self._lock:
-            soon = monotonic() - self._told_at < TELL_EVERY_S
+            soon = monotonic() - self._reported_at < REPORT_EVERY_S
             if not soon:
-                self._told_at = monotonic()
+                self._reported_at = monotonic()
         if not soon:
-            self._say(text)
+            self._report(text)
 
-    def account(self, *, last: bool = False) -> None:
-        """Say how much was lost, now that it is over: what is written arrives again, or nothing more will come."""
+    def report_loss(self, *, last: bool = False) -> None:
+        """Report how much was lost, once the loss is over: the sink takes bytes again, or (`last`) gets no more."""
         with self._lock:
-            size, lines = self._untold
-            if not size or not (last or monotonic() - self._told_at >= TELL_EVERY_S):
+            size, lines = self._unreported
+            if not size or not (last or monotonic() - self._reported_at >= REPORT_EVERY_S):
                 return
-            self._untold = [0, 0]
-            self._told_at = monotonic()
-        self._say(f"{size} bytes of workers' output, {lines} ends of line among them, did not reach {self.name}")
+            self._unreported = [0, 0]
+            self._reported_at = monotonic()
+        lost = f"{count(size, 'byte')} of workers' output ({count(lines, 'line end')})"
+        self._report(f"{lost} were dropped and are missing from {self.name}")
 
 
 class FileSink(Sink):
     """A file opened for appending, closed when the last stream that writes to it has ended."""
 
-    def __init__(self, path: str, say: Callable[[str], None]) -> None:
+    def __init__(self, path: str, report: Callable[[str], None]) -> None:
         """Raises OSError when it cannot be opened."""
-        super().__init__(path, say)
+        super().__init__(path, report)
         self.streams = 0
         self._fd = open_log(path)
-        self._torn = False
+        self._gap = False
         """Bytes were lost since the last one that was written."""
         self._midline = False
+        """The last byte written is not an end of line."""
 
     def write(self, data: bytes) -> None:
-        """What comes after a loss begins with a whole line, on a line of its own."""
-        if self._torn:
+        """After a gap, writing resumes with the next whole line, on a line of its own."""
+        if self._gap:
             start = data.find(b"\n") + 1
-            self.lose(data[:start] if start else data, "")
+            self.drop(data[:start] if start else data, "")
             data = data[start:] if start else b""
         if data:
             self._append(data)
 
-    def turn_to(self, fd: int) -> None:
-        """Go on in another file, which is open."""
+    def switch_to(self, fd: int) -> None:
+        """Close the file, and write to the open file `fd` from now on."""
         os.close(self._fd)
         self._fd = fd
         self._midline = False
@@ -101,7 +107,7 @@ class FileSink(Sink):
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
-            if self._torn and self._midline:
+            if self._gap and self._midline:
                 os.write(self._fd, b"\n")
                 self._midline = False
             while rest:
@@ -110,16 +116,16 @@ class FileSink(Sink):
                 self._midline = rest[written - 1] != 0x0A
                 rest = rest[written:]
         except OSError as error:
-            # The next chunk is tried anew: somebody may have made room.
-            self.lose(rest, error.strerror or str(error))
-            self._torn = True
+            # The next chunk is tried all the same: the disk may have room again by then.
+            self.drop(rest, error.strerror or str(error))
+            self._gap = True
             return
-        if self._torn:
-            self._torn = False
-            self.account()
+        if self._gap:
+            self._gap = False
+            self.report_loss()
 
     def release(self) -> None:
-        """One stream less."""
+        """One stream has ended; the last one closes the file."""
         self.streams -= 1
         if self.streams <= 0:
             self.close()
@@ -128,22 +134,23 @@ class FileSink(Sink):
         try:
             os.close(self._fd)
         except OSError as error:
-            # close(2): network file systems may report only here that they could not keep what they took.
-            self._say(f"the end of {self.name} may be missing: {error.strerror}")
-        self.account(last=True)
+            # close(2): network file systems may report a failed write only here.
+            self._report(f"the end of {self.name} may be missing: {error.strerror}")
+        self.report_loss(last=True)
 
 
 def open_log(path: str) -> int:
+    """Open a log file for appending; create it if it is missing. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
 
 class Console(Sink):
-    """The agent's stdout or stderr, written in whole lines where it is given whole lines."""
+    """The agent's stdout or stderr. Whole lines are written whole."""
 
-    def __init__(self, fd: int, name: str, say: Callable[[str], None]) -> None:
-        super().__init__(name, say)
+    def __init__(self, fd: int, name: str, report: Callable[[str], None]) -> None:
+        super().__init__(name, report)
         self.terminal = is_terminal(fd)
-        self.fd, self._whole = reopened(fd)
+        self.fd, self._takes_any_size = reopened(fd)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLOUT)
@@ -151,12 +158,12 @@ class Console(Sink):
         self._failed = False
 
     def write(self, data: bytes) -> None:
-        """Waits for a console that is slow, until `hurry`."""
+        """Waits for a slow console, until `stop_waiting`."""
         rest = memoryview(data)
         try:
             while rest:
-                if not self._whole and not self._has_room():
-                    self.lose(rest, "nobody read it before the end")
+                if not self._takes_any_size and not self._has_room():
+                    self.drop(rest, "nothing read it before the agent exited")
                     return
                 try:
                     written = os.write(self.fd, self._piece(data, rest))
@@ -165,19 +172,19 @@ class Console(Sink):
                 except BlockingIOError:
                     continue  # it had room for less than a piece
         except OSError as error:
-            self.lose(rest, error.strerror or str(error))
+            self.drop(rest, error.strerror or str(error))
             self._failed = True
             return
         if self._failed:
             self._failed = False
-            self.account()
+            self.report_loss()
 
-    def settle(self, through: bool) -> None:
-        """For `Outlet.after`: nothing more will come."""
-        self.account(last=True)
+    def report_last_loss(self, written: bool) -> None:
+        """For `QueuedWriter.after`, when nothing more will be written."""
+        self.report_loss(last=True)
 
-    def hurry(self) -> None:
-        """Wait no more: what it does not take at once is dropped. From any thread."""
+    def stop_waiting(self) -> None:
+        """From now on drop what the console does not take at once. From any thread."""
         os.eventfd_write(self._stop, 1)
 
     def close(self) -> None:
@@ -188,7 +195,7 @@ class Console(Sink):
         return any(fd == self.fd for fd, _ in self._poll.poll())
 
     def _piece(self, data: bytes, rest: memoryview) -> memoryview:
-        if self._whole or len(rest) <= ATOMIC:
+        if self._takes_any_size or len(rest) <= ATOMIC:
             return rest
         at = len(data) - len(rest)
         end = data.rfind(b"\n", at, at + ATOMIC) + 1
@@ -196,6 +203,7 @@ class Console(Sink):
 
 
 def is_terminal(fd: int) -> bool:
+    """Whether `fd` is a terminal; False if it is closed."""
     try:
         return os.isatty(fd)
     except OSError:
@@ -203,23 +211,24 @@ def is_terminal(fd: int) -> bool:
 
 
 def reopened(fd: int) -> tuple[int, bool]:
-    """A descriptor of our own for the same console, and whether it takes writes of any size.
+    """A descriptor of the agent's own for the same console, and whether it takes writes of any size.
 
-    O_NONBLOCK belongs to the open file, which the shell and other programs share, so it is set on a fresh one. Regular
-    files know no such thing, and a fresh one would have an offset of its own: those are only duplicated.
+    O_NONBLOCK belongs to the open file, which the shell and other programs share, so it is set on a freshly opened one.
+    O_NONBLOCK has no effect on a regular file, and a freshly opened one would have an offset of its own: its descriptor
+    is only duplicated.
     """
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
-        # Started with this descriptor closed: nobody listens, and that is no trouble.
+        # The agent was started with this descriptor closed: its console's output is not wanted.
         return os.open(os.devnull, os.O_WRONLY), True
     if stat.S_ISREG(mode):
         return os.dup(fd), True
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), False
     except OSError:
-        # A socket, a terminal of another user, a pipe that nobody reads. Where there is room for little, a write of
-        # little may block, the outlet's thread and nothing else.
+        # A socket, a terminal of another user, or a pipe without a reader. If it has room for only a few bytes, a write
+        # may block the writer's thread, and only that.
         return os.dup(fd), False
 
 

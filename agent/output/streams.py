@@ -9,34 +9,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from .lines import Lines, Prefix, no_prefix
+from .lines import ConsoleLines, Prefix, no_prefix
 from .sinks import Console, FileSink
-from .writers import Outlet
+from .writers import QueuedWriter
 
-PIPE = 1 << 20
+PIPE_SIZE = 1 << 20
 """Bytes of a pipe, if the system grants as much (/proc/sys/fs/pipe-max-size)."""
 CHUNK = 1 << 18
-"""Bytes per read. No worker can write while its pipe is read, so a large read holds up one that writes fast."""
+"""Bytes per read. No worker can write while its pipe is read, so a large read delays one that writes fast."""
 TAIL = 1 << 16
 """Bytes of the end of each stream that are remembered."""
-PIPES = 16 << 20
-"""Bytes of all pipes of an agent together, where they have more than the system's default; its users share 64 MiB
-(/proc/sys/fs/pipe-user-pages-soft)."""
+ALL_PIPES_SIZE = 16 << 20
+"""Bytes of all pipes of an agent together, where they are larger than the system's default; all processes of a user
+share 64 MiB (/proc/sys/fs/pipe-user-pages-soft)."""
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 """From <linux/fcntl.h>: `fcntl` lacks them where Python was built against an old C library."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picker:
-    """Which lines of a stream go to one more file."""
+class LineFilter:
+    """Copies the lines that contain one of some substrings to a file."""
 
-    needles: tuple[bytes, ...]
-    """Those that contain one of these."""
+    substrings: tuple[bytes, ...]
     file: FileSink
 
-    def pick(self, prefix: bytes, block: bytes) -> bytes:
-        """Those of these lines, each with its prefix."""
-        lines = [line for line in block.splitlines() if any(needle in line for needle in self.needles)]
+    def select(self, prefix: bytes, block: bytes) -> bytes:
+        """The lines of `block` to copy, each with its prefix."""
+        lines = [line for line in block.splitlines() if any(substring in line for substring in self.substrings)]
         return b"".join(prefix + line + b"\n" for line in lines)
 
 
@@ -45,117 +44,125 @@ class Route:
     """Where a stream goes."""
 
     file: FileSink | None = None
-    """As written."""
+    """Gets the bytes as written."""
     err: bool = False
-    """It is shown on the console's stderr."""
+    """It is shown on the console's stderr, not its stdout."""
     shown: bool = False
     prefix: Prefix = no_prefix
     at_once: bool = False
     """Unfinished lines too are shown: no other worker writes to this console."""
-    picker: Picker | None = None
+    line_filter: LineFilter | None = None
 
     @property
     def files(self) -> list[FileSink]:
-        return [file for file in (self.file, self.picker.file if self.picker else None) if file is not None]
+        return [file for file in (self.file, self.line_filter.file if self.line_filter else None) if file is not None]
 
 
 class Stream:
     """One worker's stdout or stderr."""
 
-    def __init__(self, fd: int, holds: int, route: Route, files: Outlet, shown: tuple[Console, Outlet] | None) -> None:
-        """`fd`: what to read from, `holds`: its buffer in the kernel, in bytes. `files` writes the route's files, the
-        outlet of `shown` its console."""
+    def __init__(
+        self,
+        fd: int,
+        capacity: int,
+        route: Route,
+        files: QueuedWriter,
+        shown: tuple[Console, QueuedWriter] | None,
+    ) -> None:
+        """`fd`: what to read from; `capacity`: bytes that the kernel buffers for it. `files` writes the route's files;
+        `shown` is the console and its writer, None if the stream is not shown."""
         self.fd = fd
-        self.holds = holds
-        """Bytes that the kernel keeps for it until it is read."""
-        self.outlets = [*([files] if route.files else []), *([shown[1]] if shown else [])]
+        self.capacity = capacity
+        """Bytes that the kernel buffers until they are read."""
+        self.writers = [*([files] if route.files else []), *([shown[1]] if shown else [])]
         self.done = threading.Event()
-        """All of it has been read and handed to its outlets, or it was given up."""
+        """All of it has been read and handed to its writers, or reading it was given up."""
         self.complete = False
-        """Read to its end; False if given up before."""
+        """Read to its end; False if reading was given up before."""
         self.tail = b""
         """The last `TAIL` bytes."""
         self._route = route
         self._files = files
         self._shown = shown
-        self._lines = Lines(route.prefix, at_once=route.at_once)
-        self._picked = Lines()
+        self._lines = ConsoleLines(route.prefix, at_once=route.at_once)
+        self._filtered = ConsoleLines()
         for file in route.files:
             file.streams += 1
 
-    def held_until(self, now: float) -> float | None:
-        """Until when it is not to be read, because what it goes to is behind."""
-        return max((until for outlet in self.outlets if (until := outlet.crowded(now)) is not None), default=None)
+    def hold_until(self, now: float) -> float | None:
+        """Until when it must not be read, because one of its writers is behind; None if it may be."""
+        return max((until for writer in self.writers if (until := writer.hold_until(now)) is not None), default=None)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes: to the file as they are, to the console by lines."""
+        """Pass on the next bytes: to the file as they are, to the console by lines."""
         self.tail = data[-TAIL:] if len(data) >= TAIL else (self.tail + data)[-TAIL:]
         route = self._route
         if route.file is not None:
             self._files.offer(route.file, data)
         self._show(self._lines.take(data))
-        if route.picker is not None:
-            self._pick(route.picker, self._picked.take(data))
+        if route.line_filter is not None:
+            self._filter(route.line_filter, self._filtered.take(data))
 
     def close(self, complete: bool) -> None:
-        """Pass on an unfinished last line, let go of the pipe, and of the files when they are written."""
+        """Pass on an unfinished last line, close the pipe, and close the files once they are written."""
         self.complete = complete
         os.close(self.fd)
         self._show(self._lines.finish())
-        picker = self._route.picker
-        if picker is not None:
-            self._pick(picker, self._picked.finish())
+        line_filter = self._route.line_filter
+        if line_filter is not None:
+            self._filter(line_filter, self._filtered.finish())
         if self._route.files:
             self._files.after(self._release)
         self.done.set()
 
     def _show(self, block: bytes) -> None:
         if block and self._shown is not None:
-            console, outlet = self._shown
-            outlet.offer(console, block)
+            console, writer = self._shown
+            writer.offer(console, block)
 
-    def _pick(self, picker: Picker, block: bytes) -> None:
-        if lines := picker.pick(self._route.prefix(), block):
-            self._files.offer(picker.file, lines)
+    def _filter(self, line_filter: LineFilter, block: bytes) -> None:
+        if lines := line_filter.select(self._route.prefix(), block):
+            self._files.offer(line_filter.file, lines)
 
-    def _release(self, through: bool) -> None:
+    def _release(self, written: bool) -> None:
         for file in self._route.files:
             file.release()
 
 
 def await_done(streams: Iterable[Stream], timeout_s: float) -> list[Stream]:
-    """Wait until these are done, at most `timeout_s`; those that are not."""
+    """Wait at most `timeout_s` until these are done; returns those that are not."""
     until = monotonic() + timeout_s
     return [stream for stream in streams if not stream.done.wait(max(0.0, until - monotonic()))]
 
 
 def make_pipe(size: int) -> tuple[int, int, int]:
-    """A pipe: the end to read without blocking, the other end, and its size in bytes, which is `size` if this system
-    allows. Raises OSError."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
+    """A pipe: its read end, which does not block, its write end, and its size in bytes: `size` if this system allows as
+    much. Raises OSError."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
     try:
-        fcntl.fcntl(writer, F_SETPIPE_SZ, size)
+        fcntl.fcntl(write_end, F_SETPIPE_SZ, size)
     except OSError:
-        pass  # this user's pipes take as much memory as they may: the default is slower, and no worse
-    return reader, writer, fcntl.fcntl(writer, F_GETPIPE_SZ)
+        pass  # this user's pipes use all the memory they may: the default size is slower, and works
+    return read_end, write_end, fcntl.fcntl(write_end, F_GETPIPE_SZ)
 
 
 def make_terminal(like: int) -> tuple[int, int, int]:
-    """A terminal for a worker to write to, which passes its bytes on as they are, in the place of the terminal `like`:
-    as `make_pipe`, of a size that nobody promises. Its window is as large as the other's is now. Raises OSError."""
+    """A terminal for a worker to write to, in place of the terminal `like`, that passes bytes on unchanged. Returned as
+    by `make_pipe`, with size 0, since the size of its buffer is not specified. Its window is as large as that of `like`
+    is now. Raises OSError."""
     import termios
 
-    reader, writer = os.openpty()
+    read_end, write_end = os.openpty()
     try:
-        os.set_blocking(reader, False)
-        modes = termios.tcgetattr(writer)
-        modes[1] &= ~termios.OPOST  # the real one makes \\r\\n of \\n
+        os.set_blocking(read_end, False)
+        modes = termios.tcgetattr(write_end)
+        modes[1] &= ~termios.OPOST  # the real terminal turns \\n into \\r\\n
         modes[3] &= ~(termios.ECHO | termios.ICANON)
-        termios.tcsetattr(writer, termios.TCSANOW, modes)
-        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(8)))
+        termios.tcsetattr(write_end, termios.TCSANOW, modes)
+        fcntl.ioctl(write_end, termios.TIOCSWINSZ, fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(8)))
     except (OSError, termios.error) as error:
-        os.close(reader)
-        os.close(writer)
+        os.close(read_end)
+        os.close(write_end)
         raise OSError(*error.args) from error
-    return reader, writer, 0
+    return read_end, write_end, 0

@@ -1,4 +1,4 @@
-"""Threads that write, so that what stands still (a disk, a terminal) holds up neither workers nor each other."""
+"""Threads that write, so that a sink that blocks (a disk, a terminal) delays neither workers nor other sinks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from .sinks import Sink
 
 HOLD_S = 2.0
-"""How long, in all, workers may be held up by what cannot keep up with them."""
+"""How long, in all, workers may be held up by a sink that is slower than they are."""
 REGAIN = 0.01
-"""What part of the time that passes is added to that again, so training is never slowed by more than 1 % for long."""
+"""The share of elapsed time that is added to it again, so in the long run training is slowed by at most 1 %."""
 
 
-class Patience:
+class HoldBudget:
     """How long workers may still be held up. Pure: takes times, which are monotonic."""
 
     def __init__(self, limit_s: float) -> None:
@@ -22,65 +22,66 @@ class Patience:
         self._left_s = limit_s
         self._at = float("-inf")
 
-    def left(self, now: float) -> float:
-        """Seconds, at the beginning of a wait."""
+    def left_s(self, now: float) -> float:
+        """Seconds that a hold that begins `now` may last."""
         if self._at > float("-inf"):
             self._left_s = min(self._limit_s, self._left_s + (now - self._at) * REGAIN)
         self._at = now
         return self._left_s
 
-    def spend(self, waited_s: float, now: float) -> None:
-        """After a wait."""
-        self._left_s = max(0.0, self._left_s - waited_s)
+    def spend(self, held_s: float, now: float) -> None:
+        """Subtract a hold of `held_s` seconds that ended `now`."""
+        self._left_s = max(0.0, self._left_s - held_s)
         self._at = now
 
 
 Item = tuple[Sink | Callable[[bool], None], bytes]
 
 
-class Outlet:
-    """A queue of what to write, and the thread that writes it in that order. The thread starts with the first item.
+class QueuedWriter:
+    """A queue of bytes to write, and the thread that writes them in that order. The thread starts with the first item.
 
-    `crowded` and `offer` are for one thread, the relay's; the others for any.
+    `hold_until` and `offer` are for one thread, the relay's; the other methods for any.
     """
 
     def __init__(self, name: str, limit: int, hold_s: float, stall_s: float, wake: Callable[[], None]) -> None:
-        """`limit`: bytes kept; `hold_s`: see `HOLD_S`; `stall_s`: what `drain` takes for standing still; `wake` is
-        called, on any thread, when there is room again, and when the thread has ended."""
+        """`limit`: bytes kept. `hold_s`: see `HOLD_S`. `stall_s`: after so long without progress `drain` gives up.
+        `wake` is called, on any thread, when there is room again, and when the thread has ended."""
         self._name = name
         self._limit = limit
         self._stall_s = stall_s
         self._wake = wake
-        self._patience = Patience(hold_s)
+        self._budget = HoldBudget(hold_s)
         self._change = threading.Condition()
         self._queue: deque[Item] = deque()
-        """What is being written is the first."""
+        """The first item is being written."""
         self._finished = 0
-        """Items."""
+        """Items written."""
         self._stalled: tuple[int, int] | None = None
-        """How far it had come when `drain` gave up."""
+        """The progress at which `drain` gave up."""
         self._size = 0
+        """Bytes in the queue."""
         self._held: tuple[float, float] | None = None
-        """Since when workers wait, and until when they may."""
+        """Since when workers are held up, and until when they may be."""
         self._dropping = False
-        """Given up on until half of what is kept is written."""
+        """Output is dropped until half of what is kept is written."""
         self._ending = False
         self._ended = False
         self._thread: threading.Thread | None = None
 
     def offer(self, sink: Sink, data: bytes) -> None:
-        """Have `data` written to `sink`, or dropped if there is no room for it."""
+        """Queue `data` to be written to `sink`, or drop it if there is no room."""
         with self._change:
             self._dropping = self._dropping and self._size > self._limit // 2
             dropped = self._dropping or self._ended
             if not dropped:
                 self._put(sink, data)
         if dropped:
-            sink.lose(data, "it takes less than workers write")
+            sink.drop(data, "it is slower than the workers")
 
     def after(self, call: Callable[[bool], None]) -> None:
-        """Have `call` called when all that was offered so far is written or lost, on the outlet's thread: with True;
-        with False when the thread broke."""
+        """Have `call(True)` called on the writer's thread once all that was offered so far is written or dropped;
+        `call(False)` if the thread has ended or fails first."""
         with self._change:
             ended = self._ended
             if not ended:
@@ -88,51 +89,51 @@ class Outlet:
         if ended:
             call(False)
 
-    def crowded(self, now: float) -> float | None:
-        """Until when those who write here have to wait; None if they have not. Gives up when they have waited enough:
-        what comes then is dropped, until half of what is kept is written."""
+    def hold_until(self, now: float) -> float | None:
+        """Until when the streams that are written here must not be read; None if they may be. Once the hold budget is
+        spent, output is dropped until half of what is kept is written."""
         with self._change:
             if self._dropping or self._ended:
                 return None
             if self._held is None:
                 if self._size <= self._limit:
                     return None
-                self._held = (now, now + self._patience.left(now))
+                self._held = (now, now + self._budget.left_s(now))
             since, until = self._held
             if now < until and self._size > self._limit // 2:
                 return until
             self._dropping = self._size > self._limit // 2
             self._held = None
-            self._patience.spend(now - since, now)
+            self._budget.spend(now - since, now)
             return None
 
     def drain(self) -> bool:
-        """Wait until all is written, for as long as it moves; False when it has stood still. While it has not moved
-        since such an end, that is said at once."""
+        """Wait until all is written, for as long as there is progress. False if there was none for `stall_s`; until
+        there is progress again, another call returns False at once."""
         with self._change:
-            while self._queue and not self._ended and self._came() != self._stalled:
-                before = self._came()
-                if not self._change.wait(self._stall_s) and self._came() == before:
+            while self._queue and not self._ended and self._progress() != self._stalled:
+                before = self._progress()
+                if not self._change.wait(self._stall_s) and self._progress() == before:
                     self._stalled = before
             return not self._queue
 
-    def _came(self) -> tuple[int, int]:
+    def _progress(self) -> tuple[int, int]:
         target = self._queue[0][0] if self._queue else None
         return self._finished, target.passed if isinstance(target, Sink) else 0
 
     def end(self) -> None:
-        """Have the thread end when all is written; what is offered after that is lost."""
+        """Have the thread end when all is written; what is offered after that is dropped."""
         with self._change:
             self._ending = True
             self._change.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """After `end`: wait until the thread has ended, at most so long."""
+        """After `end`: wait at most `timeout_s` until the thread has ended."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """The thread has ended, or `end` was called before there was one."""
         with self._change:
             return self._ended or (self._ending and self._thread is None)
@@ -158,7 +159,7 @@ class Outlet:
                     target(True)
                 self._done(len(data))
         finally:
-            # Also when this thread breaks: nobody must wait for it.
+            # Also when this thread fails: no other thread may wait for it then.
             with self._change:
                 self._ended = True
                 left = list(self._queue)

@@ -1,4 +1,4 @@
-"""What a worker is started with: its environment and its command. Pure functions of the round.
+"""A worker's environment and command. Pure functions of the round.
 
 The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAgent._start_workers`), and five of ours:
 
@@ -7,10 +7,10 @@ The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAg
   torchrun's meaning: restarts charged to this node.
 * ELASTIC_AGENT_LAST_ROUND_ENDED: why the last round ended, one sentence; empty in the first.
 * ELASTIC_AGENT_NODE: identity of this node's agent within the job.
-* ELASTIC_AGENT_READY_FILE: a file to make, by which the script says that its start-up is over; empty without files.
+* ELASTIC_AGENT_READY_FILE: a file that the script creates when its start-up is over; empty without files.
 
 TORCHELASTIC_USE_AGENT_STORE is always "False": the worker of rank 0 serves the process group's store on MASTER_PORT, a
-port of this round alone, so no key of an earlier round is ever seen again.
+port of this round alone, so it never holds a key of an earlier round.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PER_WORKER = (
     *("ELASTIC_AGENT_ROUND", "ELASTIC_AGENT_RESTARTS", "ELASTIC_AGENT_LAST_ROUND_ENDED", "ELASTIC_AGENT_NODE"),
     "ELASTIC_AGENT_READY_FILE",
 )
-"""All that `worker_environment` may set: what differs between a worker and `spec.base_env`."""
+"""All that `worker_environment` may set: only these differ between a worker and `spec.base_env`."""
 
 
 def worker_environment(
@@ -42,10 +42,10 @@ def worker_environment(
     master_port: int,
     error_file: str,
 ) -> dict[str, str]:
-    """The whole environment of one worker: `spec.base_env` with the round's variables laid over it.
+    """The whole environment of one worker: `spec.base_env`, overridden by the round's variables.
 
-    `restart_count` is what this node has been charged so far; `error_file` an absolute path, or empty where no files
-    are written. Raises UsageError if `--virtual-local-rank` runs out of devices in CUDA_VISIBLE_DEVICES.
+    `restart_count`: restarts charged to this node so far; `error_file`: an absolute path, or empty where no files are
+    written. Raises UsageError if `--virtual-local-rank` runs out of devices in CUDA_VISIBLE_DEVICES.
     """
     if not 0 <= local_rank < member.nproc:
         raise InternalError(f"local rank {local_rank} of a node with {member.nproc} workers; please report this")
@@ -65,12 +65,12 @@ def worker_environment(
     env["ELASTIC_AGENT_LAST_ROUND_ENDED"] = round.ended.because if round.ended else ""
     env["ELASTIC_AGENT_NODE"] = member.node
     env["ELASTIC_AGENT_READY_FILE"] = ready_file(error_file)
-    # A NUL, which a sentence from another node might hold, would make exec refuse the whole environment.
+    # The reason for the last round's end may come from another node; with a NUL in it, exec would fail.
     return {name: value.replace("\0", "") for name, value in env.items()}
 
 
 def ready_file(error_file: str) -> str:
-    """Where a worker says that its start-up is over: beside its error file; empty where no files are written."""
+    """The file that a worker creates when its start-up is over: beside its error file; empty without files."""
     return f"{error_file.rpartition('/')[0]}/ready" if error_file else ""
 
 
@@ -105,7 +105,7 @@ def _identity(spec: WorkerSpec, round: Round, member: Member, local_rank: int) -
 
 
 def _only_device(base_env: Mapping[str, str], local_rank: int) -> str:
-    """The one device that a worker in virtual mode sees: its place in the agent's own list, or its number."""
+    """The one device of a worker in virtual mode: the entry at its local rank in the agent's list, or that number."""
     listed = base_env.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return str(local_rank)

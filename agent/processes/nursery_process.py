@@ -1,4 +1,5 @@
-"""What the agent does to processes with its own hands: start guardian and nursery, and clean up behind dead ones."""
+"""The processes that the agent handles itself: starts guardian and nursery, and kills what they leave if both are
+killed."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ import signal
 import sys
 
 BOOT = "import os, sys; sys.path.append(sys.argv[1]); from agent.nursery.guardian import main; os._exit(main())"
-"""-I and -S hide where our package lies, so it is told; importing all of `elastic_agent` would be slower."""
+"""With -I and -S Python does not find our package, so its folder is an argument; importing all of `elastic_agent` would
+be slower."""
 SIGNALLED = 128
-"""Exit codes of the guardian from here on say that a signal ended the nursery, as a shell's do."""
+"""The guardian exits with this plus n if signal n ended the nursery, as a shell does."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def spawn_nursery(fd: int, grace_s: float, mark: str) -> int:
     """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError.
 
-    `grace_s`: what workers get between SIGTERM and SIGKILL when the agent is gone. `mark`: NAME=VALUE for their
-    environment. posix_spawn(3): no code of ours runs between fork and exec, so other threads, torch's among them, do
-    not matter.
+    `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
+    environment. By posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not
+    matter.
     """
     if not sys.executable:
         raise OSError("cannot start the nursery: sys.executable is empty; set it to a Python interpreter")
@@ -35,41 +37,41 @@ def spawn_nursery(fd: int, grace_s: float, mark: str) -> int:
         return os.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask)
 
 
-def bury(guardian: int, nursery: int) -> tuple[bool, str]:
-    """Kill the guardian if it is not dead, reap it. Return whether it could leave nobody, and in words how the two
-    ended. `nursery` is 0 if its pid is not known."""
+def reap_guardian(guardian: int, nursery: int) -> tuple[bool, str]:
+    """Kill the guardian if it still runs, and reap it. Return whether nothing can be left below it, and, in words, how
+    guardian and nursery ended. `nursery` is 0 if its pid is not known."""
     name = f"the nursery (pid {nursery})" if nursery else "the nursery"
     try:
-        os.waitid(os.P_PID, guardian, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is the number still our child's?
+        os.waitid(os.P_PID, guardian, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is this pid still our child's?
         os.kill(guardian, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(guardian, 0)[1])
     except ChildProcessError:
-        return False, f"the guardian of {name} is gone; somebody else in this process waited for it"
+        return False, f"the guardian of {name} is gone; other code in this process waited for it"
     if code < 0:
-        died = f"was killed by signal {-code} ({signal.strsignal(-code)})"
-        return False, f"the guardian (pid {guardian}) of {name} {died}"
+        how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        return False, f"the guardian (pid {guardian}) of {name} {how}"
     if code > SIGNALLED:
         return True, f"{name} was killed by signal {code - SIGNALLED} ({signal.strsignal(code - SIGNALLED)})"
     return True, f"{name} exited with code {code}"
 
 
-def clear_behind(mark: str, cgroup: str) -> None:
-    """SIGKILL what guardian and nursery left: all that is in the cgroup, and all that has this NAME=VALUE in its
-    environment."""
+def kill_leftovers(mark: str, cgroup: str) -> None:
+    """SIGKILL what guardian and nursery left: every process in the cgroup, and every process with this NAME=VALUE in
+    its environment. `cgroup` is a directory, or empty."""
     if not cgroup:
-        slay_marked(mark.encode())
+        kill_marked(mark.encode())
         return
     from ..nursery import cgroups
 
     cgroups.kill(cgroup)
-    slay_marked(mark.encode())
+    kill_marked(mark.encode())
     cgroups.remove(cgroup)
 
 
-def slay(pid: int, mark: bytes) -> None:
+def kill_if_marked(pid: int, mark: bytes) -> None:
     """SIGKILL a process if it has this NAME=VALUE in its environment.
 
-    A pidfd (pidfd_open(2)) holds the process while we look, so that no other one that got its number is hit.
+    A pidfd (pidfd_open(2)) holds the process during the check, so that no other one that got its number is killed.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -78,28 +80,29 @@ def slay(pid: int, mark: bytes) -> None:
     except (AttributeError, OSError):  # a Python built against old headers, or a kernel before 5.3
         fd = -1
     try:
-        if marked(pid, mark):
+        if is_marked(pid, mark):
             signal.pidfd_send_signal(fd, signal.SIGKILL) if fd >= 0 else os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # gone, or run by another user and not ours to end
+        pass  # gone, or another user's
     finally:
         if fd >= 0:
             os.close(fd)
 
 
-def slay_marked(mark: bytes) -> None:
-    """SIGKILL every process with this NAME=VALUE in its environment, until a look finds nobody new.
+def kill_marked(mark: bytes) -> None:
+    """SIGKILL every process with this NAME=VALUE in its environment, until a search finds no new one.
 
-    Costs a look at each process of this host (some 20 us each). One that has cleared its environment is not found.
+    Reads the environment of each process of this host (some 20 us each). One that has cleared its own is not found.
     """
     seen: set[int] = set()
-    while found := {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked(pid, mark)} - seen:
+    while found := {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_marked(pid, mark)} - seen:
         for pid in found:
-            slay(pid, mark)
+            kill_if_marked(pid, mark)
         seen |= found
 
 
-def marked(pid: int, mark: bytes) -> bool:
+def is_marked(pid: int, mark: bytes) -> bool:
+    """Whether it has this NAME=VALUE in its environment; False if that cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return mark in file.read().split(b"\0")

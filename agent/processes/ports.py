@@ -1,17 +1,17 @@
-"""Holding a free TCP port for a worker."""
+"""Keeping a free TCP port reserved until a worker listens on it."""
 
 from __future__ import annotations
 
-# The C module: nothing of what `socket` adds is used, and the agent's start-up is counted in milliseconds.
+# The C module: nothing that `socket` adds is used, and importing it would lengthen the agent's start-up.
 import _socket
 import errno
 import os
 
 
 class PortHold:
-    """A TCP port that nobody else is given, but that a worker can listen on.
+    """A TCP port that the kernel gives to no other process, but that a worker can listen on.
 
-    A socket bound with SO_REUSEADDR that does not listen: Linux never hands its port to bind(0) or to a connection,
+    A socket bound with SO_REUSEADDR that does not listen: Linux never gives its port to bind(0) or to a connection,
     and lets another socket with SO_REUSEADDR bind and listen (socket(7); torch's TCPStore sets it, with libuv and
     without). A server that does not set it is refused. Dual-stack, or IPv4 where the host has no IPv6.
     """
@@ -22,13 +22,17 @@ class PortHold:
             self._socket = bound(port)
         except OSError as error:
             what = f"TCP port {port}" if port else "any free TCP port"
-            step = "; stop who listens there (ss -ltnp) or choose another" if error.errno == errno.EADDRINUSE else ""
+            step = (
+                "; stop the process that listens there (ss -ltnp) or choose another port"
+                if error.errno == errno.EADDRINUSE
+                else ""
+            )
             raise OSError(error.errno, f"cannot hold {what}: {os.strerror(error.errno or 0)}{step}") from error
         self.port: int = self._socket.getsockname()[1]
         """The port's number."""
 
     def close(self) -> None:
-        """Let go of it. Whoever listens on it by now goes on."""
+        """Release the port. A process that listens on it by then is not affected."""
         self._socket.close()
 
 
@@ -38,7 +42,7 @@ def hold_port(port: int = 0) -> PortHold:
 
 
 def bound(port: int) -> _socket.socket:
-    """A TCP socket on all addresses that does not listen."""
+    """A TCP socket bound to this port of all addresses, which does not listen. Raises OSError."""
     try:
         return bound_in(_socket.AF_INET6, "::", port)
     except OSError as error:
@@ -48,6 +52,7 @@ def bound(port: int) -> _socket.socket:
 
 
 def bound_in(family: int, address: str, port: int) -> _socket.socket:
+    """The same for one address family."""
     made = _socket.socket(family, _socket.SOCK_STREAM)
     try:
         made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)

@@ -1,5 +1,5 @@
-"""Whether workers are forked with modules imported, and what people are told of it. `agent/nursery/zygote_client.py`
-does it."""
+"""Whether workers are forked with modules imported, and the messages about it. `agent/nursery/zygote_client.py` does
+the work."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from collections.abc import Callable, Sequence
 
 from ..spec import WorkerSpec
 from .environment import PER_WORKER
-from .protocol import Launch, Note, Preloaded, Unpreloaded
+from .protocol import Launch, Preloaded, PreloadFailed, PreloadWarning
 from .supervisor import Supervisor
 
 AUTO = "auto"
-"""In place of modules: learn them from what the script imports."""
+"""In place of modules: preload what the script imported last time."""
 MIB_KIB = 1024
 
 
 class Preloading:
-    """The agent's side of --preload. Exists only where that was asked for."""
+    """The agent's side of --preload. Exists only with that flag."""
 
-    def __init__(self, spec: WorkerSpec, tell: Callable[[str, bool], None]) -> None:
+    def __init__(self, spec: WorkerSpec, log: Callable[[str, bool], None]) -> None:
+        """`log` gets each message, and whether it is routine."""
         self._spec = spec
-        self._tell = tell
-        self._told: set[str] = set()
+        self._log = log
+        self._logged: set[str] = set()
         self.status = f"importing {', '.join(spec.preload)}"
-        """Where it stands, as people were told last."""
+        """The last message, or what is being done before there is one."""
         problem = objection(spec.argv)
         self.forking = not problem
         """Whether workers are to be forked. Where that turns out to be impossible, the nursery starts them plainly."""
         if problem:
-            self.hear(Unpreloaded(problem))
+            self.report(PreloadFailed(problem))
 
     def begin(self, supervisor: Supervisor, cwd: str) -> None:
-        """Have the nursery, which was just started, import the modules."""
+        """Order the nursery, which was just started, to import the modules."""
         if self.forking:
             like = Launch(0, self._spec.argv, self._spec.base_env, cwd)
             supervisor.preload(self._spec.preload, PER_WORKER, like)
 
-    def hear(self, fact: Preloaded | Unpreloaded | Note) -> None:
-        """Tell people, each thing that is out of the ordinary once."""
+    def report(self, fact: Preloaded | PreloadFailed | PreloadWarning) -> None:
+        """Log what happened; a message that is not routine only once."""
         self.status, routine = sentence(fact)
-        if routine or self.status not in self._told:
-            self._told.add(self.status)
-            self._tell(self.status, routine)
+        if routine or self.status not in self._logged:
+            self._logged.add(self.status)
+            self._log(self.status, routine)
 
 
 def objection(argv: Sequence[str]) -> str:
@@ -57,13 +58,13 @@ def objection(argv: Sequence[str]) -> str:
     return ""
 
 
-def sentence(fact: Preloaded | Unpreloaded | Note) -> tuple[str, bool]:
-    """What to tell people, and whether it is routine."""
-    if isinstance(fact, Note):
+def sentence(fact: Preloaded | PreloadFailed | PreloadWarning) -> tuple[str, bool]:
+    """The message about this, and whether it is routine."""
+    if isinstance(fact, PreloadWarning):
         return f"--preload {AUTO}: {fact.text}", False
-    if isinstance(fact, Unpreloaded):
+    if isinstance(fact, PreloadFailed):
         return f"--preload has no effect, workers are started plainly: {fact.reason}", False
     if not fact.modules:
-        return f"--preload {AUTO}: workers will be forked with what they import, once that is known", True
+        return f"--preload {AUTO}: once a worker has run, the next are forked with the modules that it imported", True
     memory = f"{fact.rss_kib / MIB_KIB:.0f} MiB in memory ({fact.pss_kib / MIB_KIB:.0f} MiB by PSS)"
     return f"preloaded {', '.join(fact.modules)} in {fact.took_s:.1f} s, for workers to share: {memory}", True

@@ -3,9 +3,9 @@
 * to the nursery, frames (`agent/nursery/frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
   NAME=VALUE...`, `fork` with the same fields, `preload MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE...`, `signal N`,
   `forward N`, `kill_group KEY`, `kill`;
-* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `failed KEY REASON`, `unborn KEY REASON`,
-  `exited KEY PID CODE DUMPED`, `emptied`, `unheard KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
-  `unpreloaded REASON`, `note TEXT`.
+* from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
+  `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
+  `preload_failed REASON`, `preload_warning TEXT`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from ..errors import InternalError, UsageError
 
 MARK = "ELASTIC_AGENT_NURSERY"
-"""Variable in every worker's environment and the nursery's. By its value the agent finds what is left of a nursery that
-died together with its guardian."""
+"""A variable in the environment of the nursery and of every worker. By its value the agent finds what is left of a
+nursery that was killed together with its guardian."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Launch:
     """One worker to start. Strings may hold no NUL."""
 
     key: int
-    """The worker's name in all facts: its local rank."""
+    """Identifies the worker in all facts: its local rank."""
     argv: tuple[str, ...]
     """Looked up on the PATH of `env` if its first word has no slash."""
     env: Mapping[str, str]
@@ -41,22 +41,30 @@ class Launch:
 
 
 def encode(launch: Launch, to_come: int, mark: str) -> bytes:
-    """The frame's fields; `mark` is NAME=VALUE. Raises UsageError if one holds a NUL."""
-    words = described(launch, mark)
+    """The frame's body; `to_come` counts this launch and those behind it in its batch, `mark` is NAME=VALUE. Raises
+    UsageError if a string holds a NUL."""
+    fields = command_fields(launch, mark)
     verb = b"fork" if launch.forked else b"start"
     has = [b"0" if fd is None else b"1" for fd in (launch.stdout_fd, launch.stderr_fd)]
-    return b"\0".join([verb, b"%d" % launch.key, b"%d" % to_come, *has, *map(os.fsencode, words)])
+    return b"\0".join([verb, b"%d" % launch.key, b"%d" % to_come, *has, *map(os.fsencode, fields)])
 
 
-def described(launch: Launch, mark: str) -> list[str]:
-    words = [launch.cwd, str(len(launch.argv)), *launch.argv, *(f"{k}={v}" for k, v in launch.env.items() if k != MARK)]
-    words.append(mark)
-    if at := next((word for word in words if "\0" in word), None):
+def command_fields(launch: Launch, mark: str) -> list[str]:
+    """CWD ARGC ARGV... NAME=VALUE... of a launch. Raises UsageError if one holds a NUL."""
+    fields = [
+        launch.cwd,
+        str(len(launch.argv)),
+        *launch.argv,
+        *(f"{k}={v}" for k, v in launch.env.items() if k != MARK),
+    ]
+    fields.append(mark)
+    if at := next((field for field in fields if "\0" in field), None):
         raise UsageError(f"worker {launch.key} cannot start: {at!r} holds a NUL character; take it out")
-    return words
+    return fields
 
 
 def fds_of(launch: Launch) -> list[int]:
+    """The descriptors that go with a launch."""
     return [fd for fd in (launch.stdout_fd, launch.stderr_fd) if fd is not None]
 
 
@@ -65,7 +73,7 @@ def fds_of(launch: Launch) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The worker's program runs (exec succeeded), or it was killed on the way there."""
+    """The worker's program runs (exec succeeded), or the worker was killed before its exec."""
 
     key: int
     pid: int
@@ -73,29 +81,29 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """The worker never ran. `reason` as the kernel put it: "No such file or directory: 'foo'"."""
+    """The worker never ran. `reason` is the kernel's: "No such file or directory: 'foo'"."""
 
     key: int
     reason: str
-    machine: bool = False
-    """There was no process for it, whatever its command."""
+    host: bool = False
+    """The host refused a process or a descriptor for it, whatever its command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The worker itself is gone; what it started may live on, and can still be signalled. Follows Started."""
+    """The worker itself exited; what it started may still run, and can still be signalled. Follows Started."""
 
     key: int
     pid: int
     exit_code: int
-    """As `subprocess` has it: negative is the signal that killed it."""
+    """As in `subprocess`: negative is the signal that killed it."""
     dumped: bool = False
-    """The kernel wrote a core dump of it, or handed one over (waitid(2), CLD_DUMPED)."""
+    """The kernel wrote a core dump of it, or piped one to a handler (waitid(2), CLD_DUMPED)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
-    """`forward` passed the worker by: it has no handler for the signal, whose default would end or stop it."""
+class NotForwarded:
+    """`forward` left this worker out: it has no handler for the signal, whose default would end or stop it."""
 
     key: int
     signum: int
@@ -107,8 +115,8 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
-class NurseryLost:
-    """The nursery died, and the workers with it. `open()` starts another."""
+class NurseryEnded:
+    """The nursery has exited, and the workers with it. `open()` starts another."""
 
     reason: str
 
@@ -122,45 +130,46 @@ class Preloaded:
     rss_kib: int
     """What the process has in memory."""
     pss_kib: int
-    """The same, with what it shares divided among those who share it. Workers share all of it until they write."""
+    """The same, with shared pages divided among the processes that share them. Workers share all of it until they
+    write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unpreloaded:
+class PreloadFailed:
     """From now on every worker is started plainly."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Something about preloading that people should know."""
+class PreloadWarning:
+    """Preloading goes on, but leaves something out."""
 
     text: str
 
 
-Fact = Started | SpawnFailed | Exited | Unheard | Emptied | NurseryLost | Preloaded | Unpreloaded | Note
+Fact = (
+    Started | SpawnFailed | Exited | NotForwarded | Emptied | NurseryEnded | Preloaded | PreloadFailed | PreloadWarning
+)
 
 
-def fact_in(line: str) -> Fact:
-    """The fact that a line from the nursery tells. Raises InternalError if there is none."""
-    verb, *words = line.split(" ", 2)
+def parse_fact(line: str) -> Fact:
+    """The fact that a line from the nursery reports. Raises InternalError for an unknown verb."""
+    verb, *fields = line.split(" ", 2)
     if verb == "started":
-        return Started(int(words[0]), int(words[1]))
-    if verb == "failed":
-        return SpawnFailed(int(words[0]), words[1])
-    if verb == "unborn":
-        return SpawnFailed(int(words[0]), words[1], machine=True)
+        return Started(int(fields[0]), int(fields[1]))
+    if verb in ("start_failed", "fork_failed"):
+        return SpawnFailed(int(fields[0]), fields[1], host=verb == "fork_failed")
     if verb == "exited":
-        pid, exit_code, dumped = map(int, words[1].split())
-        return Exited(int(words[0]), pid, exit_code, bool(dumped))
-    if verb == "unheard":
-        return Unheard(int(words[0]), int(words[1]))
+        pid, exit_code, dumped = map(int, fields[1].split())
+        return Exited(int(fields[0]), pid, exit_code, bool(dumped))
+    if verb == "not_forwarded":
+        return NotForwarded(int(fields[0]), int(fields[1]))
     if verb == "emptied":
         return Emptied()
     if verb == "preloaded":
-        rss_kib, pss_kib, modules = words[1].split(" ")
-        return Preloaded(tuple(modules.split(",")) if modules else (), float(words[0]), int(rss_kib), int(pss_kib))
-    if verb in ("unpreloaded", "note"):
-        return (Unpreloaded if verb == "unpreloaded" else Note)(" ".join(words))
-    raise InternalError(f"the nursery said {line!r}; agent and nursery differ in version")
+        rss_kib, pss_kib, modules = fields[1].split(" ")
+        return Preloaded(tuple(modules.split(",")) if modules else (), float(fields[0]), int(rss_kib), int(pss_kib))
+    if verb in ("preload_failed", "preload_warning"):
+        return (PreloadFailed if verb == "preload_failed" else PreloadWarning)(" ".join(fields))
+    raise InternalError(f"unknown report {line!r} from the nursery; agent and nursery differ in version")

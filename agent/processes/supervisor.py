@@ -1,15 +1,15 @@
-"""The agent's side of its worker processes: starts them through a nursery, signals them, learns of their ends.
+"""The agent's side of its worker processes: starts them through a nursery, signals them, reports their exits.
 
-The nursery (`agent/nursery/server.py`) is a small process that is the parent of all workers. The two talk over a
-stream socket pair, whose end comes when the nursery is dead and nothing below it is left
+The nursery (`agent/nursery/server.py`) is a small process that is the parent of all workers. Agent and nursery are
+connected by a stream socket pair, whose end comes when the nursery has exited and nothing below it is left
 (`agent/nursery/guardian.py`); `protocol.py` says what crosses it.
 
-Nothing here waits for a process but `close`. Facts come in the order in which they happened.
+Only `close` waits for a process. Facts come in the order in which they happened.
 """
 
 from __future__ import annotations
 
-# The C module: nothing of what `socket` adds is used, and the agent's start-up is counted in milliseconds.
+# The C module: nothing that `socket` adds is used, and importing it would lengthen the agent's start-up.
 import _socket
 import os
 import select
@@ -18,38 +18,51 @@ from collections.abc import Sequence
 
 from ..errors import InternalError
 from ..nursery.frames import rights
-from .nursery_process import bury, clear_behind, spawn_nursery
-from .protocol import MARK, Emptied, Exited, Fact, Launch, NurseryLost, Started, described, encode, fact_in, fds_of
+from .nursery_process import kill_leftovers, reap_guardian, spawn_nursery
+from .protocol import (
+    MARK,
+    Emptied,
+    Exited,
+    Fact,
+    Launch,
+    NurseryEnded,
+    Started,
+    command_fields,
+    encode,
+    fds_of,
+    parse_fact,
+)
 
 SEND_TIMEOUT_S = 5.0
-"""A nursery that does not read for this long is broken."""
+"""A nursery that does not read for this long is given up."""
 CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for the nursery to end."""
 READ_BYTES = 1 << 16
 
 
 class Supervisor:
-    """Owns this node's worker processes. One thread uses it. Making one starts nothing."""
+    """Owns this node's worker processes. For one thread only. Starts nothing before `open`."""
 
     def __init__(self, orphan_grace_s: float = 0.0) -> None:
-        """`orphan_grace_s`: what workers get between SIGTERM and SIGKILL if this process is killed."""
+        """`orphan_grace_s`: the time between SIGTERM and SIGKILL for workers if this process is killed."""
         self._orphan_grace_s = orphan_grace_s
         self._socket: _socket.socket | None = None
         self._guardian = self._nursery = 0
-        """Their pids; the nursery's is 0 until it has told."""
+        """Their pids; the nursery's is 0 until it has reported it."""
         self._cgroup = ""
         """Directory of the workers' cgroup; empty if they have none."""
         self._mark = ""
         """NAME=VALUE of `MARK`."""
-        self._heard = bytearray()
-        self._unanswered: set[int] = set()
+        self._received = bytearray()
+        self._keys_in_use: set[int] = set()
         """Keys started since the last Emptied."""
         self._alive: dict[int, int] = {}
-        """Pids, by key, of workers started and not known to have exited."""
+        """Pids, by key, of workers that were reported as started, and not as exited."""
         self._killing = False
 
     def open(self) -> None:
-        """Start the nursery and return before it is up; what is sent meanwhile waits for it. Raises OSError if it
-        cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
+        """Start the nursery and return before it serves; orders that are sent meanwhile wait for it. Raises OSError if
+        it cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
         if self._socket is not None:
             raise InternalError(f"open() on a supervisor whose nursery (pid {self._nursery}) runs; close() it first")
         mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
@@ -67,11 +80,11 @@ class Supervisor:
         self._socket = ours
 
     def fileno(self) -> int:
-        """Readable when facts wait. Another one after each `open()`."""
+        """Readable when `observe` has facts to return. A different one after each `open()`."""
         return self._link().fileno()
 
     def observe(self) -> list[Fact]:
-        """What happened since the last call, oldest first; never waits. After NurseryLost, which comes last, the
+        """The facts since the last call, oldest first; never waits. After NurseryEnded, which comes last, the
         supervisor is closed."""
         facts: list[Fact] = []
         while self._socket is not None:
@@ -82,28 +95,28 @@ class Supervisor:
             except ConnectionResetError:
                 data = b""
             if not data:
-                facts.append(self._lose())
+                facts.append(self._reap_nursery())
                 break
-            *lines, rest = (self._heard + data).split(b"\n")
-            self._heard = bytearray(rest)
-            facts += [fact for line in lines if (fact := self._understand(line.decode())) is not None]
+            *lines, rest = (self._received + data).split(b"\n")
+            self._received = bytearray(rest)
+            facts += [fact for line in lines if (fact := self._receive(line.decode())) is not None]
         return facts
 
     def alive(self) -> tuple[int, ...]:
-        """Keys of the workers started and not gone, as far as `observe` has told."""
+        """Keys of the workers that run, as of the facts that `observe` has returned."""
         return tuple(sorted(self._alive))
 
-    # -- orders: facts answer. Without a nursery there is no worker, and all but `start` have nothing to do ------------
+    # -- orders, answered by facts. Without a nursery there is no worker, and all but `start` do nothing ---------------
     def start(self, launches: Sequence[Launch]) -> None:
         """Start these workers. Each is answered by Started or SpawnFailed, all of them by one Emptied when nothing is
         left. Raises InternalError for a key that is still in use, between `kill()` and Emptied, or without a nursery,
-        and UsageError for a string that holds a NUL; none is started then."""
+        and UsageError for a string that holds a NUL; in these cases no worker is started."""
         self._link()
         keys = [launch.key for launch in launches]
         if self._killing:
             raise InternalError(f"start of workers {keys} while those before them are being killed; wait for Emptied")
-        if taken := self._unanswered & set(keys):
-            raise InternalError(f"start of workers {keys} while those of {sorted(taken)} live; wait for Emptied")
+        if taken := self._keys_in_use & set(keys):
+            raise InternalError(f"start of workers {keys} while keys {sorted(taken)} are in use; wait for Emptied")
         if len(set(keys)) < len(keys):
             raise InternalError(f"start of workers {keys}, which names one twice")
         frames = [
@@ -111,44 +124,44 @@ class Supervisor:
         ]
         for body, fds in frames:
             self._send(body, fds)
-        self._unanswered.update(keys)
+        self._keys_in_use.update(keys)
 
     def preload(self, modules: Sequence[str], per_round: Sequence[str], like: Launch) -> None:
-        """Import these modules once, in a process that is started as `like` (its key and streams mean nothing here);
-        workers that are like it, but for arguments of the script and variables named `per_round`, are forked from it.
-        Answered by Preloaded or Unpreloaded; who is started before that waits. `modules` may be just "auto"."""
-        words = [",".join(modules), ",".join(per_round), *described(like, self._mark)]
-        self._send(b"\0".join([b"preload", *map(os.fsencode, words)]))
+        """Import these modules once, in a process that is started as `like` (its key and streams are not used);
+        workers that differ from it only in the script's arguments and the variables named `per_round` are forked from
+        it. Answered by Preloaded or PreloadFailed; launches before that wait for it. `modules` may be just "auto"."""
+        fields = [",".join(modules), ",".join(per_round), *command_fields(like, self._mark)]
+        self._send(b"\0".join([b"preload", *map(os.fsencode, fields)]))
 
     def signal(self, signum: int) -> None:
-        """Signal every worker's process group, its leader dead or not, and everything that left those groups; then wake
-        (SIGCONT) what is stopped. For signals that end workers."""
+        """Signal every worker's process group, even if its leader has exited, and everything that left those groups;
+        then wake (SIGCONT) what is stopped. For signals that end workers."""
         self._send(b"signal\0%d" % signum)
 
     def forward(self, signum: int) -> None:
-        """Signal the workers themselves, none of their helpers. For signals that mean something to a worker: one that
-        does not handle, ignore or block it is passed by, which Unheard tells."""
+        """Signal the workers themselves, and nothing that they started. For signals that a worker handles: one that
+        does not handle, ignore or block it is left out, and reported by NotForwarded."""
         self._send(b"forward\0%d" % signum)
 
     def kill(self) -> None:
-        """SIGKILL every worker and all that they started, wherever it went, again and again until Emptied. A process
-        that the kernel holds in an uninterruptible sleep delays that, maybe for ever."""
-        self._killing = bool(self._unanswered)
+        """SIGKILL every worker and all that they started, in whatever group or session, again and again until Emptied.
+        A process that the kernel holds in an uninterruptible sleep delays Emptied, maybe for ever."""
+        self._killing = bool(self._keys_in_use)
         self._send(b"kill")
 
     def kill_group(self, key: int) -> None:
-        """SIGKILL the group of one worker, which may itself be gone already."""
+        """SIGKILL the group of one worker, which may itself have exited already."""
         self._send(b"kill_group\0%d" % key)
 
     def close(self) -> None:
-        """End the nursery, which kills everything below it; return when it is gone, after `CLOSE_TIMEOUT_S` at the
+        """End the nursery, which kills everything below it; return when it has exited, after `CLOSE_TIMEOUT_S` at the
         latest. Does nothing if there is none."""
         if self._socket is None:
             return
         try:
             self._socket.shutdown(_socket.SHUT_WR)
         except OSError:
-            pass  # it is gone already, as the read below will find
+            pass  # it has exited already, as the read below will find
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         until = time.monotonic() + CLOSE_TIMEOUT_S
@@ -158,7 +171,7 @@ class Supervisor:
                     break
             except ConnectionResetError:
                 break
-        self._lose()
+        self._reap_nursery()
 
     # -- inside --------------------------------------------------------------------------------------------------
     def _link(self) -> _socket.socket:
@@ -167,8 +180,8 @@ class Supervisor:
         return self._socket
 
     def _send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Waits only while the nursery is starting or behind. One that does not read is given up, so that its guardian
-        ends it: the end of the socket then reports its loss, as it does where it is dead already."""
+        """Send one frame; wait only while the socket is full. A nursery that does not read for `SEND_TIMEOUT_S` is
+        given up: its guardian kills it, and NurseryEnded follows, as it does if the nursery has exited already."""
         link = self._socket
         if link is None:
             return
@@ -189,32 +202,33 @@ class Supervisor:
             else:
                 left, extras = left[sent:], []
 
-    def _understand(self, line: str) -> Fact | None:
+    def _receive(self, line: str) -> Fact | None:
+        """The fact that a line reports; None if it only introduces the nursery."""
         if line.startswith("nursery "):
             pid, self._cgroup = line.removeprefix("nursery ").split(" ", 1)
             self._nursery = int(pid)
             return None
-        fact = fact_in(line)
+        fact = parse_fact(line)
         if isinstance(fact, Started):
             self._alive[fact.key] = fact.pid
         elif isinstance(fact, Exited):
             self._alive.pop(fact.key, None)
         elif isinstance(fact, Emptied):
-            self._forget()
+            self._clear_batch()
         return fact
 
-    def _forget(self) -> None:
-        self._unanswered.clear()
+    def _clear_batch(self) -> None:
+        self._keys_in_use.clear()
         self._alive.clear()
         self._killing = False
 
-    def _lose(self) -> NurseryLost:
-        """Clean up after the nursery, dead or to be killed now."""
+    def _reap_nursery(self) -> NurseryEnded:
+        """Kill and reap guardian and nursery, where they still run, and kill what they left."""
         self._link().close()
         self._socket = None
-        self._heard.clear()
-        cleared, reason = bury(self._guardian, self._nursery)
+        self._received.clear()
+        cleared, reason = reap_guardian(self._guardian, self._nursery)
         if not cleared:
-            clear_behind(self._mark, self._cgroup)
-        self._forget()
-        return NurseryLost(reason)
+            kill_leftovers(self._mark, self._cgroup)
+        self._clear_batch()
+        return NurseryEnded(reason)

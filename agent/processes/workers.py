@@ -1,6 +1,6 @@
-"""This node's workers of one round after another: their files, their ports, their start, and what becomes of them.
+"""This node's workers, round after round: their files, their port, their start and their exits.
 
-Turns effects into requests to the supervisor, and the supervisor's facts into events.
+Turns effects of the lifecycle into orders to the supervisor, and the supervisor's facts into events.
 """
 
 from __future__ import annotations
@@ -14,24 +14,36 @@ from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
 from ..errors import AgentError, UsageError, is_of_host, refusal
 from ..failures.error_files import ErrorReport, failure_of
-from ..failures.kernel import OomWatch, core_note, is_kill, oom_note, stands_still
+from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
 from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
 from .ports import PortHold, hold_port
-from .protocol import Emptied, Exited, Fact, Launch, Note, Preloaded, SpawnFailed, Started, Unheard, Unpreloaded
-from .protocol import NurseryLost as SupervisorLost
+from .protocol import (
+    Emptied,
+    Exited,
+    Fact,
+    Launch,
+    NotForwarded,
+    NurseryEnded,
+    Preloaded,
+    PreloadFailed,
+    PreloadWarning,
+    SpawnFailed,
+    Started,
+)
 from .supervisor import Supervisor
 
 CANNOT_START = 127
-"""Exit code given to a worker that could not be started at all; a shell's code for a command that it cannot run."""
+"""Exit code of a worker that could not be started at all: a shell's for a command that it cannot run."""
 
 KILLED_BY = 9
+"""SIGKILL, as the last signal sent to a worker."""
 
 DRAIN_S = 5.0
-"""How long the last lines of workers that are gone may take to reach console and files."""
+"""How long the last lines of exited workers may take to reach console and files."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,36 +56,36 @@ WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | Nursery
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
 
-    def __init__(
-        self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, tell: Callable[[str, bool], None]
-    ) -> None:
-        """`tell` gets sentences for people, and whether each is routine."""
+    def __init__(self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, log: Callable[[str, bool], None]) -> None:
+        """`log` gets each message about preloading, and whether it is routine."""
         self._spec = spec
         self._preloading: Preloading | None = None
         if spec.preload:
             from .preload import Preloading
 
-            self._preloading = Preloading(spec, tell)
+            self._preloading = Preloading(spec, log)
         self._name = name
         self._host = host
         self.logs = logs
         self.supervisor = Supervisor(spec.orphan_grace_s)
         self.reports: dict[WorkerFailure, ErrorReport] = {}
-        """What failed workers said, for the summary; of the last round that had failures."""
+        """The error report of each worker of the last round that exited or could not be started; for the summary."""
         self.round_logs: RoundLogs | None = None
         self.fileno = -1
-        """Readable when `observe` has something to tell."""
+        """Readable when `observe` has events to return."""
         self._member: Member | None = None
         self._port: PortHold | None = None
         self._pids: dict[int, int] = {}
-        self._born: dict[int, float] = {}
+        self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
         self._oom = OomWatch()
-        self._began_s = self._died_s = 0.0
+        self._round_began_s = self._first_exit_s = 0.0
         self._order = 0
+        """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
-        self._standing: set[int] = set()
+        self._suspended: set[int] = set()
+        """Local ranks of the workers that a SIGSTOP or a debugger held when they were signalled."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -88,11 +100,11 @@ class Workers:
 
     @property
     def preload(self) -> str:
-        """What has become of --preload, in words; empty where it was not asked for."""
+        """The state of --preload, in words; empty without that flag."""
         return self._preloading.status if self._preloading is not None else ""
 
     def prepare(self) -> tuple[int, int]:
-        """How many workers there is room for, and a port held free for the next round. Raises AgentError or OSError."""
+        """How many workers this node can run, and a port held free for the next round. Raises AgentError or OSError."""
         if self._port is not None:
             self._port.close()
             self._port = None
@@ -103,25 +115,26 @@ class Workers:
         return nproc, self._port.port
 
     def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
-        """Start the round's workers. Returns StartFailed instead of raising where files or memory are short."""
+        """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
+        returned, as events."""
         self._member = member
         self._pids = {}
-        self._born = {}
+        self._started_s = {}
         self.reports = {}
-        self._order, self._began_s = 0, time.monotonic()
+        self._order, self._round_began_s = 0, time.monotonic()
         self._stopped_by.clear()
-        self._standing.clear()
+        self._suspended.clear()
         self._oom.begin()
         try:
             cwd = _working_directory()
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
         except (AgentError, OSError) as error:
-            failure = self._unborn(0, refusal(error), machine=is_of_host(error))
+            failure = self._start_failure(0, refusal(error), host=is_of_host(error))
             return [StartFailed(failure), WorkersGone()]
         finally:
             if self.round_logs is not None:
-                self.round_logs.handed_over()
+                self.round_logs.close_worker_ends()
         return []
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
@@ -145,42 +158,42 @@ class Workers:
             yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
 
     def observe(self) -> list[WorkerEvent]:
-        """What has become of the workers since the last time. Never blocks."""
-        return [event for fact in self.supervisor.observe() for event in self._understand(fact)]
+        """What happened to the workers since the last call. Never blocks."""
+        return [event for fact in self.supervisor.observe() for event in self._events(fact)]
 
-    def _understand(self, fact: Fact) -> Iterator[WorkerEvent]:
+    def _events(self, fact: Fact) -> Iterator[WorkerEvent]:
         if isinstance(fact, Started):
             self._pids[fact.key] = fact.pid
-            self._born[fact.key] = time.monotonic()
+            self._started_s[fact.key] = time.monotonic()
             yield WorkerStarted(fact.key, fact.pid)
         elif isinstance(fact, SpawnFailed):
-            yield StartFailed(self._unborn(fact.key, fact.reason, machine=fact.machine))
+            yield StartFailed(self._start_failure(fact.key, fact.reason, host=fact.host))
         elif isinstance(fact, Exited):
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
-        elif isinstance(fact, Unheard):
+        elif isinstance(fact, NotForwarded):
             yield SignalNotForwarded(fact.key, fact.signum)
         elif isinstance(fact, Emptied):
             self._drain()
             yield WorkersGone()
-        elif isinstance(fact, Preloaded | Unpreloaded | Note):
+        elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
             if self._preloading is not None:
-                self._preloading.hear(fact)
-        elif isinstance(fact, SupervisorLost):
+                self._preloading.report(fact)
+        elif isinstance(fact, NurseryEnded):
             self._drain()
             yield NurseryLost(fact.reason)
 
     def signal(self, signum: int) -> None:
-        """Ask every worker, and all it started, to stop; remembers which of them stood still."""
+        """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""
         for local_rank in self.supervisor.alive():
             self._stopped_by[local_rank] = signum
-            if stands_still(self._pids[local_rank]):
-                self._standing.add(local_rank)
+            if is_suspended(self._pids[local_rank]):
+                self._suspended.add(local_rank)
         self.supervisor.signal(signum)
 
     def kill(self) -> None:
-        """SIGKILL to every worker and all it started."""
+        """SIGKILL every worker and all it started."""
         self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
         self.supervisor.kill()
 
@@ -199,18 +212,18 @@ class Workers:
             pid,
             exit_code,
             path,
-            logs.last_words(local_rank) if logs else None,
+            logs.stderr_tail(local_rank) if logs else None,
             stopped_by=stopped_by,
-            standing=local_rank in self._standing,
+            suspended=local_rank in self._suspended,
         )
         now = time.monotonic()
-        self._died_s = self._died_s if self._order else now
+        self._first_exit_s = self._first_exit_s if self._order else now
         self._order += 1
         note = self._note(pid, exit_code, stopped_by, dumped)
         failure = replace(
             failure,
             order=self._order,
-            after_s=now - self._died_s,
+            after_s=now - self._first_exit_s,
             note=note,
             message=message or failure.message,
             startup=self._in_startup(local_rank, path) if exit_code else False,
@@ -221,9 +234,9 @@ class Workers:
         self.reports[failure] = report
         return failure
 
-    def _unborn(self, local_rank: int, reason: str, *, machine: bool) -> WorkerFailure:
-        """One that never ran: its command is wrong, or the machine had no process or descriptor for it."""
-        sign = Sign.HOST if machine else Sign.OWN
+    def _start_failure(self, local_rank: int, reason: str, *, host: bool) -> WorkerFailure:
+        """The failure of a worker that never ran: its command is wrong, or the host refused a process or descriptor."""
+        sign = Sign.HOST if host else Sign.OWN
         failure = self._failure(local_rank, 0, CANNOT_START, reason)
         return replace(failure, sign=sign, sign_because="could not be started")
 
@@ -231,14 +244,14 @@ class Workers:
         if dumped:
             return core_note()
         if is_kill(exit_code) and stopped_by != KILLED_BY:
-            return oom_note(pid, self._oom.kills(), self._began_s)
+            return oom_note(pid, self._oom.kills(), self._round_began_s)
         return ""
 
     def _in_startup(self, local_rank: int, error_file: str) -> bool:
-        born = self._born.get(local_rank)
-        lived_s = None if born is None else time.monotonic() - born
+        started_s = self._started_s.get(local_rank)
+        ran_s = None if started_s is None else time.monotonic() - started_s
         return restart_policy.in_startup(
-            self._spec.restarts, lived_s, bool(error_file) and os.path.exists(ready_file(error_file))
+            self._spec.restarts, ran_s, bool(error_file) and os.path.exists(ready_file(error_file))
         )
 
     def _drain(self) -> None:
@@ -246,14 +259,14 @@ class Workers:
             self.round_logs.finish(DRAIN_S)
 
     def open(self) -> None:
-        """Start the nursery, or another in place of one that died."""
+        """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
         if self._preloading is not None:
             self._preloading.begin(self.supervisor, _working_directory())
 
     def close(self) -> None:
-        """End the nursery and whatever lives below it; give ports and logs back."""
+        """End the nursery and everything below it; release the port, close the logs."""
         self.supervisor.close()
         self._drain()
         self.logs.close()
@@ -266,5 +279,5 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError as error:
         raise UsageError(
-            f"the working directory is gone, and workers start there ({error.strerror}); start the agent somewhere else"
+            f"the working directory is gone ({error.strerror}), and workers start in it; start the agent in another one"
         ) from error

@@ -1,18 +1,19 @@
-"""The zygote: an interpreter that was started as a worker is, stopped just before its script, and is forked from there.
+"""The zygote: an interpreter that was started as a worker is, paused just before its script, from which workers are
+forked.
 
     PYTHONPATH=<this folder>:... python -u SCRIPT ARGS...
 
-Python imports `sitecustomize` when all of it is set up but the script (docs.python.org/3/library/site.html). Ours, in
-this folder, takes every trace of itself back, imports what is to be preloaded, and then waits. Who is forked from it
-returns from that import, and Python goes on to run the script as it runs any: argv, path, traceback, exit and all else
-are its own doing, not ours. docs/adr/0013-zygote.md says what was weighed.
+Python imports `sitecustomize` when everything but the script is set up (docs.python.org/3/library/site.html). Ours, in
+this folder, removes every trace of itself, imports what is to be preloaded, and then waits for requests. A worker that
+is forked from it returns from that import, and Python goes on to run the script as it runs any: argv, path, traceback
+and exit are Python's own. docs/adr/0013-zygote.md says what was weighed.
 
-Part of the nursery's side (`incubator.py` has its end of the socket), in an interpreter that is the user's: nothing but
-the standard library is imported, and what is of ours leaves `sys.modules` before a script can see it.
+The other end of its socket is in the nursery (`agent/nursery/zygote_client.py`). The interpreter belongs to the user's
+script: nothing but the standard library is imported, and our modules leave `sys.modules` before a script can see them.
 
 To the zygote, frames: `preload MODULES PER_ROUND` once, then `fork KEY HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
-NAME=VALUE...`, each with its descriptors: stdout, stderr, gate, report. From it, lines: `ready SECONDS RSS PSS
-MODULES`, `note TEXT`, `forked KEY PID`, `unfit REASON`, after which it only waits to be ended.
+NAME=VALUE...`, each with its descriptors: stdout, stderr, gate, start pipe. From it, lines: `ready SECONDS RSS PSS
+MODULES`, `warning TEXT`, `forked KEY PID`, `cannot_fork REASON`, after which it only waits to be killed.
 """
 
 from __future__ import annotations

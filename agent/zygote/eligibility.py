@@ -1,4 +1,4 @@
-"""Whether a worker may be forked from this zygote: would it have become the same by a start of its own? Pure."""
+"""Whether a worker may be forked from this zygote: would a plain start have made it the same? Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """What the zygote was started as. (No dataclass: that module would be in every script's way.)"""
+    """What the zygote was started as. (No dataclass: every script would find that module imported.)"""
 
-    __slots__ = ("cwd", "env", "per_round", "words")
+    __slots__ = ("argv", "cwd", "env", "per_round")
 
-    def __init__(self, words: Sequence[str], cwd: str, env: Mapping[str, str], per_round: Collection[str]) -> None:
-        self.words = tuple(words)
+    def __init__(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], per_round: Collection[str]) -> None:
+        self.argv = tuple(argv)
         self.cwd = cwd
         self.env = env
         self.per_round = frozenset(per_round)
@@ -22,23 +22,23 @@ class Command:
 
     @property
     def fixed(self) -> int:
-        """How many of the words Python has understood already: all up to the script's own arguments."""
-        return 4 if self.words[2] == "-m" else 3
+        """How many of the arguments Python has interpreted already: all up to the script's own."""
+        return 4 if self.argv[2] == "-m" else 3
 
 
-def misfit(command: Command, words: Sequence[str], cwd: str, env: Mapping[str, str], read: Collection[str]) -> str:
-    """Why this worker needs a start of its own, in one clause; empty if it may be forked.
+def mismatch(command: Command, argv: Sequence[str], cwd: str, env: Mapping[str, str], read: Collection[str]) -> str:
+    """Why this worker needs a plain start, in one clause; empty if it may be forked.
 
-    `read`: variables that the imported modules have looked at, which a worker's own import might have found different.
+    `read`: variables that the imported modules have read, whose values may differ in a plain start of this worker.
     """
     at = command.fixed
-    if list(words[:at]) != list(command.words[:at]):
-        return f"the command {' '.join(words[:at])!r} is not the one preloaded for, {' '.join(command.words[:at])!r}"
+    if list(argv[:at]) != list(command.argv[:at]):
+        return f"the command {' '.join(argv[:at])!r} is not the one preloaded for, {' '.join(command.argv[:at])!r}"
     if cwd != command.cwd:
         return f"the working directory is {cwd!r} now, and was {command.cwd!r} when modules were preloaded"
     differing = sorted(name for name in {*env, *command.env} if env.get(name) != command.env.get(name))
     if changed := [name for name in differing if name not in command.per_round]:
-        return f"{changed[0]} is not what it was when modules were preloaded, and may be read by an import"
-    if seen := [name for name in differing if name in read]:
-        return f"a preloaded module reads {seen[0]} when it is imported, which is each worker's own"
+        return f"{changed[0]} has changed since modules were preloaded, and an import may have read it"
+    if shown := [name for name in differing if name in read]:
+        return f"a preloaded module reads {shown[0]} when it is imported, and its value differs between workers"
     return ""

@@ -1,4 +1,4 @@
-"""What importing may have left that a fork would break, looked for in the process itself rather than in a list."""
+"""What imports may have left that a fork would break, searched for in the process itself rather than in a list."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import sys
 
 
-class Before:
-    """What this process had before anything was imported."""
+class Baseline:
+    """What this process had open before the imports."""
 
     def __init__(self) -> None:
         self.descriptors = set(descriptors())
 
 
-def faults(before: Before) -> str:
-    """Why nothing should be forked from here; empty if it may."""
+def fork_hazard(before: Baseline) -> str:
+    """Why nothing should be forked from this process, in one clause; empty if it may."""
     try:
         # Libraries that prepare for a fork (OpenBLAS does, by pthread_atfork) end their threads now. What then is left
         # would silently be missing in a worker.
@@ -38,11 +38,11 @@ def faults(before: Before) -> str:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return ""
-    return "a child process runs that belongs to this process alone"
+    return "a child process runs, of which a forked worker would not be the parent"
 
 
 def descriptors() -> dict[int, str]:
-    """Open descriptors, and what each stands for."""
+    """Open descriptors, and what each refers to."""
     found = {}
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
@@ -53,8 +53,9 @@ def descriptors() -> dict[int, str]:
 
 
 def name_of(tid: str) -> str:
+    """The name of a thread of this process; empty if it has exited."""
     try:
         with open(f"/proc/self/task/{tid}/comm", "rb") as file:
             return file.read().decode(errors="replace").strip() or "?"
     except OSError:
-        return ""  # it has ended
+        return ""

@@ -1,8 +1,8 @@
-"""`--preload auto`: what the script imported last time is imported ahead of the next.
+"""`--preload auto`: what the script imported last time is imported before the next worker is forked.
 
-The worker of local rank 0 notes what is looked for by import, for its first seconds, in memory that it shares with the
-zygote: no thread, no descriptor, no file, and nothing is lost when it is killed. The zygote repeats what came from
-installed packages; never the script's own modules, which may be edited between two rounds.
+The worker of local rank 0 records the names it imports, for its first seconds, in memory that it shares with the
+zygote: this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote
+imports those that belong to installed packages; never the script's own modules, which may be edited between two rounds.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from importlib.machinery import ModuleSpec
 
-    from .child import Birth
+    from .child import ForkRequest
 
-LEARN_S = 5.0
-"""How long a worker notes what it imports; then, or when it is started again before, the zygote learns from it."""
+TRACE_S = 5.0
+"""How long a worker records what it imports. Then, or when it is started again before, the zygote imports that."""
 ROOM_BYTES = 1 << 20
 LENGTH_BYTES = 4
-TAUGHT_BY = "0"
-"""The key of the worker that notes: local rank 0."""
+TRACED_KEY = "0"
+"""The key of the worker that records: local rank 0."""
 
 
 class Recorder:
-    """A finder that finds nothing, and notes what it is asked for."""
+    """A finder that finds nothing, and records the names it is asked for."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
@@ -42,18 +42,18 @@ class Recorder:
         self._env: dict[bytes, bytes] = {}
         self._changes: dict[str, str] = {}
 
-    def listen(self) -> None:
-        """Begin, as the first of `sys.meta_path`."""
+    def install(self) -> None:
+        """Begin to record, as the first of `sys.meta_path`."""
         self._env = dict(raw_environment())
-        self._until = time.monotonic() + LEARN_S
+        self._until = time.monotonic() + TRACE_S
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """As of any finder: None, somebody else has it."""
+        """The method of a finder: always None, which leaves the module to the finders behind this one."""
         if os.getpid() != self._pid:
             return None  # a child of the worker, whose imports are its own
         if time.monotonic() > self._until:
-            # A new list: who walks along the old one now would miss the finder behind us.
+            # A new list: an import that iterates over the old one now would skip the finder behind this one.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             return None
         with self._lock:
@@ -72,44 +72,44 @@ class Recorder:
             self._until = 0.0
             return
         self._memory[self._at : end] = line
-        # The length last: what it covers is whole, whenever this process is killed.
+        # The length last: the bytes it counts are complete, whenever this process is killed.
         self._memory[:LENGTH_BYTES] = end.to_bytes(LENGTH_BYTES, "big")
         self._at = end
 
 
-class Lessons:
-    """What the zygote knows of its last worker's imports."""
+class ImportTrace:
+    """The zygote's end: the memory that it shares with the worker that records, and when to read it."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self._due = 0.0
         self.key = ""
-        """The worker that notes; empty before there is one."""
+        """The key of the worker that records; empty if none does."""
 
-    def begin(self, birth: Birth) -> Recorder | None:
-        """In a worker: what it notes with, if it is the one to."""
-        return Recorder(self._memory) if birth.key == TAUGHT_BY and self._memory is not None else None
-
-    def expect(self, birth: Birth) -> None:
-        """Before a fork: make the memory that the worker will share."""
-        if birth.key == TAUGHT_BY:
+    def allocate(self, request: ForkRequest) -> None:
+        """Before a fork: make the memory to share, if this worker is the one to record."""
+        if request.key == TRACED_KEY:
             self._memory = mmap.mmap(-1, ROOM_BYTES)
 
-    def began(self, key: str) -> None:
-        """After a fork."""
-        if key == TAUGHT_BY:
-            self.key = key
-            self._due = time.monotonic() + LEARN_S
+    def recorder(self, request: ForkRequest) -> Recorder | None:
+        """In the worker: its recorder, if it is the one to record."""
+        return Recorder(self._memory) if request.key == TRACED_KEY and self._memory is not None else None
 
-    def wait(self) -> None:
-        """Nothing was learnt of the last worker; wait for the next."""
+    def forked(self, key: str) -> None:
+        """After a fork, in the zygote: the trace of this worker is due in `TRACE_S`, if it is the one to record."""
+        if key == TRACED_KEY:
+            self.key = key
+            self._due = time.monotonic() + TRACE_S
+
+    def close(self) -> None:
+        """The trace was read; none is due until the next worker that records is forked."""
         self.key = ""
 
     def due_ms(self) -> float | None:
-        """Until it is time to learn; None: there is nobody to learn from."""
+        """How long until the trace is to be read; None: no worker records."""
         return max(0.0, self._due - time.monotonic()) * 1000 if self.key else None
 
-    def noted(self) -> list[str]:
+    def lines(self) -> list[str]:
         """The lines so far: names, and `=NAME=VALUE...` where the worker had changed its environment."""
         if self._memory is None:
             return []
@@ -119,23 +119,23 @@ class Lessons:
 
 
 def raw_environment() -> dict[bytes, bytes]:
-    """What is behind `os.environ`; comparing that itself would cost a worker's imports a tenth of their time."""
+    """The dict behind `os.environ`; comparing `os.environ` itself would slow down a worker's imports by a tenth."""
     data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     return data
 
 
 def changed(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Variables that are not what they were, and their values; those that are gone have none."""
+    """Variables whose value has changed, with the new one; empty for those that are gone."""
     names = (name for name in {*before, *now} if before.get(name) != now.get(name))
     return {os.fsdecode(name): os.fsdecode(now.get(name, b"")) for name in names}
 
 
 def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[str], str, str]:
-    """Import what a worker's notes name and what is installed, in its order. Return the packages that were imported;
-    what to say, if the notes could not be followed to their end; and why nothing may be forked any more.
+    """Import what the lines of a trace name and what is installed, in that order. Return the packages that were
+    imported; a warning, if it had to stop before the end; and why nothing may be forked any more.
 
-    `before` is this process's environment before any import. A script that sets a variable and imports after that
-    means the import to see it: those imports are left to the script.
+    `before` is this process's environment before any import. If a script sets a variable and imports after that, the
+    import is meant to read it: those imports are left to the script.
     """
     changes: dict[str, str] = {}
     imported: dict[str, None] = {}
@@ -147,7 +147,8 @@ def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[st
             if ours != changes:
                 name = min(each for each in {*ours, *changes} if ours.get(each) != changes.get(each))
                 why = (
-                    f"the script sets {name} before it imports {line}, which is left to it; set {name} for all instead"
+                    f"the script sets {name} before it imports {line}, so {line} is not preloaded; "
+                    f"set {name} for the whole job instead"
                 )
                 return list(imported), why, ""
             if trouble := import_all([line], tolerant=True):
@@ -157,7 +158,7 @@ def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[st
 
 
 def installed(name: str) -> bool:
-    """Whether the package that this module is of lies where packages are installed."""
+    """Whether this module's package is in a folder where packages are installed."""
     import site
     from importlib.util import find_spec
 

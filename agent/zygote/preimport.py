@@ -1,4 +1,4 @@
-"""Importing ahead of the script: where modules are looked for, what they see, and what they read meanwhile."""
+"""Importing before the script runs: where modules are searched for, what they see, and which variables they read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ReadsOfEnvironment:
-    """While entered, notes which variables are looked up in `os.environ`. What C code reads is not seen."""
+    """While entered, records which variables are looked up in `os.environ`. What C code reads is not recorded."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -21,11 +21,11 @@ class ReadsOfEnvironment:
         names = self.names
         self._original = original = os._Environ.__getitem__
 
-        def noting(environ: os._Environ[str], name: str) -> str:
+        def recording(environ: os._Environ[str], name: str) -> str:
             names.add(os.fsdecode(name))
             return original(environ, name)
 
-        os._Environ.__getitem__ = noting  # type: ignore[assignment, method-assign]
+        os._Environ.__getitem__ = recording  # type: ignore[assignment, method-assign]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         os._Environ.__getitem__ = self._original  # type: ignore[method-assign]
@@ -34,8 +34,8 @@ class ReadsOfEnvironment:
 class path_of_script:  # noqa: N801 - used as a function
     """While entered, `sys.path` begins as when the script runs (docs.python.org/3/library/sys.html#sys.path)."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._first = "" if getattr(sys.flags, "safe_path", False) else first_of_path(words)
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._first = "" if getattr(sys.flags, "safe_path", False) else first_of_path(argv)
 
     def __enter__(self) -> None:
         if self._first:
@@ -46,17 +46,18 @@ class path_of_script:  # noqa: N801 - used as a function
             sys.path.remove(self._first)
 
 
-def first_of_path(words: Sequence[str]) -> str:
+def first_of_path(argv: Sequence[str]) -> str:
     """The working directory for -m, a directory or an archive itself, otherwise the script's own directory."""
-    if words[2] == "-m":
+    if argv[2] == "-m":
         return os.getcwd()
-    script = os.path.realpath(words[2])
+    script = os.path.realpath(argv[2])
     if os.path.isdir(script) or (not script.endswith(".py") and is_archive(script)):
-        return os.path.abspath(words[2])
+        return os.path.abspath(argv[2])
     return os.path.dirname(script)
 
 
 def is_archive(path: str) -> bool:
+    """Whether it is a zip file that Python can import from."""
     import zipimport
 
     try:
@@ -67,10 +68,10 @@ def is_archive(path: str) -> bool:
 
 
 class main_like:  # noqa: N801 - used as a function
-    """While entered, `__main__` has a file, by which libraries tell a script from a prompt."""
+    """While entered, `__main__` has a `__file__`, by which libraries distinguish a script from a prompt."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._file = "" if words[2] == "-m" else os.path.abspath(words[2])
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._file = "" if argv[2] == "-m" else os.path.abspath(argv[2])
 
     def __enter__(self) -> None:
         if self._file:
@@ -81,7 +82,8 @@ class main_like:  # noqa: N801 - used as a function
 
 
 def import_all(modules: Sequence[str], *, tolerant: bool = False) -> str:
-    """Import these; return why one of them cannot be, or nothing. `tolerant`: one that is not there is passed over."""
+    """Import these; return why one of them cannot be, in one clause; empty if all are. `tolerant`: ImportError is
+    ignored."""
     for name in modules:
         try:
             __import__(name)

@@ -1,4 +1,4 @@
-"""The zygote's life: prepare, say so, fork on request. Everything else about it is in its neighbours."""
+"""The zygote's process: import the modules, report that it is ready, fork on request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import sys
 import time
 
 from ..nursery.frames import Frames
-from .child import Birth, Parent, live
-from .eligibility import Command, misfit
-from .fork_safety import Before, faults
-from .import_trace import Lessons, raw_environment, replay
+from .child import ForkRequest, Parent, become_worker
+from .eligibility import Command, mismatch
+from .fork_safety import Baseline, fork_hazard
+from .import_trace import ImportTrace, raw_environment, replay
 from .preimport import ReadsOfEnvironment, import_all, main_like, path_of_script
 
 VARIABLE = "ELASTIC_AGENT_ZYGOTE"
@@ -23,7 +23,7 @@ VARIABLE = "ELASTIC_AGENT_ZYGOTE"
 AUTO = "auto"
 
 
-class Unfit(Exception):
+class CannotFork(Exception):
     """Nothing can be forked from this process, for the reason given."""
 
 
@@ -34,115 +34,116 @@ class Zygote:
         self.socket = _socket.socket(fileno=fd)
         self.frames = frames
         modules = [name for name in order[1].decode().split(",") if name]
-        self.lessons = Lessons() if modules == [AUTO] else None
-        self.modules = [] if self.lessons else modules
+        self.trace = ImportTrace() if modules == [AUTO] else None
+        self.modules = [] if self.trace else modules
         self.command = Command(sys.orig_argv, os.getcwd(), dict(os.environ), order[2].decode().split(","))
         self.raw_env = dict(raw_environment())
         self.reads = ReadsOfEnvironment()
-        self.before = Before()
+        self.before = Baseline()
         self.parent = Parent(os.getppid())
 
-    def say(self, *words: object) -> None:
+    def report(self, *words: object) -> None:
+        """Send the nursery a line."""
         self.socket.sendall(" ".join(map(str, words)).replace("\n", " ").encode(errors="backslashreplace") + b"\n")
 
     def prepare(self) -> None:
-        """Import what is to be preloaded. Raises Unfit."""
+        """Import what is to be preloaded. Raises CannotFork."""
         since = time.monotonic()
         with self.reads:
-            # The user's own, which Python would have imported now.
+            # The user's own sitecustomize, which Python would have imported now.
             site.execsitecustomize()
-        with self.reads, path_of_script(self.command.words), main_like(self.command.words):
+        with self.reads, path_of_script(self.command.argv), main_like(self.command.argv):
             trouble = import_all(self.modules)
-        self.check(self.modules, since, trouble)
+        self.finish_imports(self.modules, since, trouble)
 
-    def learn(self) -> None:
-        """Import what the script imported last time."""
-        lessons = self.lessons
-        if lessons is None:
+    def import_traced(self) -> None:
+        """Import what the worker that recorded its imports has imported. Raises CannotFork."""
+        trace = self.trace
+        if trace is None:
             return
-        lessons.wait()
-        self.before = Before()  # the descriptors of a worker that waits to be born are there, too
+        trace.close()
+        self.before = Baseline()  # includes the descriptors of a worker that is about to be forked
         since = time.monotonic()
-        with self.reads, path_of_script(self.command.words), main_like(self.command.words):
-            modules, why, trouble = replay(lessons.noted(), self.raw_env)
+        with self.reads, path_of_script(self.command.argv), main_like(self.command.argv):
+            modules, warning, trouble = replay(trace.lines(), self.raw_env)
         if modules or trouble:
-            self.lessons = None
-            self.check(modules, since, trouble)
-        if why:
-            self.say("note", why)
+            self.trace = None
+            self.finish_imports(modules, since, trouble)
+        if warning:
+            self.report("warning", warning)
 
-    def check(self, modules: list[str], since: float, trouble: str) -> None:
-        """After an import that began at `since`: say that we are ready, or raise Unfit."""
+    def finish_imports(self, modules: list[str], since: float, trouble: str) -> None:
+        """After an import that began at `since`: report that the zygote is ready, or raise CannotFork."""
         if trouble:
-            raise Unfit(trouble)
-        if found := faults(self.before):
-            raise Unfit(f"after importing {', '.join(modules) or 'sitecustomize'}, {found}")
-        # What is never collected is never written to by the collector, and stays shared.
+            raise CannotFork(trouble)
+        if hazard := fork_hazard(self.before):
+            raise CannotFork(f"after importing {', '.join(modules) or 'sitecustomize'}, {hazard}")
+        # The collector does not write to frozen objects, so their pages stay shared.
         gc.collect()
         gc.freeze()
-        # A signal for a worker, sent while it is not quite one, must wait for it; as from fork to exec elsewhere.
+        # A signal for a worker that is not set up yet must wait until it is, as between fork and exec elsewhere.
         _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
         self.parent.rename(b"elastic-zygote")
-        self.say("ready", f"{time.monotonic() - since:.3f}", *memory_kib(), ",".join(modules))
+        self.report("ready", f"{time.monotonic() - since:.3f}", *memory_kib(), ",".join(modules))
 
     def run(self) -> bool:
-        """Serve until the nursery is gone. True: this is a worker, in which all is done but to run its script."""
+        """Serve until the nursery has exited. True: this is a worker, ready to run its script. Raises CannotFork."""
         poll = select.poll()
         poll.register(self.socket.fileno(), select.POLLIN)
         while not self.frames.ended:
-            if not poll.poll(self.lessons.due_ms() if self.lessons else None):
-                self.learn()
+            if not poll.poll(self.trace.due_ms() if self.trace else None):
+                self.import_traced()
                 continue
             for fields in self.frames.receive(self.socket):
-                if self.bear(Birth(fields, self.frames)):
+                if self.fork(ForkRequest(fields, self.frames)):
                     return True
         return False
 
-    def bear(self, birth: Birth) -> bool:
-        """Fork a worker whose parent is the nursery. True in the worker. Raises Unfit.
+    def fork(self, request: ForkRequest) -> bool:
+        """Fork a worker whose parent is the nursery. True in the worker. Raises CannotFork.
 
-        Forked twice: the child between ends at once, and the kernel gives the worker to the nearest subreaper above,
-        the nursery. That has happened when the one between can be waited for (exit_notify in Linux' kernel/exit.c), so
-        the nursery, told only then, never lets a worker go that is not its child yet.
+        Forked twice: the child between exits at once, and the kernel makes the worker a child of the nearest subreaper
+        above, the nursery. That has happened when the one between can be waited for (exit_notify in Linux'
+        kernel/exit.c). The nursery receives the pid only then, so it never releases a worker that is not its child yet.
         """
-        if self.lessons and birth.key == self.lessons.key:
-            self.learn()  # the one to learn from is being replaced already
-        if reason := misfit(self.command, birth.argv, birth.cwd, birth.env, self.reads.names):
-            raise Unfit(reason)
-        if self.lessons:
-            self.lessons.expect(birth)
-        told, tell = os.pipe()
+        if self.trace and request.key == self.trace.key:
+            self.import_traced()  # the worker that records has exited already, and this one replaces it
+        if reason := mismatch(self.command, request.argv, request.cwd, request.env, self.reads.names):
+            raise CannotFork(reason)
+        if self.trace:
+            self.trace.allocate(request)
+        pid_read, pid_write = os.pipe()
         between = os.fork()
         if between == 0:
             worker = os.fork()
             if worker == 0:
-                os.close(told)
-                self.grow_up(birth, tell)
+                os.close(pid_read)
+                self.become_worker(request, pid_write)
                 return True
             os._exit(0)
-        os.close(tell)
+        os.close(pid_write)
         os.waitpid(between, 0)
-        worker_pid = os.read(told, 32).decode()
-        os.close(told)
-        birth.close()
+        worker_pid = os.read(pid_read, 32).decode()
+        os.close(pid_read)
+        request.close()
         if not worker_pid:
-            raise Unfit("this node refuses another process (ulimit -u, or the cgroup's pids.max)")
-        if self.lessons:
-            self.lessons.began(birth.key)
-        self.say("forked", birth.key, worker_pid)
+            raise CannotFork("this host refuses another process (ulimit -u, or the cgroup's pids.max)")
+        if self.trace:
+            self.trace.forked(request.key)
+        self.report("forked", request.key, worker_pid)
         return False
 
-    def grow_up(self, birth: Birth, tell: int) -> None:
-        """In the worker: be no zygote any more."""
-        os.setsid()  # before anybody knows of us: what ends the zygote's group must not end us
-        os.write(tell, str(os.getpid()).encode())
-        os.close(tell)
+    def become_worker(self, request: ForkRequest, pid_write: int) -> None:
+        """In the worker: report its pid, close what belongs to the zygote, and prepare to run the script."""
+        os.setsid()  # before the pid is reported: what kills the zygote's group must not kill this process
+        os.write(pid_write, str(os.getpid()).encode())
+        os.close(pid_write)
         self.socket.close()
         for fd in self.frames.fds:
             os.close(fd)  # the next worker's
-        live(birth, self.parent, self.command)
-        if self.lessons and (recorder := self.lessons.begin(birth)):
-            recorder.listen()
+        become_worker(request, self.parent, self.command)
+        if self.trace and (recorder := self.trace.recorder(request)):
+            recorder.install()
 
 
 def memory_kib() -> tuple[int, int]:
@@ -155,15 +156,15 @@ def memory_kib() -> tuple[int, int]:
                 if name.decode() in found:
                     found[name.decode()] = int(rest.split()[0])
     except OSError:
-        pass  # a figure for people, no more
+        pass  # the figures are only shown
     return found["Rss"], found["Pss"]
 
 
 def serve(folder: str) -> None:
-    """Be the zygote; return in a worker only. `folder` is what PYTHONPATH begins with on our account."""
+    """Run the zygote in this process; return in a worker only. `folder`: what was put first into PYTHONPATH for it."""
     number, _, had_path = os.environ.pop(VARIABLE).partition(" ")
     fd = int(number)
-    leave_no_trace(folder, bool(had_path))
+    restore_interpreter(folder, bool(had_path))
     os.set_inheritable(fd, False)
     link = _socket.socket(fileno=fd)
     frames = Frames()
@@ -177,16 +178,16 @@ def serve(folder: str) -> None:
         zygote.prepare()
         if not zygote.run():
             os._exit(0)
-    except Unfit as reason:
-        zygote.say("unfit", reason)
-        # The nursery ends us, and what a module may have started, which it knows by us.
+    except CannotFork as reason:
+        zygote.report("cannot_fork", reason)
+        # Wait to be killed: by this process's pid the nursery finds, and kills, what a module may have started.
         while zygote.socket.recv(1 << 16):
             pass
         os._exit(0)
 
 
-def leave_no_trace(folder: str, had_path: bool) -> None:
-    """Undo what brought us here: the interpreter is to be as without us. `had_path`: PYTHONPATH was set before."""
+def restore_interpreter(folder: str, had_path: bool) -> None:
+    """Undo the changes that brought Python here, so that a script cannot see them. `had_path`: PYTHONPATH was set."""
     path = os.environ.pop("PYTHONPATH")
     if had_path:
         os.environ["PYTHONPATH"] = path.removeprefix(folder).removeprefix(os.pathsep)

@@ -1,4 +1,4 @@
-"""What Python imports before the script, where this folder leads PYTHONPATH; see the package's docstring.
+"""What Python imports before the script when PYTHONPATH begins with this folder; see the package's docstring.
 
 In the zygote the import never returns. In each worker that is forked from it, it does.
 """
@@ -9,11 +9,11 @@ import os
 import sys
 
 OURS = "_elastic_agent"
-"""What our modules are called in this interpreter, in which `agent` or `zygote` may be somebody else's."""
+"""The name of our package in this interpreter, where `agent` and `zygote` may be names of the user's modules."""
 
 
-def pause() -> None:
-    """Be the zygote. Returns in the workers."""
+def run_zygote() -> None:
+    """Be the zygote. Returns in the workers only."""
     folder = os.path.dirname(os.path.abspath(__file__))
     package = type(sys)(OURS)
     package.__path__ = [os.path.dirname(folder)]
@@ -32,7 +32,7 @@ def pause() -> None:
 
 
 if "ELASTIC_AGENT_ZYGOTE" in os.environ:
-    pause()
+    run_zygote()
 if sys.modules.get(__name__) is None or sys.modules[__name__].__dict__ is globals():
-    # As where nobody has a sitecustomize, which `site` passes over. It only knows an absent one by this name.
+    # As if there were no sitecustomize, which `site` tolerates. It recognises that case by this name.
     raise ImportError("there is no sitecustomize", name="sitecustomize")

@@ -1,7 +1,7 @@
-"""The least that a launcher can do, on one machine: start workers, stop and restart all of them when one fails.
+"""A minimal launcher for one host: starts workers; stops and restarts all of them when one fails.
 
-Takes torchrun's flags and knows `--nproc-per-node` and `--max-restarts`. It is what the workers alone cost
-(`--a floor`), and the launcher on which the harness is tested.
+Of torchrun's flags it has `--standalone`, `--nproc-per-node` and `--max-restarts`. It shows the cost of the workers
+alone (`--a floor`), and the harness is tested with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 
 
 def start(rank: int, world: int, port: int, argv: list[str]) -> int:
-    """Start one worker; its pid."""
+    """Start one worker; returns its pid."""
     env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    words = {**os.environ, **{name: str(value) for name, value in env.items()}}
-    return os.posix_spawn(sys.executable, [sys.executable, "-u", *argv], words)
+    full = {**os.environ, **{name: str(value) for name, value in env.items()}}
+    return os.posix_spawn(sys.executable, [sys.executable, "-u", *argv], full)
 
 
 def run_round(world: int, argv: list[str]) -> bool:
-    """Start all workers and wait for them; when one fails, stop the others. Whether all exited 0."""
+    """Start all workers and wait for them; when one fails, stop the others. Returns whether all exited 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

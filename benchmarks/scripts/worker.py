@@ -1,11 +1,11 @@
-"""What launchers run in the benchmarks: a worker that reports its own milestones through a FIFO.
+"""The worker of the benchmarks: it reports its own milestones through a FIFO.
 
 `worker.py MODE`, where MODE is
   plain   reports and waits for commands;
   reduce  imports torch, does one all_reduce with gloo, then waits for commands;
-  train   the same, then all_reduces every 20 ms, so that it notices a lost peer as a training script would;
+  train   the same, then all_reduces every 20 ms, so that it fails when a peer is lost, as a training script does;
   print:N waits for the command `go`, prints N lines of 100 bytes one by one, then waits for commands;
-  block:N the same in writes of 64 KiB, as a buffered stdout makes them.
+  block:N the same in writes of 64 KiB, as a program with a buffered stdout makes them.
 
 Each report is one line of `key=value` words on the FIFO `$BENCH_DIR/events`; its time `t` is CLOCK_MONOTONIC in
 seconds. Each worker takes commands from a FIFO of its own, `$BENCH_DIR/commands.PID`: `exit N` leaves at once.
@@ -20,7 +20,7 @@ import os
 import sys
 import time
 
-STARTED = time.monotonic()  # only modules that the interpreter has loaded anyway are imported before this line
+STARTED = time.monotonic()  # before this line only modules are imported that the interpreter has loaded already
 
 REDUCE_EVERY_S = 0.02
 GLOO_TIMEOUT_S = 120
@@ -28,30 +28,30 @@ LINE_BYTES = 100
 BLOCK_BYTES = 1 << 16
 
 
-def report(event: str, at: float | None = None, **words: str | int) -> None:
-    """Write one line to the harness; a line is shorter than PIPE_BUF, so lines of several workers never mix."""
-    stamp = time.monotonic() if at is None else at
-    line = f"event={event} t={stamp:.7f} pid={os.getpid()}" + "".join(f" {k}={v}" for k, v in words.items())
+def report(event: str, at: float | None = None, **fields: str | int) -> None:
+    """Write one line to the harness. It is shorter than PIPE_BUF, so lines of several workers never mix."""
+    moment = time.monotonic() if at is None else at
+    line = f"event={event} t={moment:.7f} pid={os.getpid()}" + "".join(f" {k}={v}" for k, v in fields.items())
     os.write(EVENTS, line.encode() + b"\n")
 
 
 def next_command(commands: int) -> bytes:
-    """Block until told something; the harness sends the next command only when this one has been answered."""
-    heard = b""
-    while not heard.endswith(b"\n"):
-        heard += os.read(commands, 4096)
-    return heard.strip()
+    """Block until a command arrives; the harness sends the next one only after this one was answered."""
+    received = b""
+    while not received.endswith(b"\n"):
+        received += os.read(commands, 4096)
+    return received.strip()
 
 
 def obey(commands: int) -> None:
-    """Block until told to exit, then exit without running anything else."""
+    """Block until the command to exit arrives, then exit without running anything else."""
     status = int(next_command(commands).removeprefix(b"exit "))
     report("exiting")
     os._exit(status)
 
 
 def reduce_once() -> None:
-    """Join the world and all_reduce. Raises RuntimeError when the sum is not this world's."""
+    """Join the process group and all_reduce. Raises RuntimeError when the sum is not the world's size."""
     from datetime import timedelta
 
     import torch
@@ -65,7 +65,7 @@ def reduce_once() -> None:
 
 
 def train() -> None:
-    """All_reduce until a peer is lost or the process is told to exit."""
+    """All_reduce until a peer is lost or the command to exit arrives."""
     import torch
     import torch.distributed as dist
 
@@ -76,14 +76,14 @@ def train() -> None:
 
 
 def print_lines(rank: str, count: int) -> None:
-    """As most scripts log: a print for each line."""
+    """One print for each line, as most scripts log."""
     pad = "x" * (LINE_BYTES - len(f"L{rank}:{0:09d}:\n"))
     for number in range(count):
         print(f"L{rank}:{number:09d}:{pad}")
 
 
 def write_blocks(rank: str, count: int) -> None:
-    """What reaches the kernel from a program that buffers its stdout."""
+    """Writes of 64 KiB, as a program with a buffered stdout makes them."""
     pad = "x" * (LINE_BYTES - len(f"L{rank}:{0:09d}:\n"))
     block = bytearray()
     for number in range(count):
@@ -103,7 +103,7 @@ def main() -> None:
     env = os.environ
     path = os.path.join(env["BENCH_DIR"], f"commands.{os.getpid()}")
     os.mkfifo(path)
-    commands = os.open(path, os.O_RDWR)  # also for writing: a reader alone would block in open
+    commands = os.open(path, os.O_RDWR)  # also for writing, since an open for reading alone would block
     report("first", STARTED, node=env["BENCH_NODE"], rank=env["RANK"], local=env["LOCAL_RANK"], world=env["WORLD_SIZE"])
     mode, _, count = sys.argv[1].partition(":")
     if count:

@@ -1,9 +1,9 @@
-"""Learn to read handwritten digits on several workers: an ordinary PyTorch script, nothing of elastic-agent in it.
+"""Learn to read handwritten digits on several workers: an ordinary PyTorch script, which uses nothing of elastic-agent.
 
     elastic-agent --standalone --nproc-per-node 2 examples/digits/train.py
 
-It survives restarts the way every elastic script should: each epoch ends with a checkpoint, and a start begins with
-the last one. All workers must see the same --checkpoint-dir. Try `--max-restarts 1 ... --crash-at-epoch 4`.
+It survives restarts as every elastic script should: it writes a checkpoint after each epoch, and starts from the last
+one. All workers must see the same --checkpoint-dir. Try `--max-restarts 1 ... --crash-at-epoch 4`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_data() -> tuple[TensorDataset, Tensor, Tensor]:
 
 
 def save_checkpoint(path: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint that is either the whole new one or the whole old one, whenever the power goes."""
+    """Write a checkpoint atomically: after a crash at any time there is the whole old one or the whole new one."""
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as file:
         torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
@@ -44,12 +44,12 @@ def save_checkpoint(path: Path, epoch: int, model: nn.Module, optimizer: torch.o
         os.fsync(file.fileno())
     unfinished.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)  # the new name, too, must outlive a crash of the machine
+    os.fsync(folder)  # the new name, too, must survive a crash of the host
     os.close(folder)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bring model and optimizer to where the last checkpoint left them; return how many epochs are done."""
+    """Restore model and optimizer from the last checkpoint, if there is one; return how many epochs are done."""
     if not path.exists():
         return 0
     checkpoint = torch.load(path, weights_only=True)
@@ -59,7 +59,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
 
 def crash_once(folder: Path) -> None:
-    """Die, unless an earlier life already did."""
+    """Raise an exception, unless a worker has done so before."""
     marker = folder / "crashed"
     if not marker.exists():
         marker.touch()
@@ -70,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("digits-checkpoints"))
-    parser.add_argument("--crash-at-epoch", type=int, metavar="N", help="the last rank dies in epoch N, once")
+    parser.add_argument("--crash-at-epoch", type=int, metavar="N", help="the last rank fails in epoch N, once")
     parser.add_argument("--epoch-seconds", type=float, default=0.0, metavar="S", help="let an epoch last at least S")
     return parser.parse_args()
 
@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
 @record  # if this worker fails, the launcher's summary shows why
 def main() -> None:
     arguments = parse_arguments()
-    torch.set_num_threads(1)  # several workers share this machine's cores
+    torch.set_num_threads(1)  # several workers share this host's cores
     torch.manual_seed(SEED)
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -108,7 +108,7 @@ def main() -> None:
         if rank == 0:
             save_checkpoint(checkpoint, epoch, net, optimizer)
             print(f"epoch {epoch}: test accuracy {accuracy(net, test_x, test_y):.1%}", flush=True)
-        dist.barrier()  # nobody goes on before this epoch is safe on disk
+        dist.barrier()  # all workers wait until this epoch is on disk
 
     reached = accuracy(net, test_x, test_y)  # the same on every worker
     dist.destroy_process_group()

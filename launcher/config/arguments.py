@@ -1,7 +1,7 @@
-"""Where an argument list is taken apart: which tokens are ours, what each abbreviates, where the script's own begin.
+"""Splits an argument list: which tokens are the agent's flags, what each abbreviates, where the script's own begin.
 
-argparse's rules, which torchrun's users know, where click's differ: abbreviations, `-r3`, a value may not look like a
-flag, and everything after the script is the script's, flags and `--` included.
+Where click's rules differ from argparse's, which torchrun's users are used to, argparse's hold: abbreviations, `-r3`, a
+value may not look like a flag, and everything after the script is the script's, flags and `--` included.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from .flags import BY_KEY, BY_SHORT, FLAGS, Flag
 from .values import suggest
 
 _END = "--"
-"""Ends the flags, though they end at the script anyway."""
+"""Marks the end of the flags; a user need not write it, because they end at the script."""
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 def spell_out(args: Sequence[str]) -> list[str]:
-    """The same arguments with each flag of ours as `--name` or `--name=value`, then `--`, then the script and its own.
+    """The same arguments with each of the agent's flags as `--name` or `--name=value`, then `--`, then the script and
+    its own arguments.
 
-    Raises UsageError for a flag that is not known or not unique, a missing value, or one too many.
+    Raises UsageError for an unknown or ambiguous flag, a missing value, and a value given to a switch.
     """
     spelled: list[str] = []
     rest = list(args)
@@ -43,9 +44,9 @@ def spell_out(args: Sequence[str]) -> list[str]:
 
 
 def from_environment(env: Mapping[str, str], spelled: Sequence[str]) -> dict[str, object]:
-    """Defaults by key, read from the PET_ variables that are set, but for flags that `spelled` gives anyway.
+    """Defaults by key, read from the PET_ variables that are set; variables of flags that `spelled` has are not read.
 
-    A switch's must be 0 or 1. Raises UsageError, naming the variable.
+    A switch's variable is 0 or 1. Raises UsageError, naming the variable.
     """
     given = {token.partition("=")[0] for token in spelled[: spelled.index(_END)]}
     defaults: dict[str, object] = {}
@@ -58,19 +59,17 @@ def from_environment(env: Mapping[str, str], spelled: Sequence[str]) -> dict[str
         elif text.strip() in ("0", "1"):
             defaults[flag.key] = text.strip() == "1"
         else:
-            raise UsageError(
-                f"{flag.variable} is {text!r}, but a switch is on with 1 and off with 0; give one of these"
-            )
+            raise UsageError(f"{flag.variable} is {text!r}, but --{flag.name} is a switch; give 1 for on or 0 for off")
     return defaults
 
 
 def find_flag(typed: str) -> Flag:
-    """The flag that `typed` (without its hyphens) names or abbreviates; raises UsageError."""
+    """The flag that `typed` (without its leading hyphens) names or abbreviates. Raises UsageError."""
     key = typed.replace("-", "_")
     if key in BY_KEY:
         return BY_KEY[key]
     matching = [flag for flag in FLAGS if key and flag.key.startswith(key)]
-    # What abbreviates a flag of torchrun's there does so here, whatever was added since.
+    # An abbreviation that torchrun accepts means the same flag here, whatever flags were added.
     matching = [flag for flag in matching if not flag.ours] or matching
     if len(matching) == 1:
         return matching[0]
@@ -85,7 +84,7 @@ def _long(token: str) -> Iterator[tuple[Flag, str | None]]:
     name, equals, value = token[2:].partition("=")
     flag = find_flag(name)
     if flag.read is None and equals:
-        raise UsageError(f"--{flag.name} is a switch and takes no value, but got {value!r}; write --{flag.name} alone")
+        raise UsageError(f"--{flag.name} is a switch and takes no value, but has {value!r}; write --{flag.name} alone")
     yield flag, value if equals else None
 
 
@@ -105,12 +104,12 @@ def _short(token: str) -> Iterator[tuple[Flag, str | None]]:
 
 
 def _value(token: str, rest: list[str]) -> str:
-    """Take the next token as the value of `token`, unless it looks like a flag itself."""
+    """Take the next token off `rest` as the value of the flag `token`. Raises UsageError if it looks like a flag."""
     if not rest or _looks_like_flag(rest[0]):
         raise UsageError(f"{token} needs a value; write {token} VALUE, or {token}=VALUE if it starts with a hyphen")
     return rest.pop(0)
 
 
 def _looks_like_flag(token: str) -> bool:
-    """As argparse sees it: a hyphen and more, but no negative number and nothing with a space."""
+    """argparse's rule: it begins with a hyphen, and is no single hyphen, no negative number, and has no space."""
     return len(token) > 1 and token[0] == "-" and not _NUMBER.fullmatch(token) and " " not in token

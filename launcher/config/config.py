@@ -1,8 +1,7 @@
-"""What the launcher is asked to do, and what the agent is told to do.
+"""`LaunchConfig`, what a user may ask for under torchrun's names, and `plan`, which checks it.
 
-`LaunchConfig` holds what a user may ask for, under torchrun's names. `plan` checks it once, fields against each other
-too, and turns it into the two frozen descriptions that the agent works from. Nothing after this edge reads a flag or an
-environment variable.
+`plan` checks each field, and the fields against each other, and returns the two frozen specifications from which the
+agent works. No code behind it reads a flag or one of the variables that set a flag's default.
 """
 
 from __future__ import annotations
@@ -30,108 +29,110 @@ CHARGES = ("cause", "local")
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How to launch a job on this node. Names and meanings as torchrun's; times in seconds.
+    """How to launch a job on this node. Names and meanings are torchrun's; times are in seconds.
 
-    Defaults are those of the command line, but for `max_restarts`, which is 3 as in torch's own `LaunchConfig`.
+    Defaults are those of the command line, except that `max_restarts` is 3, as in torch's own `LaunchConfig`.
     """
 
     min_nodes: int = 1
     max_nodes: int = 1
     nproc_per_node: int | str = 1
-    """Workers on this node: a number, or auto, cpu, gpu, xpu; names are counted anew before every round."""
+    """Workers on this node: a number, or auto, cpu, gpu, xpu. For a name, devices are counted before every round."""
     run_id: str = "none"
-    """Identity of the job, the same on all its nodes; at most 200 characters; empty: a random one."""
+    """Identity of the job, the same on all its nodes; at most 200 characters. Empty: a random one."""
     role: str = "default"
     rdzv_backend: str = ""
-    """static, c10d, or empty: c10d if there is an endpoint, static if there is a master port, else this node alone."""
+    """static, c10d, etcd, or empty: c10d if there is an endpoint, else static. A static job of one node that has no
+    master port is this node alone."""
     rdzv_endpoint: str = ""
-    """HOST[:PORT] of the store; c10d's default port is 29400."""
+    """HOST[:PORT] of the store (c10d's default port is 29400), or of etcd's servers, with commas (2379)."""
     rdzv_configs: Mapping[str, str | int | float] = field(default_factory=dict)
     """As --rdzv-conf; `rdzv_conf.KEYS` lists the keys."""
     standalone: bool = False
-    """This node alone, whatever the rendezvous fields say."""
+    """This node alone; the other rendezvous fields are ignored."""
     max_restarts: int = 3
-    """Failures of its own workers that this node may answer with a restart."""
+    """How many failures of its own workers this node may answer with a restart."""
     charge: str = "cause"
-    """Which of them: "cause", those that its workers caused; "local", all of its workers, as torchrun counts."""
+    """Which failures cost a restart: "cause", those that this node's workers caused; "local", all failures of its
+    workers, as torchrun counts."""
     restart_window: float = 0.0
-    """Only the failures of the last so long count against `max_restarts`; 0: of the whole job."""
+    """Only failures of the last so many seconds count against `max_restarts`; 0: those of the whole job."""
     restart_backoff: str | float | Sequence[float] = 0.0
-    """Pauses of a crash loop: the shortest, "MIN:MAX" or (MIN, MAX); without MAX it is 60 (or MIN); 0: no pauses."""
+    """Pauses of a crash loop: MIN, "MIN:MAX" or (MIN, MAX); MAX is 60, or MIN if that is more; 0: no pauses."""
     no_restart_codes: str | Iterable[int] = (NO_RESTART,)
     """Exit codes by which a worker forbids a restart."""
     startup_window: float = 30.0
-    """A worker that fails sooner is said to have failed in its start-up."""
+    """A worker that fails within this time of its start is reported to have failed in its start-up."""
     monitor_interval: float = 0.1
-    """Accepted for torchrun's sake; nothing polls, so it has no effect."""
+    """Accepted, because torchrun has it. Without effect: nothing polls."""
     start_method: str = "spawn"
-    """Only spawn: each worker is a new interpreter."""
+    """Only "spawn": each worker is a new interpreter."""
     log_dir: str | None = None
-    """Directory for workers' output; None: a new temporary one; "/dev/null": no files."""
+    """Directory for the files of workers' output; None: a new temporary one; "/dev/null": no files."""
     redirects: str | int | Mapping[int, int] = 0
-    """What goes to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
+    """Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
     tee: str | int | Mapping[int, int] = 0
-    """What goes to files and the console; as `redirects`."""
+    """Streams that go to files and the console; written as `redirects`."""
     log_rotate: str | Rotation = ""
     """How large a log file may become, "SIZE", and how many full ones are kept, "SIZE:KEEP"; empty: no limit."""
     local_ranks_filter: str | Iterable[int] = ""
-    """Only these local ranks reach the console; empty: all."""
+    """Local ranks whose output reaches the console; empty: all."""
     duplicate_stdout_filters: str | Iterable[str] = ()
     duplicate_stderr_filters: str | Iterable[str] = ()
     log_line_prefix_template: str | None = None
     """Prefix of tee'd lines; None: `LogSpec.prefix_template`."""
     local_addr: str | None = None
     node_rank: int | None = None
-    """static: this node's group rank, None is 0; otherwise a preferred_rank, None is none."""
+    """static: this node's group rank, None is 0; else the rank that this node prefers, None is no preference."""
     master_addr: str = "127.0.0.1"
-    """static without an endpoint: where node 0 is."""
+    """static without an endpoint: address of node 0."""
     master_port: int | None = None
-    """static without an endpoint: node 0's port; None is 29500."""
+    """static without an endpoint: port of node 0; None is 29500."""
     signals_to_handle: str | Iterable[int] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    """Signals that stop the job on this node, in names or numbers."""
+    """Signals that stop the job on this node, as names or numbers."""
     forward_signals: str | Iterable[int] = ()
-    """Signals passed on to the workers without stopping anything, in names or numbers."""
+    """Signals passed on to the workers without stopping anything, as names or numbers."""
     shutdown_timeout: float | None = None
-    """Between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    """Time between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
     orphan_grace: float = 0.0
-    """Between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
+    """Time between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
     exit_barrier_timeout: float | None = None
     """How long finished nodes wait for the others; None: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300."""
     virtual_local_rank: bool = False
     preload: str | Iterable[str] = ()
-    """Modules to import once, for workers to be forked with: names, or "torch,numpy"; "auto": what the script imports;
-    none: each worker is a new interpreter."""
+    """Modules that are imported once, and workers forked from there: names, or "torch,numpy"; "auto": what the script
+    imports; none: each worker is a new interpreter."""
     env: Mapping[str, str] | None = None
-    """Variables for the workers, laid over this process's own."""
+    """Variables for the workers; each is added to this process's own, or replaces one."""
 
     def validate(self, env: Mapping[str, str] | None = None) -> None:
-        """Raise UsageError, one line, for the first thing that cannot be; `env` is this process's if not given."""
+        """Raise UsageError, in one line, for the first mistake; `env` is this process's environment if not given."""
         plan(self, ("-",), "-", os.environ if env is None else env)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked configuration."""
+    """A checked configuration: the specifications of the rendezvous and of the workers."""
 
     rendezvous: RendezvousSpec
     workers: WorkerSpec
     warnings: tuple[str, ...] = ()
-    """What the user should know, one line each, before anything starts."""
+    """What the user should know before the job starts, one line each."""
 
 
 def plan(
     config: LaunchConfig, argv: Sequence[str], title: str, env: Mapping[str, str], job: Sequence[str] = ()
 ) -> Plan:
-    """Check `config` and describe what to do; raises UsageError.
+    """Check `config`. Raises UsageError, in one line, for the first mistake.
 
-    `argv` is a worker's command, `title` what the failure summary calls it, `env` the environment of this process,
-    `job` what the nodes of the job have in common of the command; if empty it is found in `argv`.
+    `argv` is a worker's command, `title` what the failure summary calls it, `env` the environment of this process.
+    `job` is the part of the command that all nodes of the job have in common; if empty it is found in `argv`.
     """
     _check_numbers(config)
     run_id, run_id_warning = _run_id(config)
     choice = _choice(config, env)
     if choice.spec.backend == "memory" and not choice.fixed and run_id == "none":
-        # As torchrun: a job of one node gets an identity of its own, which its log directory is named after.
+        # As with torchrun, a job of one node gets a random identity, after which its log directory is named.
         run_id = _random_id()
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
@@ -214,11 +215,11 @@ def _run_id(config: LaunchConfig) -> tuple[str, str]:
     run_id = _random_id()
     if config.max_nodes == 1 or config.standalone:
         return run_id, ""
-    return run_id, f"the run id is empty, so this node made up {run_id}; give every node the same --rdzv-id to meet"
+    return run_id, f"the run id is empty, so this node uses {run_id}, a random one; give every node the same --rdzv-id"
 
 
 def _random_id() -> str:
-    # As uuid.uuid4(), whose module costs more to import than the agent has to give.
+    # What uuid.uuid4() does, without its module, which takes long to import.
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -267,13 +268,14 @@ def _check_devices(config: LaunchConfig, base_env: Mapping[str, str], nproc: int
 
 
 def _share_cpus(base_env: dict[str, str], nproc: int) -> str:
-    """Give each of several workers one thread where nobody has chosen, as torchrun does; returns what to say of it."""
+    """Set OMP_NUM_THREADS to 1 for several workers if it is not set, as torchrun does. Returns the warning about it, or
+    an empty string."""
     if nproc == 1 or "OMP_NUM_THREADS" in base_env:
         return ""
     base_env["OMP_NUM_THREADS"] = "1"
     return (
         f"OMP_NUM_THREADS is not set, so each of the {nproc} workers gets OMP_NUM_THREADS=1, because they share "
-        f"{count_cpus()} CPUs; set it yourself to tune"
+        f"{count_cpus()} CPUs; set it to choose another number"
     )
 
 
@@ -282,8 +284,8 @@ def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
     if base_dir is not None and base_dir != os.devnull:
         base_dir = os.path.abspath(base_dir)
         if os.path.exists(base_dir) and not os.path.isdir(base_dir):
-            raise UsageError(f"log_dir is {config.log_dir!r}, which exists and is no directory; give a directory")
-    # Where the number of workers may change from round to round, every rank that there could ever be has its value.
+            raise UsageError(f"log_dir is {config.log_dir!r}, which is no directory; give a directory, or a new name")
+    # If the number of workers may change from round to round, there is a value for every possible local rank.
     ranks = nproc if isinstance(config.nproc_per_node, int) or config.nproc_per_node.isdigit() else values.MAX_NPROC
     return LogSpec(
         base_dir=base_dir,

@@ -1,9 +1,9 @@
-"""How many workers `--nproc-per-node` means on this machine: a number, `cpu`, `gpu`, `xpu`, `auto`.
+"""How many workers `--nproc-per-node` means on this host: a number, `cpu`, `gpu`, `xpu`, `auto`.
 
-The names mean what torch 2.13 means by them (`torch.distributed.run.determine_local_world_size`). NVIDIA devices are
-counted from what the driver shows in the file system, so that the usual case does not cost the agent an import of torch
-(about a second and 200 MB). Torch is asked only where its own rules decide: ROCm, Intel XPU, MIG or UUID lists in
-CUDA_VISIBLE_DEVICES, and the name of an out-of-tree device.
+The names mean what they mean to torch 2.13 (`torch.distributed.run.determine_local_world_size`). NVIDIA devices are
+counted from the driver's files, so that the usual case does not cost the agent an import of torch (about a second and
+200 MB). torch is imported only where its own rules decide: ROCm, Intel XPU, MIG or UUID lists in CUDA_VISIBLE_DEVICES,
+and the name of an out-of-tree device.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAMES = ("auto", "cpu", "gpu", "xpu")
 
 
 def count_local_workers(nproc: int | str, env: Mapping[str, str], root: str = "/") -> int:
-    """How many workers `nproc` means here and now; always at least 1.
+    """How many workers `nproc` means on this host now; always at least 1.
 
-    `env` is where CUDA_VISIBLE_DEVICES is looked up; `root` is where the device files are, for tests. Raises UsageError
-    for a number below 1 or above `MAX_NPROC`, an unknown name, or a device that this machine does not have.
+    `env`: where CUDA_VISIBLE_DEVICES is read. `root`: directory of the device files, for tests. Raises UsageError for a
+    number below 1 or above `MAX_NPROC`, an unknown name, or a device that this host does not have.
     """
     text = str(nproc).strip()
     if re.fullmatch(r"[+-]?\d+", text):
@@ -31,16 +31,17 @@ def count_local_workers(nproc: int | str, env: Mapping[str, str], root: str = "/
     if text == "cpu":
         return count_cpus()
     if text == "gpu":
-        return _some("gpu", count_gpus(env, root))
+        return _at_least_one("gpu", count_gpus(env, root))
     if text == "xpu":
-        return _some("xpu", _ask_torch("xpu") if _has_render_node(root) else 0)
+        return _at_least_one("xpu", _count_with_torch("xpu") if _has_render_node(root) else 0)
     if text == "auto":
         return count_gpus(env, root) or _count_other(root) or count_cpus()
-    return _some(text, _count_named(text))
+    return _at_least_one(text, _count_named(text))
 
 
 def counting_rule(nproc: int | str) -> str:
-    """How `nproc` counts: "number", or the name of a device. Nodes of one job may differ in numbers, not in rules."""
+    """How `nproc` counts: "number", or the name of a device. The nodes of a job must have the same rule, but may have
+    different numbers."""
     text = str(nproc).strip()
     return "number" if re.fullmatch(r"[+-]?\d+", text) else text
 
@@ -51,59 +52,58 @@ def count_cpus() -> int:
 
 
 def count_gpus(env: Mapping[str, str], root: str = "/") -> int:
-    """NVIDIA or AMD GPUs that workers started with `env` would see; 0 if there are none."""
+    """NVIDIA or AMD GPUs that workers with the environment `env` can use; 0 if there are none."""
     present = _nvidia_devices(root)
     if present:
         listed = env.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
             return present
-        seen = _visible(listed, present)
-        return _ask_torch("cuda") if seen is None else seen
+        visible = _visible(listed, present)
+        return _count_with_torch("cuda") if visible is None else visible
     if _has_amd_gpu(root):
-        return _ask_torch("cuda")
+        return _count_with_torch("cuda")
     return 0
 
 
-def _some(name: str, count: int) -> int:
+def _at_least_one(name: str, count: int) -> int:
     if count == 0:
         raise UsageError(
-            f"--nproc-per-node is {name!r}, but this machine shows no such device (or hides it, as an empty "
+            f"--nproc-per-node is {name!r}, but this host shows no such device (or hides it, as an empty "
             "CUDA_VISIBLE_DEVICES does); give a number, or auto"
         )
     return count
 
 
 def _nvidia_devices(root: str) -> int:
-    """Devices /dev/nvidia0, /dev/nvidia1, ...: in a container only those that it was given, where /proc lists all."""
+    """Devices /dev/nvidia0, /dev/nvidia1, ...: a container has only its own there; /proc lists the host's."""
     if not os.path.isdir(os.path.join(root, "proc/driver/nvidia")):
         return 0
     return sum(re.fullmatch(r"nvidia\d+", name) is not None for name in _names(os.path.join(root, "dev")))
 
 
 def _visible(listed: str, present: int) -> int | None:
-    """How many devices CUDA makes of CUDA_VISIBLE_DEVICES; None where only CUDA can tell (UUIDs, MIG).
+    """How many devices CUDA_VISIBLE_DEVICES leaves visible; None if only CUDA can tell (UUIDs, MIG).
 
-    CUDA reads up to the first entry that is no device, and sees nothing at all if one is named twice (CUDA C++
+    CUDA reads up to the first entry that is no device, and uses no device at all if one is named twice (CUDA C++
     Programming Guide, "CUDA Environment Variables"; torch.cuda follows it).
     """
-    seen: list[int] = []
-    for entry in listed.split(","):
-        word = entry.strip()
-        if word.startswith(("GPU-", "MIG-")):
+    visible: list[int] = []
+    for entry in map(str.strip, listed.split(",")):
+        if entry.startswith(("GPU-", "MIG-")):
             return None
-        if not re.fullmatch(r"\d+", word) or int(word) >= present:
+        if not re.fullmatch(r"\d+", entry) or int(entry) >= present:
             break
-        if int(word) in seen:
+        if int(entry) in visible:
             return 0
-        seen.append(int(word))
-    return len(seen)
+        visible.append(int(entry))
+    return len(visible)
 
 
 def _has_amd_gpu(root: str) -> bool:
     if not os.path.exists(os.path.join(root, "dev/kfd")):
         return False
     nodes = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
-    # The processors are nodes too; their gpu_id is 0.
+    # Processors have nodes there too; their gpu_id is 0.
     return any(_read(os.path.join(nodes, node, "gpu_id")) not in ("", "0") for node in _names(nodes))
 
 
@@ -112,16 +112,16 @@ def _has_render_node(root: str) -> bool:
 
 
 def _count_other(root: str) -> int:
-    """Intel XPUs and the like, which `auto` prefers to CPUs; torch is asked only if some device node is there."""
+    """Intel XPUs and other accelerators, which `auto` prefers to CPUs; without a device node torch is not imported."""
     if not _has_render_node(root):
         return 0
-    return _ask_torch("accelerator", needed=False)
+    return _count_with_torch("accelerator", needed=False)
 
 
 def _count_named(name: str) -> int:
-    """Devices of an out-of-tree backend by the name that it has given itself in torch."""
+    """Devices of an out-of-tree backend, by the name under which it registered in torch."""
     unknown = UsageError(
-        f"--nproc-per-node is {name!r}; give a number, auto, cpu, gpu, xpu or the name of a device that torch knows"
+        f"--nproc-per-node is {name!r}; give a number, auto, cpu, gpu, xpu or the name of a device in torch"
         + suggest(name.lower(), _NAMES)
     )
     if not name.isidentifier():
@@ -132,18 +132,19 @@ def _count_named(name: str) -> int:
         raise unknown from None
     if name != str(torch._C._get_privateuse1_backend_name()):
         raise unknown
-    return _ask_torch(name)
+    return _count_with_torch(name)
 
 
-def _ask_torch(module: str, *, needed: bool = True) -> int:
-    """`torch.<module>.device_count()` if it is available, else 0."""
+def _count_with_torch(module: str, *, needed: bool = True) -> int:
+    """`torch.<module>.device_count()` if that module is available, else 0. Raises UsageError if torch cannot be
+    imported, but returns 0 if it is not `needed`."""
     try:
         torch = import_module("torch")
     except ImportError:
         if not needed:
             return 0
         raise UsageError(
-            "--nproc-per-node needs torch to count this machine's devices, and torch cannot be imported; give a number"
+            "--nproc-per-node needs torch to count this host's devices, and torch cannot be imported; give a number"
         ) from None
     devices = getattr(torch, module, None)
     if devices is None or not devices.is_available():
@@ -155,7 +156,7 @@ def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:
-        # A folder that is not there, or not for us to read, shows no devices.
+        # A folder that does not exist, or that this user may not read, shows no devices.
         return []
 
 
@@ -164,5 +165,5 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
-        # A file that is not there, or not for us to read, says nothing.
+        # A file that does not exist, or that this user may not read, shows no device.
         return ""

@@ -1,6 +1,6 @@
-"""What `--rdzv-backend etcd` takes: endpoints, and the keys of `--rdzv-conf` that are etcd's alone.
+"""The values of `--rdzv-backend etcd`: endpoints, and the keys of `--rdzv-conf` that only etcd has.
 
-Some keys have a second name, by which torch's etcd-v2 handler knew the same (torch 2.13,
+Some keys have a second name, which torch's handler for etcd v2 has for the same setting (torch 2.13,
 `torch.distributed.elastic.rendezvous.etcd_rendezvous`).
 """
 
@@ -17,47 +17,49 @@ from .values import joined, seconds
 ETCD_PORT = 2379
 """Port of an endpoint that names none."""
 LONGEST_PREFIX = 200
+"""Characters."""
 LEAST_TTL_S = 60.0
+"""Shortest `record_ttl`: with less, a job would lose its record while all its agents are paused or starved."""
 
 KEYS = {
-    "prefix": "etcd: what the keys of all jobs begin with (/elastic-agent)",
-    "record_ttl": "etcd: seconds that the record of an ended job stays (86400)",
+    "prefix": "etcd: beginning of the keys of all jobs (/elastic-agent)",
+    "record_ttl": "etcd: seconds for which the record of an ended job is kept (86400)",
     "protocol": "etcd: http or https (https if cacert or cert is given)",
     "cacert": "etcd: file of the CAs that may sign the servers' certificates (those this system trusts)",
-    "cert": "etcd: file of this node's certificate, for a cluster that asks for one",
-    "key": "etcd: file of the key to it",
+    "cert": "etcd: file of this node's certificate, for a cluster that requires one",
+    "key": "etcd: file of the private key of cert",
     "user": "etcd: name of the user",
-    "password_file": f"etcd: file that holds the user's password (or the variable {PASSWORD_VARIABLE})",
+    "password_file": f"etcd: file with the user's password (or the variable {PASSWORD_VARIABLE})",
     "etcd_prefix": "the same as prefix",
     "ca_cert": "the same as cacert",
     "ssl_cert": "the same as cert",
     "ssl_cert_key": "the same as key",
 }
-"""Every key, with its meaning and default for people."""
+"""Every key, with its meaning, and its default in brackets."""
 
 _TWINS = (("prefix", "etcd_prefix"), ("cacert", "ca_cert"), ("cert", "ssl_cert"), ("key", "ssl_cert_key"))
 
 
 def read_endpoints(text: str) -> tuple[str, bool | None]:
-    """`HOST[:PORT],...`, each perhaps as an http:// or https:// address: the endpoints with their ports, and whether
-    TLS is asked for by them (None: they do not say). Raises UsageError."""
+    """Read `HOST[:PORT],...`, each of which may begin with http:// or https://. Returns the endpoints with their ports,
+    and whether they ask for TLS (None: they have no scheme). Raises UsageError."""
     found: list[str] = []
     schemes: set[str] = set()
     for part in text.split(","):
         scheme, mark, rest = part.strip().rpartition("://")
         if mark and scheme not in ("http", "https"):
-            raise UsageError(f"--rdzv-endpoint is {text!r}, whose {scheme!r} is neither http nor https; give HOST:PORT")
+            raise UsageError(f"--rdzv-endpoint is {text!r}, where {scheme!r} is neither http nor https; give HOST:PORT")
         schemes.add(scheme)
         where = joined(*parse_endpoint("--rdzv-endpoint", rest.rstrip("/") if mark else rest, ETCD_PORT))
         if where not in found:
             found.append(where)
     if len(schemes) > 1:
-        raise UsageError(f"--rdzv-endpoint is {text!r}, which mixes http, https or neither; give one for all")
+        raise UsageError(f"--rdzv-endpoint is {text!r}, which mixes http, https and neither; give all of them alike")
     return ",".join(found), {"http": False, "https": True}.get(schemes.pop())
 
 
 def read_etcd_conf(given: Conf, tls: bool | None, env: Mapping[str, str]) -> EtcdSpec:
-    """Check the keys; `tls`: what the endpoints say of it. Raises UsageError."""
+    """Check the keys. `tls`: as returned by `read_endpoints`. Raises UsageError."""
     for ours, theirs in _TWINS:
         if ours in given and theirs in given:
             raise UsageError(f"--rdzv-conf gives both {ours} and {theirs}, which set the same; give only one of them")
@@ -88,26 +90,27 @@ def _ttl(conf: Mapping[str, str]) -> float:
     ttl_s = seconds("--rdzv-conf record_ttl", conf.get("record_ttl", EtcdSpec().record_ttl_s))
     if ttl_s < LEAST_TTL_S:
         raise UsageError(
-            f"--rdzv-conf record_ttl is {ttl_s:g} s, less than {LEAST_TTL_S:g}: a job whose agents are all busy "
-            "elsewhere would lose its record; raise it"
+            f"--rdzv-conf record_ttl is {ttl_s:g} s, less than {LEAST_TTL_S:g}: a job whose agents are all paused or "
+            "starved for so long would lose its record; raise it"
         )
     return ttl_s
 
 
-def _tls(conf: Mapping[str, str], said: bool | None) -> bool:
+def _tls(conf: Mapping[str, str], by_endpoint: bool | None) -> bool:
     protocol = conf.get("protocol", "").lower()
     if protocol not in ("", "http", "https"):
         raise UsageError(f"--rdzv-conf protocol is {protocol!r}; give http or https")
-    asked = {"http": False, "https": True}.get(protocol, said)
-    if said is not None and asked is not said:
-        raise UsageError(f"--rdzv-conf protocol is {protocol}, and --rdzv-endpoint says otherwise; give one of them")
+    tls = {"http": False, "https": True}.get(protocol, by_endpoint)
+    if by_endpoint is not None and tls is not by_endpoint:
+        other = "https" if by_endpoint else "http"
+        raise UsageError(f"--rdzv-conf protocol is {protocol}, but --rdzv-endpoint has {other}://; give one of them")
     files = [key for key in ("cacert", "cert", "key") if key in conf]
-    if asked is False and files:
+    if tls is False and files:
         raise UsageError(f"--rdzv-conf {files[0]} is given, but http has no certificates; give protocol=https")
     if ("cert" in conf) != ("key" in conf):
         alone, missing = ("cert", "key") if "cert" in conf else ("key", "cert")
         raise UsageError(f"--rdzv-conf gives {alone} and no {missing}; give both, or none")
-    return bool(files) if asked is None else asked
+    return bool(files) if tls is None else tls
 
 
 def _login(conf: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
@@ -127,9 +130,15 @@ def _login(conf: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
         with open(path, encoding="utf-8") as file:
             password = file.read().rstrip("\r\n")
     except OSError as why:
-        raise UsageError(f"--rdzv-conf password_file {path!r} cannot be read: {why.strerror}; correct it") from why
+        raise UsageError(
+            f"--rdzv-conf password_file is {path!r}, which cannot be read: {why.strerror}; correct the path, or let "
+            "this user read it"
+        ) from why
     except UnicodeDecodeError:
-        raise UsageError(f"--rdzv-conf password_file {path!r} holds no text in UTF-8; correct it") from None
+        raise UsageError(f"--rdzv-conf password_file is {path!r}, which is no text in UTF-8; correct it") from None
     if not password or "\n" in password:
-        raise UsageError(f"--rdzv-conf password_file {path!r} must hold the password on its one line; correct it")
+        lines = len(password.splitlines())
+        raise UsageError(
+            f"--rdzv-conf password_file is {path!r}, which has {lines} lines; write the password alone, in one line"
+        )
     return user, password

@@ -1,7 +1,7 @@
-"""Every flag of the command line: torchrun's (torch 2.13, `torch.distributed.run.get_args_parser`) and ours.
+"""Every flag of the command line: torchrun's (torch 2.13, `torch.distributed.run.get_args_parser`) and our own.
 
-A flag is found by its name with hyphens or underscores, or an unambiguous beginning of it. Its default comes from
-PET_<NAME> where that is set, as torchrun's does.
+A flag is written as its name, with hyphens or underscores, or as an unambiguous beginning of it. As with torchrun, the
+variable PET_<NAME> sets its default.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from . import values
 from .rdzv_conf import split_rdzv_conf
 
 Reader = Callable[[str, str], object]
-"""Reads a flag's text; the first argument is what to call it in an error (`--tee` or `PET_TEE`)."""
+"""Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. Without `read` it is a switch, which takes no value."""
+    """One flag. If `read` is None, it is a switch, which takes no value."""
 
     name: str
     group: str
@@ -33,7 +33,7 @@ class Flag:
     env: bool = True
     """Whether PET_<NAME> sets its default."""
     ours: bool = False
-    """Not torchrun's; never makes one of torchrun's abbreviations ambiguous."""
+    """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
 
     @property
     def key(self) -> str:
@@ -42,7 +42,7 @@ class Flag:
 
     @property
     def variable(self) -> str:
-        """Environment variable that sets its default; empty if none does."""
+        """Environment variable that sets its default; empty if there is none."""
         return f"PET_{self.key.upper()}" if self.env else ""
 
 
@@ -55,12 +55,12 @@ def _whole(name: str, value: str, least: int = 0, most: int = values.MAX_COUNT) 
 
 
 def _nproc(name: str, value: str) -> str | int:
-    word = value.strip()
-    if word.lstrip("+-").isdigit():
-        return values.whole(name, word, least=1, most=values.MAX_NPROC)
-    if not word:
+    text = value.strip()
+    if text.lstrip("+-").isdigit():
+        return values.whole(name, text, least=1, most=values.MAX_NPROC)
+    if not text:
         raise UsageError(f"{name} is empty; give a number, auto, cpu, gpu or xpu")
-    return word
+    return text
 
 
 def _streams(name: str, value: str) -> str:
@@ -84,12 +84,12 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 def _null(name: str, value: str) -> str:
     if value != "null":
-        raise UsageError(f"{name} is {value!r}, but this version records no events by handler; leave it out (null)")
+        raise UsageError(f"{name} is {value!r}, but this version supports only null; leave it out")
     return value
 
 
-def _not_yet(name: str, value: str, instead: str) -> object:
-    raise UsageError(f"{name} {value!r} is not honoured by this version; {instead}")
+def _unsupported(name: str, value: str, instead: str) -> object:
+    raise UsageError(f"{name} is {value!r}, but this version does not support {name}; {instead}")
 
 
 _SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
@@ -103,7 +103,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "nproc-per-node",
         _SIZE,
-        "Workers on this node: a number, or as many as it has devices: auto (accelerators or CPUs), cpu, gpu, xpu. (1)",
+        "Workers on this node: a number, or one for each of its devices: auto (accelerators or CPUs), cpu, gpu, xpu. "
+        "(1)",
         _nproc,
         1,
         "N|NAME",
@@ -113,7 +114,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "rdzv-endpoint",
         _MEET,
-        "Where nodes meet. c10d: the node that HOST names serves the store (port 29400). etcd: its servers (2379).",
+        "Where nodes meet. c10d: the node that hosts the store (port 29400). etcd: its servers (port 2379).",
         _text,
         "",
         "HOST[:PORT],...",
@@ -135,14 +136,21 @@ FLAGS: tuple[Flag, ...] = (
         {},
         "KEY=VALUE,...",
     ),
-    Flag("local-addr", _MEET, "Address at which other nodes reach this one. (found out)", _text, None, "ADDR"),
-    Flag("node-rank", _MEET, "Rank of this node. static: each its own (0); else a wish.", _whole, None, "N"),
+    Flag(
+        "local-addr",
+        _MEET,
+        "Address at which other nodes reach this one. (that of the route to the store)",
+        _text,
+        None,
+        "ADDR",
+    ),
+    Flag("node-rank", _MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
     Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", _text, "127.0.0.1", "ADDR"),
     Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
-    Flag("module", _RUN, "SCRIPT is a module, run as by python -m.", short="m"),
+    Flag("module", _RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
     Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
-    Flag("run-path", _RUN, "Run SCRIPT by runpy.run_path; takes precedence over --no-python."),
-    Flag("role", _RUN, "Name of what the workers do, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
+    Flag("run-path", _RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
+    Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
     Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
     Flag(
         "start-method",
@@ -153,7 +161,13 @@ FLAGS: tuple[Flag, ...] = (
         "METHOD",
     ),
     Flag(
-        "preload", _RUN, "Import these once, then fork workers; or auto. (none)", values.modules, (), "NAMES", ours=True
+        "preload",
+        _RUN,
+        "Import these modules once, then fork workers; or auto. (none)",
+        values.modules,
+        (),
+        "NAMES",
+        ours=True,
     ),
     Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
@@ -161,7 +175,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "restart-window",
         _STOP,
-        "Count only the failures of the last so many seconds against --max-restarts; 0: of the whole job. (0)",
+        "Only failures of the last SECONDS count against --max-restarts; 0: those of the whole job. (0)",
         values.seconds,
         0.0,
         "SECONDS",
@@ -170,7 +184,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "restart-backoff",
         _STOP,
-        "Pause between restarts of a crash loop, in seconds: none before the first, then MIN, doubled each time up to "
+        "Seconds to pause between restarts of a crash loop: none before the first, then MIN, doubled each time up to "
         "MAX (60). 0: no pauses. (0)",
         values.pauses,
         (0.0, values.LONGEST_PAUSE_S),
@@ -180,7 +194,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "no-restart-codes",
         _STOP,
-        "Exit codes by which a worker forbids a restart; none: there are none. (93)",
+        "Exit codes with which a worker forbids a restart; none: no code does. (93)",
         values.exit_codes,
         frozenset({NO_RESTART}),
         "N,...",
@@ -189,7 +203,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "startup-window",
         _STOP,
-        "A worker that fails sooner than so many seconds is said to have failed in its start-up. (30)",
+        "A worker that fails within SECONDS of its start is reported to have failed in its start-up. (30)",
         values.seconds,
         30.0,
         "SECONDS",
@@ -198,8 +212,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "charge",
         _STOP,
-        "Which failures cost a restart: those that this node's workers caused (cause), or all of theirs, as torchrun "
-        "counts (local). (cause)",
+        "Which failures cost a restart: those that this node's workers caused (cause), or all failures of its workers, "
+        "as torchrun counts (local). (cause)",
         partial(_one_of, choices=("cause", "local")),
         "cause",
         "WHICH",
@@ -216,7 +230,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "exit-barrier-timeout",
         _STOP,
-        "Seconds that finished nodes wait for the others. (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
+        "Seconds for which finished nodes wait for the others. (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
         values.seconds,
         None,
         "SECONDS",
@@ -242,7 +256,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "orphan-grace",
         _STOP,
-        "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0 is SIGKILL at once. (0)",
+        "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once. (0)",
         values.seconds,
         0.0,
         "SECONDS",
@@ -251,11 +265,19 @@ FLAGS: tuple[Flag, ...] = (
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
     Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
-    Flag("log-rotate", _LOGS, "Put full files aside; keep KEEP. (off)", values.rotation, "", "SIZE[:KEEP]", ours=True),
+    Flag(
+        "log-rotate",
+        _LOGS,
+        "Put a log file aside at SIZE; keep KEEP of these. (off)",
+        values.rotation,
+        "",
+        "SIZE[:KEEP]",
+        ours=True,
+    ),
     Flag(
         "local-ranks-filter",
         _LOGS,
-        "Local ranks that reach the console. (all)",
+        "Local ranks whose output reaches the console. (all)",
         values.local_ranks,
         frozenset(),
         "N,...",
@@ -263,19 +285,19 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "duplicate-stdout-filters",
         _LOGS,
-        "Copy lines of tee'd stdout with one of these substrings to a file of their own; two commas stand for one.",
+        "Copy lines of tee'd stdout that have one of these substrings to a separate file; write a comma as two.",
         _filters,
         (),
         "TEXT,...",
     ),
-    Flag("duplicate-stderr-filters", _LOGS, "The same for stderr.", _filters, (), "TEXT,..."),
+    Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
     Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
-    Flag("event-log-handler", _MORE, "Only null is honoured. (null)", _null, "null", "NAME"),
+    Flag("event-log-handler", _MORE, "Only null is supported. (null)", _null, "null", "NAME"),
     Flag(
         "logs-specs",
         _MORE,
-        "Not honoured by this version.",
-        partial(_not_yet, instead="use --log-dir, --redirects and --tee"),
+        "Not supported by this version.",
+        partial(_unsupported, instead="use --log-dir, --redirects and --tee"),
         None,
         "NAME",
         env=False,
@@ -283,8 +305,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "numa-binding",
         _MORE,
-        "Not honoured by this version.",
-        partial(_not_yet, instead="leave it out, or start the script through numactl with --no-python"),
+        "Not supported by this version.",
+        partial(_unsupported, instead="leave it out, or start the script through numactl with --no-python"),
         None,
         "MODE",
         env=False,

@@ -1,8 +1,8 @@
-"""`--rdzv-conf`: the keys, what they set, and how they bound each other.
+"""`--rdzv-conf`: its keys, what each sets, and the limits they set each other.
 
-torch 2.13 reads `join_timeout`, `last_call_timeout`, `close_timeout`, `heartbeat_timeout`, `keep_alive_interval`,
-`keep_alive_max_attempt`, `store_type`, `read_timeout`, `is_host`, `timeout` and `rank`; each is accepted, with torch's
-meaning where it has one here. It reads any other key as well, and ignores it; here that is an error.
+torch 2.13 uses `join_timeout`, `last_call_timeout`, `close_timeout`, `heartbeat_timeout`, `keep_alive_interval`,
+`keep_alive_max_attempt`, `store_type`, `read_timeout`, `is_host`, `timeout` and `rank`. Each is accepted, with torch's
+meaning if it has an effect here. torch ignores any other key; here that is an error.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ...agent.spec import RendezvousSpec
 from .values import seconds, suggest, truth, whole
 
 KEYS = {
-    "join_timeout": "seconds to gather the minimum of nodes (600)",
+    "join_timeout": "most seconds to wait for the minimum of nodes (600)",
     "last_call_timeout": "most seconds to wait for more nodes than the minimum (30)",
-    "quiet": "seconds without a newcomer that end the last call early (3)",
+    "quiet": "seconds without a new node after which the last call ends early (3)",
     "last_call_quiet": "the same as quiet",
     "beat": "seconds between a node's heartbeats (1)",
-    "lease": "seconds after which a silent node is lost (5)",
+    "lease": "seconds without a heartbeat after which a node is lost (5)",
     "keep_alive_interval": "torchrun's name for beat",
-    "keep_alive_max_attempt": "missed heartbeats that lose a node: lease = interval x attempts",
-    "store_grace": "seconds that workers go on while the store does not answer (30)",
-    "read_timeout": "seconds to wait for somebody to serve the endpoint (60)",
-    "timeout": "static: the same, and join_timeout unless given (900)",
-    "is_host": "whether this node hosts the store (found out by binding the endpoint)",
+    "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
+    "store_grace": "seconds for which workers go on while the store does not answer (30)",
+    "read_timeout": "seconds to wait for a store at the endpoint (60)",
+    "timeout": "static: sets read_timeout, and join_timeout, unless they are given (900)",
+    "is_host": "whether this node hosts the store (the node that can bind the endpoint does)",
     "store_type": "tcp, the only one",
     "rank": "static, from a program: the same as node_rank",
     "heartbeat_timeout": "accepted, without effect",
     "close_timeout": "accepted, without effect",
 }
-"""Every key, with its meaning and default for people."""
+"""Every key, with its meaning, and its default in brackets."""
 
 PASSWORD_VARIABLE = "ELASTIC_AGENT_ETCD_PASSWORD"
-"""Where the password of etcd's user may be, instead of in a file. No worker sees it."""
+"""Variable with the password of etcd's user, instead of a file. It is taken out of the workers' environment."""
 STATIC_TIMEOUT_S = 900.0
-"""How long a static rendezvous tries to reach node 0: what torch's LaunchConfig gives it."""
+"""How long a static rendezvous tries to reach node 0; the value in torch's LaunchConfig."""
 _TORCH_INTERVAL_S, _TORCH_ATTEMPTS = 5.0, 3
-"""What torch takes for keep_alive_interval and keep_alive_max_attempt where only the other is given."""
+"""torch's defaults of keep_alive_interval and keep_alive_max_attempt, used if only the other one is given."""
 _TWINS = (
     ("quiet", "last_call_quiet"),
     ("beat", "keep_alive_interval"),
@@ -52,12 +52,12 @@ _NAMES = {key: f"--rdzv-conf {key}" for key in KEYS}
 
 
 Conf = Mapping[str, str | int | float]
-"""Keys and values, as text or as a program would give them."""
+"""Keys and values; those of the command line are text, those of a program may be numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RdzvConf:
-    """What the keys come to, checked. Times in seconds."""
+    """The settings, checked. Times in seconds."""
 
     join_timeout_s: float
     last_call_timeout_s: float
@@ -72,12 +72,14 @@ class RdzvConf:
 
 
 def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
-    """`key=value,key=value` as a mapping; raises UsageError for a pair that is none, or a key given twice."""
+    """`key=value,key=value` as a mapping. Raises UsageError for a part without key or value, or a key given twice."""
     pairs: dict[str, str] = {}
     for part in text.split(",") if text.strip() else ():
         key, _, value = (piece.strip() for piece in part.partition("="))
         if not key or not value:
-            raise UsageError(f"{name} has {part!r}, which is no key=value; give such as join_timeout=60,is_host=true")
+            raise UsageError(
+                f"{name} has {part!r}, which is no key=value; write, for example, join_timeout=60,is_host=true"
+            )
         if key in pairs:
             raise UsageError(f"{name} gives {key} twice, {pairs[key]!r} and {value!r}; give it once")
         pairs[key] = value
@@ -85,16 +87,15 @@ def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
 
 
 def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> RdzvConf:
-    """Check the keys against what is known and against each other; raises UsageError. `also`: keys that are known and
-    read elsewhere."""
+    """Check keys and values, also against each other; raises UsageError. `also`: keys that only the caller reads."""
     refuse_unknown(given, {*KEYS, *also})
     for ours, theirs in _TWINS:
         if ours in given and theirs in given:
             raise UsageError(f"--rdzv-conf gives both {ours} and {theirs}, which set the same; give only one of them")
     if str(given.get("store_type", "tcp")).strip().lower() != "tcp":
-        raise UsageError(f"--rdzv-conf store_type is {given['store_type']!r}; only tcp is honoured; leave it out")
+        raise UsageError(f"--rdzv-conf store_type is {given['store_type']!r}, but only tcp is supported; leave it out")
     beat_s, lease_s = _liveness(given)
-    join_s, connect_s = _patience(given, static)
+    join_s, connect_s = _waits(given, static)
     if "lease" in given and lease_s >= join_s:
         raise UsageError(f"--rdzv-conf lease is {lease_s:g} s, not less than join_timeout ({join_s:g} s); lower it")
     last_call_s, quiet_s = _last_call(given)
@@ -113,11 +114,11 @@ def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> Rd
 
 
 def refuse_unknown(given: Conf, known: Collection[str]) -> None:
-    """Raises UsageError for a key that is not among the `known`."""
+    """Raises UsageError for a key that is not in `known`."""
     for key in given:
         if key not in known:
             raise UsageError(
-                f"--rdzv-conf does not know {key!r}{suggest(key.lower(), known)}; known are {', '.join(sorted(known))}"
+                f"--rdzv-conf has no key {key!r}{suggest(key.lower(), known)}; its keys are {', '.join(sorted(known))}"
             )
 
 
@@ -126,9 +127,10 @@ def _time(given: Conf, key: str, default: float, *, above_zero: bool = False) ->
 
 
 def _liveness(given: Conf) -> tuple[float, float]:
+    """Seconds between heartbeats, and the lease in seconds."""
     if "keep_alive_interval" in given or "keep_alive_max_attempt" in given:
         beat_s = _time(given, "keep_alive_interval", _TORCH_INTERVAL_S, above_zero=True)
-        # One attempt would make the lease equal to the beat: every node lost at its first late heartbeat.
+        # With one attempt the lease would be as long as the beat, and any late heartbeat would lose its node.
         key = "keep_alive_max_attempt"
         attempts = whole(_NAMES[key], given.get(key, _TORCH_ATTEMPTS), least=2)
         return beat_s, beat_s * attempts
@@ -136,13 +138,14 @@ def _liveness(given: Conf) -> tuple[float, float]:
     lease_s = _time(given, "lease", _DEFAULTS.lease_s, above_zero=True)
     if beat_s >= lease_s:
         raise UsageError(
-            f"--rdzv-conf beat is {beat_s:g} s, not less than lease ({lease_s:g} s), so every node would be taken for "
-            f"lost; give lease={5 * beat_s:g} or a shorter beat"
+            f"--rdzv-conf beat is {beat_s:g} s, not less than lease ({lease_s:g} s), so every node would be lost; "
+            f"give lease={5 * beat_s:g} or a shorter beat"
         )
     return beat_s, lease_s
 
 
-def _patience(given: Conf, static: bool) -> tuple[float, float]:
+def _waits(given: Conf, static: bool) -> tuple[float, float]:
+    """How long to wait for the minimum of nodes, and for the store, in seconds."""
     timeout_s = _time(given, "timeout", STATIC_TIMEOUT_S, above_zero=True)
     join_s = timeout_s if static and "timeout" in given else _DEFAULTS.join_timeout_s
     connect_s = timeout_s if static else _DEFAULTS.connect_timeout_s
@@ -153,6 +156,7 @@ def _patience(given: Conf, static: bool) -> tuple[float, float]:
 
 
 def _last_call(given: Conf) -> tuple[float, float]:
+    """The longest last call, and the quiet time that ends it, in seconds."""
     last_call_s = _time(given, "last_call_timeout", _DEFAULTS.last_call_timeout_s)
     key = "last_call_quiet" if "last_call_quiet" in given else "quiet"
     quiet_s = _time(given, key, _DEFAULTS.quiet_s)
@@ -165,9 +169,10 @@ def _last_call(given: Conf) -> tuple[float, float]:
 
 
 def _without_effect(given: Conf, static: bool) -> list[str]:
-    idle = ["close_timeout", "heartbeat_timeout"]
+    """A warning for each key that is given and has no effect. Raises UsageError if the value is no time."""
+    unused = ["close_timeout", "heartbeat_timeout"]
     if not static:
-        idle.append("timeout")
-    for key in idle:
+        unused.append("timeout")
+    for key in unused:
         _time(given, key, 1.0)
-    return [f"--rdzv-conf {key}={given[key]} has no effect here" for key in idle if key in given]
+    return [f"--rdzv-conf {key}={given[key]} has no effect here" for key in unused if key in given]

@@ -1,10 +1,11 @@
-"""Which rendezvous a job gets: torchrun's rules (torch 2.13, `torch.distributed.run.run`), every dead end an error.
+"""Which rendezvous a job gets, by torchrun's rules (torch 2.13, `torch.distributed.run.run`). What cannot work is an
+error.
 
-* One node and nothing said about a rendezvous, or `--standalone`: this node alone, in memory. No store, no torch.
-* static with one node: the same, with workers given `--master-addr` and `--master-port` as typed.
+* One node without rendezvous flags, or `--standalone`: this node alone, in memory. No store, no torch.
+* static with one node: the same; its workers get `--master-addr` and `--master-port` as typed.
 * static with several nodes: a c10d store on node 0 at that address; group ranks are the nodes' `--node-rank`.
 * c10d: a store at the endpoint.
-* etcd: a cluster at the endpoints; never anything else instead.
+* etcd: the cluster at the endpoints; if it does not answer, nothing else is used instead.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ _BACKENDS = ("static", "c10d", "etcd")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rendezvous chosen, without run id, local address and barrier, which do not depend on it."""
+    """The rendezvous chosen. Its run id, command, local address and barrier do not depend on the choice and are not set
+    yet."""
 
     spec: RendezvousSpec
     fixed: tuple[str, int] | None = None
-    """MASTER_ADDR and MASTER_PORT that a single static node gives its workers in every round."""
+    """MASTER_ADDR and MASTER_PORT of the workers in every round; only for a single static node."""
     warnings: tuple[str, ...] = ()
 
 
@@ -47,10 +49,10 @@ def choose_rendezvous(
     master: tuple[str, int | None],
     env: Mapping[str, str],
 ) -> Choice:
-    """Choose by torchrun's rules; `nodes` is (minimum, maximum), `master` is (--master-addr, --master-port), `env` this
+    """Choose by torchrun's rules. `nodes`: (minimum, maximum); `master`: (--master-addr, --master-port); `env`: this
     process's environment.
 
-    Raises UsageError, one line, where no rendezvous can come of it.
+    Raises UsageError, in one line, if the arguments lead to no rendezvous.
     """
     endpoint = endpoint.strip()
     if node_rank is not None and node_rank < 0:
@@ -77,12 +79,12 @@ def _known(backend: str) -> str:
         return name
     if name == "etcd-v2":
         raise UsageError(
-            "--rdzv-backend etcd-v2 speaks a protocol that etcd 3.6 removed; use etcd, which speaks v3, and the same "
+            "--rdzv-backend etcd-v2 needs a protocol that etcd 3.6 removed; use etcd, which is v3, and the same "
             "--rdzv-endpoint"
         )
     raise UsageError(
-        f"--rdzv-backend does not know {name!r}{suggest(name.lower(), _BACKENDS)}; known are c10d, etcd and static, "
-        "and handlers from other packages (torchrun.handlers) are not honoured by this version"
+        f"--rdzv-backend is {name!r}, which is unknown{suggest(name.lower(), _BACKENDS)}; give c10d, etcd or static; "
+        "handlers from other packages (torchrun.handlers) are not supported by this version"
     )
 
 
@@ -101,15 +103,16 @@ def _base(conf: RdzvConf, backend: str, low: int, high: int) -> RendezvousSpec:
     )
 
 
-def _alone(who: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+def _alone(what: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+    """This node alone; `what`: the setting that leads here, for messages."""
     if nodes[0] > 1:
-        raise UsageError(f"{who} runs on this node alone, but --nnodes asks for at least {nodes[0]}; leave one out")
+        raise UsageError(f"{what} runs on this node alone, but --nnodes asks for at least {nodes[0]}; leave one out")
     conf = read_rdzv_conf(configs, static=False)
     warnings = list(conf.warnings)
     if nodes[1] > 1:
-        warnings.append(f"{who} runs on this node alone; no other node will join it, though --nnodes allows {nodes[1]}")
+        warnings.append(f"{what} runs on this node alone; no other node can join, though --nnodes allows {nodes[1]}")
     if node_rank:
-        warnings.append(f"--node-rank {node_rank} has no effect, because {who} runs on this node alone")
+        warnings.append(f"--node-rank {node_rank} has no effect, because {what} runs on this node alone")
     return Choice(_base(conf, "memory", 1, 1), warnings=tuple(warnings))
 
 
@@ -118,16 +121,16 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
         if nodes[1] > 1:
             raise UsageError(
                 "--rdzv-backend c10d with more than one node needs --rdzv-endpoint HOST:PORT, the same on every node; "
-                "HOST is the node that shall serve the store"
+                "HOST is the node that hosts the store"
             )
         return _alone("a job of one node", configs, nodes, node_rank)
     host, port = parse_endpoint("--rdzv-endpoint", endpoint, C10D_PORT)
     if port == 0:
-        # torchrun's documented way to run several single-node jobs on one machine: "any free port".
+        # torchrun documents port 0, "any free port", for several jobs of one node on the same host.
         if nodes[0] > 1:
             raise UsageError(
-                f"--rdzv-endpoint is {endpoint!r}, whose port 0 no other node could find, but --nnodes asks for "
-                f"at least {nodes[0]}; give the port"
+                f"--rdzv-endpoint is {endpoint!r}, and port 0 means any, which other nodes cannot know, but --nnodes "
+                f"asks for at least {nodes[0]}; give the port"
             )
         return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
     conf = read_rdzv_conf(configs, static=False)
@@ -141,11 +144,11 @@ def _etcd(
     from . import etcd_conf
 
     if not endpoint:
-        raise UsageError("--rdzv-backend etcd needs --rdzv-endpoint HOST:PORT, or several with commas between")
+        raise UsageError("--rdzv-backend etcd needs --rdzv-endpoint HOST:PORT, or several separated by commas")
     endpoints, tls = etcd_conf.read_endpoints(endpoint)
     conf = read_rdzv_conf(configs, static=False, also=etcd_conf.KEYS)
     if conf.is_host is not None:
-        raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave it out")
+        raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave is_host out")
     etcd = etcd_conf.read_etcd_conf(configs, tls, env)
     spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd)
     return Choice(spec, warnings=conf.warnings)
@@ -169,11 +172,11 @@ def _static(
     if rank >= high:
         raise UsageError(f"--node-rank is {rank}, but with --nnodes {high} it must be 0 to {high - 1}; correct one")
     if port == 0:
-        raise UsageError("static rendezvous needs a port that every node knows, and 0 means any; give --master-port")
+        raise UsageError("the port of node 0 is 0, which means any; give --master-port, the same on every node")
     if conf.is_host is not None and conf.is_host is not (rank == 0):
         raise UsageError(
-            f"--rdzv-conf is_host is {conf.is_host}, but in a static rendezvous node 0 hosts, and this is node {rank}; "
-            "leave is_host out"
+            f"--rdzv-conf is_host is {conf.is_host}, but this is node {rank}, and node 0 hosts the store of a static "
+            "rendezvous; leave is_host out"
         )
     warnings = list(conf.warnings)
     if low != high:

@@ -1,8 +1,8 @@
-"""How the values people type are read: numbers, node ranges, redirects, filters, signals, endpoints.
+"""Readers of values that users type: numbers, node ranges, redirects, filters, signals, endpoints.
 
-Every function here takes `name`, what to call the value in an error: a flag (`--tee`), a variable (`PET_TEE`), a field
+The argument `name` of each function is what an error calls the value: a flag (`--tee`), a variable (`PET_TEE`), a field
 of `LaunchConfig` or a rendezvous key. All raise `UsageError` with one line. Grammars are torch 2.13's
-(`torch.distributed.run`, `Std.from_str`, `parse_rendezvous_endpoint`) unless said otherwise.
+(`torch.distributed.run`, `Std.from_str`, `parse_rendezvous_endpoint`), except where a docstring has another.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ...agent.errors import UsageError
 from ...agent.spec import Rotation
 
 LONGEST_S = 1e9
-"""Longest wait that can be asked for, about 31 years: timers of the system overflow not far beyond."""
+"""Longest time that can be set, about 31 years: the system's timers overflow not far beyond."""
 MAX_NPROC = 4096
-"""Most workers of one node: far above any machine's devices, low enough that a typo does not exhaust its pids."""
+"""Most workers of one node: far more than any host has devices, and few enough that a typo does not use up its pids."""
 LONGEST_PAUSE_S = 60.0
-"""Longest pause of a crash loop, where only the shortest is given."""
+"""Longest pause of a crash loop, if only the shortest is given."""
 MAX_COUNT = 1_000_000
-"""Most nodes and restarts that can be asked for; a larger number is a typo."""
+"""Most nodes and restarts that can be set; a larger number is a typo."""
 
 SMALLEST_LOG = 1024
-"""Bytes of a log file that rotates; with less, it would be files for the sake of files."""
+"""Smallest size, in bytes, at which a log file is put aside; a smaller one would make many files of a few lines."""
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 _HOST = re.compile(r"[\w.:%-]+")
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` if something known is close to `word`, else an empty string."""
+def suggest(typed: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` if one of `known` is close to `typed`, else an empty string."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(typed, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -60,7 +60,7 @@ def seconds(name: str, value: str | float, *, above_zero: bool = False) -> float
         number = float(value)
     except (ValueError, OverflowError):
         raise UsageError(f"{name} is {value!r}, which is not a number; give it in seconds, such as 30") from None
-    # NaN fails every comparison, so it lands here too.
+    # NaN fails every comparison, so it is refused here too.
     if not 0 <= number <= LONGEST_S or math.isinf(number):
         raise UsageError(f"{name} is {value!r}, outside 0 to {LONGEST_S:.0f} seconds; give a time in that range")
     if above_zero and number == 0:
@@ -69,19 +69,19 @@ def seconds(name: str, value: str | float, *, above_zero: bool = False) -> float
 
 
 def pauses(name: str, value: str | float | Sequence[float]) -> tuple[float, float]:
-    """`MIN[:MAX]` seconds or a pair, with MIN <= MAX; without MAX it is `LONGEST_PAUSE_S`, or MIN if that is more."""
+    """`MIN[:MAX]` seconds or a pair, with MIN <= MAX; MAX is by default `LONGEST_PAUSE_S`, or MIN if that is more."""
     parts = value.split(":") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
     if len(parts) not in (1, 2):
-        raise UsageError(f"{name} is {value!r}; give MIN or MIN:MAX seconds, such as 5:300, or 0 for no pauses")
+        raise UsageError(f"{name} is {value!r}; give MIN or MIN:MAX seconds, for example 5:300, or 0 for no pauses")
     low = seconds(name, parts[0])
     high = seconds(name, parts[1]) if len(parts) == 2 else max(low, LONGEST_PAUSE_S)
     if low > high:
-        raise UsageError(f"{name} is {value!r}, whose MIN is more than its MAX; give MIN:MAX such as 5:300")
+        raise UsageError(f"{name} is {value!r}, whose MIN is more than its MAX; give MIN:MAX, for example 5:300")
     return low, high
 
 
 def exit_codes(name: str, value: str | Iterable[int]) -> frozenset[int]:
-    """Exit codes from 1 to 255, as comma-separated numbers or as integers; nothing, or `none`, means none."""
+    """Exit codes from 1 to 255, as comma-separated numbers or as integers; an empty value or `none` is none of them."""
     given = value.split(",") if isinstance(value, str) else value
     if isinstance(value, str) and value.strip() in ("", "none"):
         given = ()
@@ -89,11 +89,11 @@ def exit_codes(name: str, value: str | Iterable[int]) -> frozenset[int]:
 
 
 def truth(name: str, value: str | float) -> bool:
-    """A boolean as torch's rendezvous parameters spell it: 1, true, t, yes, y, or their opposites, in any case."""
-    word = str(value).strip().lower()
-    if word in _TRUE:
+    """A boolean in one of torch's spellings: 1, true, t, yes, y or 0, false, f, no, n, in any case."""
+    text = str(value).strip().lower()
+    if text in _TRUE:
         return True
-    if word in _FALSE:
+    if text in _FALSE:
         return False
     raise UsageError(f"{name} is {value!r}, which is neither true nor false; give true or false")
 
@@ -106,18 +106,18 @@ def node_range(name: str, value: str) -> tuple[int, int]:
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2):
-        raise UsageError(f"{name} is {value!r}; give a number of nodes such as 2, or MIN:MAX such as 1:4")
+        raise UsageError(f"{name} is {value!r}; give a number of nodes, for example 2, or MIN:MAX, for example 1:4")
     low, high = numbers[0], numbers[-1]
     if not 1 <= low <= high <= MAX_COUNT:
-        raise UsageError(f"{name} is {value!r}, but must hold 1 <= MIN <= MAX <= {MAX_COUNT}; correct the range")
+        raise UsageError(f"{name} is {value!r}, but it must be 1 <= MIN <= MAX <= {MAX_COUNT}; correct the range")
     return low, high
 
 
 def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict[int, int]:
-    """Which streams of which local rank: one of 0 (none), 1 (stdout), 2 (stderr), 3 (both) for all ranks, or
-    `RANK:0-3,...` or a mapping for some. Unlike torch's, local ranks may have more than one digit. Returns a value for
-    each of the `nproc` ranks, or for those named."""
-    how = "give 0, 1 (stdout), 2 (stderr) or 3 (both) for all local ranks, or such as 0:1,1:3 for some"
+    """Streams by local rank: 0 (none), 1 (stdout), 2 (stderr) or 3 (both) for all ranks, or `RANK:0-3,...` or a mapping
+    for some. Unlike in torch's grammar, local ranks may have more than one digit. Returns a value for each of the
+    `nproc` ranks, or for those named."""
+    how = "give 0, 1 (stdout), 2 (stderr) or 3 (both) for all local ranks, or, for example, 0:1,1:3 for some"
     if isinstance(value, Mapping):
         named = list(value.items())
     else:
@@ -132,104 +132,110 @@ def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict
         if rank < 0 or bits not in (0, 1, 2, 3):
             raise UsageError(f"{name} gives local rank {rank!r} the value {bits!r}; {how}")
         if chosen.setdefault(rank, int(bits)) != bits:
-            raise UsageError(f"{name} is {value!r}, which names local rank {rank} twice; name it once")
+            raise UsageError(f"{name} is {value!r}, which has two values for local rank {rank}; give one")
     return chosen
 
 
 def rotation(name: str, value: str | Rotation) -> Rotation | None:
-    """`SIZE` or `SIZE:KEEP`; SIZE in bytes, or with K, M or G (1024, its square, its cube), at least 1 KiB; KEEP is how
-    many full files stay, all of them without it. An empty string is None."""
+    """`SIZE` or `SIZE:KEEP`. SIZE is in bytes, or with K, M or G (1024, its square, its cube), at least 1 KiB; KEEP is
+    how many full files are kept, by default all. An empty string gives None."""
     if not value or isinstance(value, Rotation):
         return value or None
     found = re.fullmatch(r"(\d{1,18})([KMG]?)(?:i?B)?(?::(\d{1,9}))?", value.strip(), re.ASCII | re.IGNORECASE)
     limit = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()] if found else 0
     if found is None or limit < SMALLEST_LOG:
-        how = f"give a size of {SMALLEST_LOG} or more, and how many full files to keep if not all, such as 100M:5"
+        how = f"give a size of {SMALLEST_LOG} or more, and how many full files to keep if not all, for example 100M:5"
         raise UsageError(f"{name} is {value!r}; {how}")
     return Rotation(limit, None if found[3] is None else int(found[3]))
 
 
 def local_ranks(name: str, value: str | Iterable[int]) -> frozenset[int]:
-    """Local ranks, as comma-separated whole numbers or as integers; an empty string means all, returned as no rank."""
+    """Local ranks, as comma-separated whole numbers or as integers. An empty string means all ranks, and gives an empty
+    set."""
     given = value.split(",") if isinstance(value, str) and value else value or ()
     try:
         ranks = frozenset(int(rank) for rank in given)
     except ValueError:
         ranks = frozenset({-1})
     if any(rank < 0 for rank in ranks):
-        raise UsageError(f"{name} is {value!r}; give local ranks separated by commas, such as 0,1,2")
+        raise UsageError(f"{name} is {value!r}; give local ranks separated by commas, for example 0,1,2")
     return ranks
 
 
 def substrings(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Comma-separated substrings; two commas stand for one. Empty ones are left out, as they would match every line."""
+    """Comma-separated substrings; two commas stand for a comma in one of them. Empty ones are left out, because every
+    line has them."""
     if isinstance(value, str):
         value = (part.replace("\0", ",") for part in value.replace(",,", "\0").split(","))
     return tuple(part for part in value if part)
 
 
 def modules(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of modules, comma-separated or one by one, each once; `auto` stands alone."""
+    """Names of modules, comma-separated or as an iterable, without repeats; or `auto` alone."""
     given = value.split(",") if isinstance(value, str) else value
-    names = tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+    names = tuple(dict.fromkeys(module.strip() for module in given if module.strip()))
     for each in names:
         if not all(part.isidentifier() for part in each.split(".")):
-            raise UsageError(f"{name} names {each!r}, which is no module; give names as in import, such as torch,numpy")
+            raise UsageError(f"{name} has {each!r}, which is no name of a module; give, for example, torch,numpy")
     if "auto" in names and len(names) > 1:
-        raise UsageError(f"{name} is {','.join(names)!r}, but auto finds out by itself; give auto, or the modules")
+        raise UsageError(f"{name} is {','.join(names)!r}, but auto finds the modules itself; give auto, or the modules")
     return names
 
 
 def signals(name: str, value: str | Iterable[int]) -> tuple[int, ...]:
-    """The signals that stop the job, each once, in the order given; see `_signal_numbers`."""
+    """The signals that stop the job, without repeats, in the order given; spelled as for `_signal_numbers`."""
     import signal
 
     numbers = _signal_numbers(name, value, "SIGTERM,SIGINT")
-    for word, number in numbers:
+    for typed, number in numbers:
         if number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-            raise UsageError(f"{name} names {word!r}, which no program can treat as a request to stop; leave it out")
+            raise UsageError(f"{name} has {typed!r}, which no program can handle as a request to stop; leave it out")
     if not numbers:
-        raise UsageError(f"{name} is empty, so nothing could stop the job; name at least SIGTERM")
+        raise UsageError(f"{name} is empty, so that no signal would stop the job; give at least SIGTERM")
     return tuple(dict.fromkeys(number for _, number in numbers))
 
 
 def forwarded(name: str, value: str | Iterable[int], stops: Iterable[int]) -> tuple[int, ...]:
-    """The signals to pass on to the workers, each once, in the order given; none if empty. `stops`: those that stop
-    the job, which cannot do both. See `_signal_numbers`."""
+    """The signals to pass on to the workers, without repeats, in the order given; may be empty. `stops`: the signals
+    that stop the job, which cannot be passed on. Spelled as for `_signal_numbers`."""
     import signal
 
     fatal = ("KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS", "PIPE")
     refused = {getattr(signal, f"SIG{each}") for each in fatal}
     numbers = _signal_numbers(name, value, "USR1,USR2")
-    for word, number in numbers:
+    for typed, number in numbers:
         if number in refused:
-            raise UsageError(f"{name} names {word!r}, which means something to the agent itself; leave it out")
+            raise UsageError(f"{name} has {typed!r}, which the agent cannot pass on or needs itself; leave it out")
         if number in tuple(stops):
             raise UsageError(
-                f"{name} names {word!r}, which stops the job (signals_to_handle); take it out of one of the two"
+                f"{name} has {typed!r}, which stops the job (signals_to_handle); take it out of one of the two"
             )
     return tuple(dict.fromkeys(number for _, number in numbers))
 
 
-def _signal_numbers(name: str, value: str | Iterable[int], such_as: str) -> list[tuple[str | int, int]]:
-    """Signals as typed and as numbers. They may be typed by name, with or without SIG, in any case, or by number."""
+def _signal_numbers(name: str, value: str | Iterable[int], example: str) -> list[tuple[str | int, int]]:
+    """Each signal as typed and as a number. It may be typed as a name, with or without SIG, in any case, or as a
+    number."""
     import signal
 
     known = {member.name: int(member) for member in signal.Signals}
     numbers: list[tuple[str | int, int]] = []
     for item in value.split(",") if isinstance(value, str) and value.strip() else value or ():
-        word = item.strip() if isinstance(item, str) else item
-        like = str(word).upper().removeprefix("SIG")
-        number = int(like) if like.isdecimal() else known.get(f"SIG{like}")
+        typed = item.strip() if isinstance(item, str) else item
+        short = str(typed).upper().removeprefix("SIG")
+        number = int(short) if short.isdecimal() else known.get(f"SIG{short}")
         if number is None or number not in known.values():
-            hint = suggest(f"SIG{like}", known)
-            raise UsageError(f"{name} names {word!r}, which is no signal here; give such as {such_as}{hint}")
-        numbers.append((word, number))
+            hint = suggest(f"SIG{short}", known)
+            raise UsageError(
+                f"{name} has {typed!r}, which is no signal of this system; give, for example, {example}{hint}"
+            )
+        numbers.append((typed, number))
     return numbers
 
 
 def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]:
-    """`HOST[:PORT]`, where an IPv6 address with a port stands in brackets. Without a default, the port is required."""
+    """`HOST[:PORT]`, in which an IPv6 address with a port is in brackets. If `default_port` is None, the port is
+    required."""
     text = value.strip()
     host, port = text, ""
     if not (text.startswith("[") and text.endswith("]")):
@@ -247,7 +253,7 @@ def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]
             raise UsageError(f"{name} is {value!r}, whose port {port!r} is no number from 0 to 65535; give HOST:PORT")
         return host, int(port)
     if default_port is None:
-        raise UsageError(f"{name} is {value!r}, which names no port; give HOST:PORT")
+        raise UsageError(f"{name} is {value!r}, which has no port; give HOST:PORT")
     return host, default_port
 
 

@@ -1,4 +1,4 @@
-"""The command that a worker is, from what was typed; checked before anything starts."""
+"""A worker's command, made from the script and its arguments as typed, and checked before anything starts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def worker_command(
 ) -> tuple[str, ...]:
     """A worker's command, as torchrun builds it: `python -u [-m] SCRIPT ARGS`, or SCRIPT itself with `no_python`.
 
-    PYTHON_EXEC in `env` is used instead of this interpreter. `run_path` beats `no_python`. Raises UsageError for a
-    script or program that is not there, and for flags that exclude each other.
+    PYTHON_EXEC in `env` replaces this interpreter. `run_path` takes precedence over `no_python`. Raises UsageError for
+    a script or program that does not exist, and for flags that exclude each other.
     """
     here = working_directory()
     if module and (run_path or no_python):
@@ -37,50 +37,50 @@ def worker_command(
 
 
 def job_command(argv: Sequence[str], title: str) -> tuple[str, ...]:
-    """What the nodes of a job have in common of a worker's command: script and arguments. The interpreter and the way
-    to it are each node's own, and so is how the way to a script is spelled."""
-    words = tuple(argv)
-    if title not in words:
+    """The part of a worker's command that all nodes of a job must have in common: script and arguments. The interpreter
+    and its path may differ, and so may two spellings of the script's path."""
+    command = tuple(argv)
+    if title not in command:
         return (title,)
-    at = words.index(title)
-    if words[at - 1 : at] == ("-m",):
-        return words[at - 1 :]
-    # The first word is a program, for which ./program is another one than the one on PATH.
-    return (os.path.normpath(title) if at else title, *words[at + 1 :])
+    at = command.index(title)
+    if command[at - 1 : at] == ("-m",):
+        return command[at - 1 :]
+    # At 0 it is a program, and ./program is not the same as program, which is looked up on PATH.
+    return (os.path.normpath(title) if at else title, *command[at + 1 :])
 
 
 def working_directory() -> str:
-    """Absolute path of the current directory. Raises UsageError if it was deleted, or may not be read."""
+    """Absolute path of the current directory. Raises UsageError if it was deleted or cannot be read."""
     try:
         return os.getcwd()
     except OSError as error:
         raise UsageError(
-            f"the working directory cannot be used, was it deleted? ({error.strerror}); cd to one that is there"
+            f"the working directory was deleted or cannot be read ({error.strerror}); cd to another one"
         ) from error
 
 
 def _check_file(script: str, here: str) -> None:
-    # "-" is standard input, and a name with ${local_rank} is another one for each worker.
+    # "-" is standard input, and a name with ${local_rank} is a different file for each worker.
     if script == "-" or "$" in script:
         return
     if not os.path.exists(script):
-        raise UsageError(f"the script {script!r} is not there (seen from {here!r}); correct the path, or use -m")
+        raise UsageError(f"the script {script!r} does not exist (from {here!r}); correct the path, or use -m")
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        raise UsageError(f"the script {script!r} is a directory without a __main__.py; name the script in it")
+        raise UsageError(f"the script {script!r} is a directory without a __main__.py; give the script in it")
     if not os.access(script, os.R_OK):
-        raise UsageError(f"the script {script!r} may not be read by this user; see its permissions (ls -l)")
+        raise UsageError(f"the script {script!r} cannot be read by this user; check its permissions (ls -l)")
 
 
 def check_module(argv: Sequence[str]) -> None:
-    """Raise UsageError if the module of a worker's command, as `worker_command` gave it, is not to be found.
+    """Raise UsageError if the module in `argv`, a worker's command as `worker_command` returns it, cannot be found.
 
-    Anything but a module run by this interpreter passes."""
+    Commands that do not run a module with this interpreter are not checked."""
     top = argv[3].partition(".")[0] if tuple(argv[:3]) == (sys.executable, "-u", "-m") else ""
     if not top.isidentifier() or top in sys.modules:
         return
     here = working_directory()
-    # A worker looks in its working directory first; we, as a console script, do not. Only the first name is looked
-    # for: to find what is in a package, Python runs the package.
+    # A worker searches its working directory first; this process, a console script, does not. Only the first name is
+    # looked up, because to find a module in a package Python runs the package.
     sys.path.insert(0, here)
     try:
         found = any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
@@ -88,20 +88,20 @@ def check_module(argv: Sequence[str]) -> None:
         sys.path.remove(here)
     if not found:
         raise UsageError(
-            f"the module {top!r} is not to be found from {here!r}; correct the name, or set PYTHONPATH to where it is"
+            f"the module {top!r} cannot be found from {here!r}; correct the name, or set PYTHONPATH to its directory"
         )
 
 
 def _check_program(what: str, program: str, env: Mapping[str, str], here: str) -> None:
     if "/" in program:
         if not os.path.exists(program):
-            raise UsageError(f"{what} {program!r} is not there (looked from {here!r}); correct the path")
+            raise UsageError(f"{what} {program!r} does not exist (from {here!r}); correct the path")
         if os.path.isdir(program) or not os.access(program, os.X_OK):
-            raise UsageError(f"{what} {program!r} is not executable; name a program, or make it one (chmod +x)")
+            raise UsageError(f"{what} {program!r} is not executable; give a program, or make it executable (chmod +x)")
         return
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, program)
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return
-    hint = f"; write ./{program} for the one in this directory" if os.path.exists(program) else "; give its path"
+    hint = f"; write ./{program} for the file in this directory" if os.path.exists(program) else "; give its path"
     raise UsageError(f"{what} {program!r} is not on PATH{hint}")

@@ -1,4 +1,5 @@
-"""What the launcher runs inside worker processes: functions of a Python caller, and `--run-path`.
+"""Code of the launcher for worker processes: functions of a Python caller, and `--run-path`.
 
-The modules that a worker runs import the standard library only.
+The modules that run in a worker import only the standard library; `functions.py`, which runs in the agent, also
+`agent`.
 """

@@ -1,7 +1,7 @@
-"""A Python function as what workers run: handed over and answered through private files of this user, on this host.
+"""Workers that call a Python function. Function and results are passed in private files of this user on this host.
 
-As `multiprocessing` does with its spawn method, whose preparation is used: a worker gets this process's
-sys.path, directory and arguments, and imports its main module (under another name). Nothing here crosses a host.
+As with the spawn method of `multiprocessing`, whose preparation is used, a worker gets this process's sys.path,
+directory and arguments, and imports its main module under another name. Nothing here is sent to another host.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ PAYLOAD = "call.pickle"
 
 
 class FunctionCall:
-    """A function and its arguments, written where workers find them, and what each worker returned."""
+    """A function and its arguments, written to files for the workers, and the results that the workers wrote."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[object, ...]) -> None:
-        """Raises UsageError if it cannot be handed over: a lambda, a function made inside another, one typed at a
-        prompt; or if there is no room for it."""
+        """Raises UsageError if the function or an argument cannot be pickled (a lambda, a function defined in another,
+        one typed at a prompt), or the files cannot be written."""
         self.title: str = getattr(function, "__qualname__", None) or repr(function)
         parts = (_preparation(self.title, function), self._pickled(function, args))
         self.job = (self.title, *(shown(arg) for arg in args))
-        """What nodes of one job have in common of it. Not its module: who launches it decides how that is called."""
+        """What must be the same on all nodes of a job. It does not have the function's module, whose name depends on
+        how the program was started."""
         self._folder = ""
         try:
             self._folder = tempfile.mkdtemp(prefix="elastic_agent_call_")
@@ -37,44 +38,46 @@ class FunctionCall:
                     file.write(len(part).to_bytes(8, "big") + part)
         except OSError as error:
             self.close()
-            raise UsageError(f"{self.title} cannot be handed to workers: {error}; make room, or set TMPDIR") from error
+            raise UsageError(
+                f"{self.title} cannot be written for the workers: {error}; free space, or set TMPDIR"
+            ) from error
         here = os.path.dirname(os.path.abspath(__file__))
         script, runner = os.path.join(here, "function_worker.py"), os.path.join(here, "run_path.py")
-        # By path, so that a worker finds them however this process came to find the package.
+        # By path, so that a worker finds them however this process has found the package.
         self.argv: tuple[str, ...] = (sys.executable, "-u", runner, script, self._folder)
 
     def _pickled(self, function: Callable[..., Any], args: tuple[object, ...]) -> bytes:
         try:
-            # Not multiprocessing's own pickler, through which torch would share a tensor's memory: each worker gets a
-            # copy, in later rounds too.
+            # Not multiprocessing's pickler, with which torch shares a tensor's memory: each worker, in every round,
+            # needs a copy of its own.
             return pickle.dumps((function, args))
         except Exception as error:  # pickling runs the caller's own code, which may raise anything
             raise UsageError(
-                f"{self.title} cannot be handed to workers: {_line(error)}; use a function of a module, and arguments "
-                "that can be pickled"
+                f"{self.title} cannot be pickled for the workers: {_line(error)}; use a function of a module, and "
+                "arguments that can be pickled"
             ) from error
 
     def result(self, round: int, rank: int) -> object:  # noqa: A002 - the field's word
-        """What that worker returned. Raises UsageError if it cannot be read back here."""
+        """The result of the worker with that global rank. Raises UsageError if it cannot be unpickled here."""
         try:
             file = open(os.path.join(self._folder, f"result_{round}_{rank}.pickle"), "rb")  # noqa: SIM115 - closed below
         except OSError as error:
-            raise InternalError(f"the result of rank {rank} is not there: {error}; please report it") from error
+            raise InternalError(f"the result of rank {rank} is missing: {error}; please report it") from error
         with file:
             try:
-                return pickle.load(file)  # noqa: S301 - written by our own worker in a private directory
+                return pickle.load(file)  # noqa: S301 - written by this agent's worker in a private directory
             except Exception as error:  # unpickling runs the caller's own code
-                returned = f"what {self.title} returned on rank {rank}"
-                raise UsageError(f"{returned} cannot be read back: {_line(error)}; return plain values") from error
+                result = f"the result of {self.title} on rank {rank}"
+                raise UsageError(f"{result} cannot be unpickled: {_line(error)}; return plain values") from error
 
     def close(self) -> None:
-        """Remove the files. Idempotent."""
+        """Remove the files. May be called again."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def shown(arg: object) -> str:
-    """An argument as far as it looks the same in every process: a plain value in full, of others the type."""
+    """An argument as text that is the same in every process: a plain value in full, of others only the type."""
     return repr(arg) if isinstance(arg, (str, bytes, int, float, bool, type(None))) else type(arg).__name__
 
 
@@ -83,15 +86,15 @@ def _preparation(title: str, function: Callable[..., Any]) -> bytes:
 
     try:
         known = spawn.get_preparation_data("worker")
-    except RuntimeError:  # it means this one thing, in seventeen lines
+    except RuntimeError:  # raised for this reason only, with a text of seventeen lines
         raise UsageError(
-            f"{title} is launched again by a worker that imports the program that launches it; launch below "
+            f"{title} is launched by a worker, which imports the main program; launch it below "
             "`if __name__ == '__main__':`"
         ) from None
     importable = "init_main_from_name" in known or "init_main_from_path" in known
     if getattr(function, "__module__", "") == "__main__" and not importable:
-        raise UsageError(f"{title} was typed at a prompt, where workers cannot import it; use a function of a module")
-    # The key of this process's own connections: workers have none of those, and it would lie in a file.
+        raise UsageError(f"{title} was typed at a prompt, and workers cannot import it; use a function of a module")
+    # The key of this process's own connections is of no use to workers and must not be written to a file.
     known.pop("authkey", None)
     return pickle.dumps(known)
 

@@ -1,7 +1,7 @@
 """Worker side of `--run-path`: `python -u -m elastic_agent.launcher.in_worker.run_path SCRIPT ARGS...`.
 
-Runs SCRIPT as `__main__` by `runpy.run_path`, as torch 2.13's `run_script_path` does, and as there an exception is
-written to the file that TORCHELASTIC_ERROR_FILE names, in the format of torch's `@record`.
+Runs SCRIPT as `__main__` with `runpy.run_path`, as torch 2.13's `run_script_path` does. An exception is written to the
+file that TORCHELASTIC_ERROR_FILE names, in the format of torch's `@record`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 
 
 def main() -> None:
-    """Run the script that `sys.argv` names, with its arguments as its `sys.argv`. Lets its exception through."""
+    """Run the script `sys.argv[1]`; its own `sys.argv` begins there. Raises what the script raises."""
     import faulthandler
     import runpy
 
     if len(sys.argv) < 2:
-        raise SystemExit("run_path: there is no script to run; give its path")
+        raise SystemExit("run_path: no script is given; give its path")
     faulthandler.enable(all_threads=True)
     del sys.argv[0]
     try:
@@ -27,7 +27,8 @@ def main() -> None:
 
 
 def record(error: Exception, path: str) -> None:
-    """Write `error` to `path`, whole or not at all; an empty path: nobody asked. Call it while handling `error`."""
+    """Write `error` to `path`, whole or not at all; does nothing if `path` is empty. Call it while handling `error`,
+    whose traceback is written too."""
     if not path:
         return
     import json
@@ -35,13 +36,13 @@ def record(error: Exception, path: str) -> None:
     import traceback
 
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
-    said = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    content = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
     try:
         with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
-            json.dump(said, file)
+            json.dump(content, file)
         os.replace(file.name, path)
     except OSError as problem:
-        # The script's own exception matters more than the file about it; both are told.
+        # The script's exception is raised all the same, so stderr shows both.
         print(f"run_path: cannot write the error file {path!r}: {problem}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""What people and programs are shown: console lines, the file of events, the summary, exceptions.
+"""What people and programs see of a job: console lines, the last line, the summary, the file of events, exceptions.
 
 May import `agent` and `rendezvous`.
 """

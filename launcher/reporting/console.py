@@ -1,4 +1,4 @@
-"""What the command line tells people, on stderr: decisions as they are taken, the failure summary, the last line."""
+"""What the command line prints on stderr: decisions as they are taken, the failure summary, the last line."""
 
 from __future__ import annotations
 
@@ -8,78 +8,80 @@ import sys
 import time
 from collections.abc import Mapping
 
-from ...agent.errors import AgentError, UsageError, WorkersFailed
+from ...agent.errors import AgentError, WorkersFailed
 from ...agent.failures.error_files import summary, write_agent_error, write_error_file
 from ...agent.report import Report
-from .summary import failed_ones, verdict_lines, write_summary
+from . import last_line
+from .last_line import PROGRAM
+from .summary import failed_workers, verdict_lines, write_summary
 
-PROGRAM = "elastic-agent"
-PIECE = 1024
-"""Characters: at most PIPE_BUF bytes, which a pipe that has room takes without blocking."""
-PATIENCE_MS = 1000
-"""How long the agent waits for a stderr that nobody reads (Ctrl-S), before it goes on without."""
+PIECE_CHARS = 1024
+"""Written at once: at most PIPE_BUF bytes, which a pipe that has room takes without blocking."""
+BLOCKED_MS = 1000
+"""How long the agent waits for a stderr that takes nothing (Ctrl-S, a full pipe) before it drops what it prints."""
 
 
 class Console:
-    """Writes to stderr. Routine sentences only with LOGLEVEL=INFO or DEBUG. A stderr that is closed or stands still
-    neither ends a job nor keeps it from going on."""
+    """Writes to stderr. One that is closed or blocked neither ends a job nor delays it for more than BLOCKED_MS."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._all = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
+        self._print_routine = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
         self._error_file = env.get("TORCHELASTIC_ERROR_FILE", "")
-        self._stands_still = False
+        self._blocked = False
         self.name = f"{os.uname().nodename}:{os.getpid()}"
+        """What other nodes call this one; it stands in front of each line."""
 
     def tell(self, text: str, routine: bool) -> None:
-        """One sentence; dropped if it is routine and nobody asked for those."""
-        if self._all or not routine:
+        """Print a line of one sentence; a routine one only with LOGLEVEL=INFO or DEBUG."""
+        if self._print_routine or not routine:
             self._write(f"[{PROGRAM} {self.name} {time.strftime('%H:%M:%S')}] {text}")
 
     def conclude(self, title: str, report: Report, error: AgentError | None) -> None:
-        """The failure summary where workers failed, the agent's own error file, and the last line."""
+        """Print the failure summary, if workers failed, and the last line; write the agent's error file and the JSON
+        summary. `title`: what the failure summary calls the job; `error`: None if the exit status is 0."""
         cause = report.verdict.cause
         if isinstance(error, WorkersFailed) and cause is not None:
-            self._write(summary(title, cause, failed_ones(report)) + verdict_lines(report))
+            self._write(summary(title, cause, failed_workers(report)) + verdict_lines(report))
             if self._error_file:
-                self._complain(write_error_file(self._error_file, cause, report.said_by(cause)))
+                self._warn(write_error_file(self._error_file, cause, report.said_by(cause)))
         elif error is not None:
-            self._record(error)
-        self._complain(write_summary(report, self.name, os.environ))
-        self._write(f"{PROGRAM}: exit {report.verdict.exit_code}: {report.verdict.because}")
+            self._write_error_file(error)
+        self._warn(write_summary(report, self.name, os.environ))
+        self._write(last_line.of_report(report))
 
     def fail(self, error: AgentError) -> None:
-        """The agent itself could not go on."""
-        self._record(error)
-        hint = f" (see {PROGRAM} --help)" if isinstance(error, UsageError) else ""
-        self._write(f"{PROGRAM}: exit {error.exit_code}: {error}{hint}")
+        """Print the last line of an agent that could not start or go on, and write its error file. Sets `reported`."""
+        self._write_error_file(error)
+        self._write(last_line.of_error(error))
         error.reported = True
 
-    def _record(self, error: AgentError) -> None:
+    def _write_error_file(self, error: AgentError) -> None:
         if self._error_file:
             text = f"{type(error).__name__}: {error}"
-            self._complain(write_agent_error(self._error_file, text, int(time.time()), error.exit_code))
+            self._warn(write_agent_error(self._error_file, text, int(time.time()), error.exit_code))
 
-    def _complain(self, trouble: str) -> None:
-        if trouble:
-            self._write(f"{PROGRAM}: {trouble}")
+    def _warn(self, problem: str) -> None:
+        if problem:
+            self._write(f"{PROGRAM}: {problem}")
 
     def _write(self, text: str) -> None:
         text += "\n"
         try:
-            for at in range(0, len(text), PIECE):
+            for at in range(0, len(text), PIECE_CHARS):
                 if not self._has_room():
                     return
-                sys.stderr.write(text[at : at + PIECE])
+                sys.stderr.write(text[at : at + PIECE_CHARS])
                 sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # AttributeError: started with it closed, sys.stderr is None
-            pass  # Whoever read it is gone; the exit status and the error file still say how it ended.
+            pass  # Its reader is gone; the exit status and the error file still show how the job ended.
 
     def _has_room(self) -> bool:
-        """Whether stderr takes a piece without blocking, within a time that is waited only once for as long as not."""
+        """Whether stderr takes a piece without blocking. Waits up to BLOCKED_MS for it, and not again while it stays
+        blocked."""
         poll = select.poll()
         try:
             poll.register(sys.stderr.fileno(), select.POLLOUT)
         except (OSError, ValueError):
-            return True  # a program's own object in its place, which knows what it does
-        self._stands_still = not poll.poll(0 if self._stands_still else PATIENCE_MS)
-        return not self._stands_still
+            return True  # the program has put an object of its own there, which has no descriptor to poll
+        self._blocked = not poll.poll(0 if self._blocked else BLOCKED_MS)
+        return not self._blocked

@@ -1,7 +1,7 @@
-"""A file of what an agent went through, one JSON object a line, for those who ask for it with ELASTIC_AGENT_EVENTS.
+"""The file of an agent's events, named by ELASTIC_AGENT_EVENTS: one JSON object a line.
 
-docs/configuration.md lists the keys. Each line is one write, so that a line is there whole or not at all, whatever
-becomes of the agent. Several agents may share a file.
+docs/configuration.md lists the keys. Each line is one write, so it is in the file whole or not at all, even if the
+agent is killed. Several agents may share a file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from ...rendezvous.records import Member, Round
 VARIABLE = "ELASTIC_AGENT_EVENTS"
 
 
-class Journal:
-    """An open journal. All but the making belongs to the agent's thread; `name` is what other nodes call the agent."""
+class EventFile:
+    """An open file of events. Any thread may make it; its methods are called on the agent's thread."""
 
     def __init__(self, path: str, tell: Callable[[str, bool], None]) -> None:
-        """Raises UsageError if the file cannot be opened for appending; `tell` hears of a write that failed."""
+        """Opens the file for appending; raises UsageError if that is not possible. The first write that fails closes
+        the file and passes one sentence to `tell`."""
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(
                 f"{VARIABLE} is {path!r}, which cannot be written: {error.strerror}; name a file in a directory that "
@@ -34,40 +35,41 @@ class Journal:
         self._path = path
         self._tell = tell
         self.name = ""
+        """What other nodes call this agent."""
 
-    def event(self, seen: AgentEvent) -> None:
-        """Something happened to this node's agent."""
+    def event(self, event: AgentEvent) -> None:
+        """Append a line for one event of this node."""
         line: dict[str, object] = {
-            "phase": seen.phase.value,
-            "round": seen.round,
-            "because": seen.because,
-            "happened": seen.happened,
-            "members": _places(seen.members),
-            "restarts_used": seen.restarts_used,
+            "phase": event.phase.value,
+            "round": event.round,
+            "because": event.because,
+            "happened": event.happened,
+            "members": _places(event.members),
+            "restarts_used": event.restarts_used,
         }
-        if seen.failure is not None:
-            line["failure"] = str(seen.failure)
-        self._write("event", seen.at_s, line)
+        if event.failure is not None:
+            line["failure"] = str(event.failure)
+        self._write("event", event.at_s, line)
 
-    def announced(self, word: Round) -> None:
-        """This agent, as the coordinator, told everybody where the job stands."""
+    def announced(self, announcement: Round) -> None:
+        """Append a line for an announcement that this agent made as the coordinator."""
         line = {
-            "version": word.version,
-            "epoch": word.epoch,
-            "number": word.number,
-            "phase": word.phase.value,
-            "because": word.because,
-            "members": _places(word.placed),
-            "master": f"{word.master_addr}:{word.master_port}" if word.master_addr else None,
-            "restarts": word.restarts,
-            "finishing": word.finishing,
-            "ended": _ending(word.ended),
-            "outcome": word.outcome.value if word.outcome else None,
+            "version": announcement.version,
+            "epoch": announcement.epoch,
+            "number": announcement.number,
+            "phase": announcement.phase.value,
+            "because": announcement.because,
+            "members": _places(announcement.placed),
+            "master": f"{announcement.master_addr}:{announcement.master_port}" if announcement.master_addr else None,
+            "restarts": announcement.restarts,
+            "finishing": announcement.finishing,
+            "ended": _ending(announcement.ended),
+            "outcome": announcement.outcome.value if announcement.outcome else None,
         }
         self._write("announced", time.monotonic(), line)
 
     def concluded(self, report: Report) -> None:
-        """The agent ended."""
+        """Append the line for the end of this agent."""
         verdict = report.verdict
         line = {
             "exit_code": verdict.exit_code,
@@ -77,17 +79,17 @@ class Journal:
         self._write("concluded", time.monotonic(), line)
 
     def close(self) -> None:
-        """Idempotent."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Close the file; later events are dropped. May be called again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _write(self, what: str, at_s: float, line: Mapping[str, object]) -> None:
-        if self._file < 0:
+        if self._fd < 0:
             return
         text = json.dumps({"what": what, "at_s": at_s, "node": self.name, **line}) + "\n"
         try:
-            os.write(self._file, text.encode())
+            os.write(self._fd, text.encode())
         except OSError as error:
             self.close()
             self._tell(f"no more events are written to {self._path} ({VARIABLE}): {error.strerror}", False)

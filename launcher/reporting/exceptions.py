@@ -1,4 +1,4 @@
-"""How a job ended, as the error that a caller can act on."""
+"""How a job ended, as the exception that a caller can act on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BY_STATUS: dict[int, type[AgentError]] = {
 
 
 def error_of(report: Report, node: str) -> AgentError | None:
-    """None where the node's status is 0. `node` is this node's name."""
+    """The exception for this node's exit status; None if that is 0. `node`: the name of this node."""
     verdict = report.verdict
     if verdict.exit_code == exit_status.OK:
         return None
@@ -40,7 +40,7 @@ def error_of(report: Report, node: str) -> AgentError | None:
         return StoppedBySignal(verdict.because, signum=verdict.exit_code - exit_status.SIGNALLED, node=node)
     if verdict.exit_code in _BY_STATUS:
         return _BY_STATUS[verdict.exit_code](verdict.because, node=node)
-    said = report.said_by(verdict.cause) if verdict.cause else None
-    traceback = said.traceback if said else ""
+    error_report = report.said_by(verdict.cause) if verdict.cause else None
+    traceback = error_report.traceback if error_report else ""
     kind = RestartForbidden if verdict.exit_code == exit_status.NO_RESTART else WorkersFailed
     return kind(verdict.because, cause=verdict.cause, failures=report.failures, traceback=traceback, node=node)

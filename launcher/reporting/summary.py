@@ -1,7 +1,7 @@
 """How a job ended, the same on every node: the verdict below the failure summary, and a JSON file for programs.
 
-Both are made of what the coordinator announced, so every node tells the same; a node that never heard of it tells what
-it saw itself. docs/exit-codes.md lists the keys.
+Both are made from the coordinator's announcement of how the last round ended, so they are the same on every node. A
+node that has not received it reports the failures of its own workers. docs/exit-codes.md lists the keys.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
 
 VARIABLE = "ELASTIC_AGENT_SUMMARY"
 FILE = "summary.json"
-"""In the job's log directory, where there is one and the variable names no other place."""
+"""Name of the file in the job's log directory, if there is one and the variable names no other file."""
 
 
-def failed_ones(report: Report) -> tuple[WorkerFailure, ...]:
-    """What the block lists: every worker of the job that failed, whoever caused it; not those only stopped."""
+def failed_workers(report: Report) -> tuple[WorkerFailure, ...]:
+    """What the failure summary lists: every worker of the job that failed, as cause or as collateral; not those that
+    were only stopped."""
     ending = _ending(report)
     if ending is None or not ending.judged:
         return report.failures
@@ -27,23 +28,24 @@ def failed_ones(report: Report) -> tuple[WorkerFailure, ...]:
 
 
 def verdict_lines(report: Report) -> str:
-    """What follows the block: who was the cause and why, who only followed. Begins with a newline; may be empty."""
+    """What stands below the failure summary: which worker was the cause and why, which were collateral, which are
+    undecided. Begins with a newline; empty if the coordinator judged no worker."""
     ending = _ending(report)
     if ending is None or not ending.judged:
         return ""
     lines = []
     for role in Role:
-        told = [
-            f"{_place(each.death)}: {each.because or 'nothing tells'}" for each in ending.judged if each.role is role
+        judged = [
+            f"{_place(each.death)}: {each.because or 'no evidence'}" for each in ending.judged if each.role is role
         ]
-        if told:
-            lines.append(f"{role.value:<10}: " + "\n            ".join(told))
+        if judged:
+            lines.append(f"{role.value:<10}: " + "\n            ".join(judged))
     return "\n" + "\n".join(lines)
 
 
 def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
-    """Write how the job ended, if it did not succeed, for the node called `name`. Returns "" or why it could not be
-    written, in one line."""
+    """Write the file, if the job did not succeed, for the node called `name`. Returns "", or in one line why it could
+    not be written."""
     if report.verdict.exit_code == 0 and report.verdict.cause is None:
         return ""
     path = env.get(VARIABLE) or (f"{report.log_dir}/{FILE}" if report.log_dir else "")
@@ -58,16 +60,16 @@ def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
     except OSError as error:
         if os.path.lexists(spare):
             os.unlink(spare)
-        return f"cannot write the summary {path}: {error.strerror or error}; see to the log directory, or to {VARIABLE}"
+        return f"cannot write the summary {path}: {error.strerror or error}; check the log directory, or {VARIABLE}"
     return ""
 
 
 def as_dict(report: Report, name: str) -> dict[str, object]:
-    """The file's content."""
+    """Content of the file."""
     verdict = report.verdict
     ending = _ending(report)
     judged = ending.judged if ending else ()
-    seen = judged or tuple(Judged(each, Role.UNDECIDED, "seen by this node only") for each in report.failures)
+    exits = judged or tuple(Judged(each, Role.UNDECIDED, "seen by this node only") for each in report.failures)
     return {
         "node": name,
         "exit_code": verdict.exit_code,
@@ -78,8 +80,8 @@ def as_dict(report: Report, name: str) -> dict[str, object]:
         "ended_because": ending.because if ending else "",
         "judged": ending.role.value if ending and verdict.cause else None,
         "charged": ending.charged if ending else "",
-        "cause": _told(verdict.cause) if verdict.cause else None,
-        "ends": [{"role": each.role.value, "role_because": each.because, **_told(each.death)} for each in seen],
+        "cause": _worker(verdict.cause) if verdict.cause else None,
+        "ends": [{"role": each.role.value, "role_because": each.because, **_worker(each.death)} for each in exits],
     }
 
 
@@ -91,7 +93,7 @@ def _place(death: WorkerFailure) -> str:
     return f"rank {death.rank} on {death.node}"
 
 
-def _told(death: WorkerFailure) -> dict[str, object]:
+def _worker(death: WorkerFailure) -> dict[str, object]:
     return {
         "node": death.node,
         "host": death.host,

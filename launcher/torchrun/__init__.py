@@ -1,4 +1,4 @@
-"""The plug-in for stock torchrun: its rendezvous kept in etcd v3. The agent itself uses none of it.
+"""The plug-in that keeps the rendezvous of stock torchrun in etcd v3. The agent itself does not use it.
 
 May import `launcher/config` and `rendezvous/etcd`; `store.py` also torch.
 """

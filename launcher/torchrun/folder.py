@@ -1,4 +1,4 @@
-"""One job of torchrun's in etcd: its keys, the lease on which they hang, and patience with a cluster that is away."""
+"""One torchrun job in etcd: its keys, the lease they are attached to, and retries while the cluster does not answer."""
 
 from __future__ import annotations
 
@@ -15,52 +15,55 @@ from ...rendezvous.etcd.leases import Leases
 from ...rendezvous.store import StoreUnreachable
 
 PAUSE_S = 0.5
-"""Between attempts while the cluster does not answer."""
+"""Time between two attempts while the cluster does not answer."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a cluster that does not answer is asked again, in seconds: at first, and once it has answered."""
+class RetryLimits:
+    """For how long a request is repeated while the cluster does not answer, in seconds."""
 
     first_s: float
+    """Until the cluster has answered once."""
     later_s: float
+    """After that."""
 
 
 class Folder:
-    """A job's keys in etcd, and the lease on which they hang. Threads may share it."""
+    """A job's keys in etcd, and the lease they are attached to. Threads may share it."""
 
-    def __init__(self, client: EtcdClient, keys: TorchrunKeys, record_ttl_s: float, patience: Patience) -> None:
+    def __init__(self, client: EtcdClient, keys: TorchrunKeys, record_ttl_s: float, limits: RetryLimits) -> None:
         self.client = client
         self.keys = keys
         self._leases = Leases(record_ttl_s, record_ttl_s, keys.lease)
-        self._patience = patience
+        self._limits = limits
         self._answered = False
         self._closed = threading.Event()
 
     def ask(self, do: Callable[[int], T]) -> T:
-        """What `do` returns, which gets the number of the job's lease, and may be called more than once. A refusal,
-        too, is waited out where the cluster has answered before: an operator may be at work. Raises StoreError."""
-        patience_s = self._patience.later_s if self._answered else self._patience.first_s
-        deadline = time.monotonic() + patience_s
+        """Call `do` with the number of the job's lease and return its result. While the cluster does not answer, `do`
+        is called again, within the limits. If the cluster has answered before, a refusal is retried too, because an
+        operator may be changing users or certificates. Raises StoreError."""
+        limit_s = self._limits.later_s if self._answered else self._limits.first_s
+        deadline = time.monotonic() + limit_s
         while True:
             try:
-                found = self._leases.held("", lambda: do(self._leases.job(self.client)))
+                result = self._leases.with_leases("", lambda: do(self._leases.job(self.client)))
             except EtcdClosed:
                 raise
             except (StoreUnreachable, EtcdRefused) as why:
-                waits = self._answered or isinstance(why, StoreUnreachable)
-                if not waits:
+                may_pass = self._answered or isinstance(why, StoreUnreachable)
+                if not may_pass:
                     raise
                 if time.monotonic() >= deadline:
-                    raise StoreUnreachable(f"gave up on etcd after {patience_s:g} s: {why}") from why
+                    raise StoreUnreachable(f"gave up on etcd after {limit_s:g} s: {why}") from why
             else:
                 self._answered = True
-                return found
+                return result
             self._closed.wait(PAUSE_S)
 
     def close(self) -> None:
-        """End the client. The keys go with the lease: other agents may still be at work with them."""
+        """Close the client. The keys stay until their lease runs out, because other agents may still use them."""
         self._closed.set()
         self.client.close()

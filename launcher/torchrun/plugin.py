@@ -1,8 +1,8 @@
 """`torchrun --rdzv-backend elastic-etcd`: etcd v3 for people who stay on torchrun.
 
-torchrun finds `etcd` in the entry-point group `torchrun.handlers` (torch 2.13,
-`torch.distributed.elastic.rendezvous.registry`), at each of its starts and whatever backend it is given; so nothing is
-imported here before it is asked for.
+torchrun loads `etcd` from the entry-point group `torchrun.handlers` (torch 2.13,
+`torch.distributed.elastic.rendezvous.registry`) whenever it starts, with any backend. So this module imports neither
+torch nor grpc before a handler is made.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
 RECORD_TTL_S = 60.0
-"""How long a job's keys stay after the last agent, and by then its run id is free again. torch says at no time which
-agent is the last, so only a lease can clean up."""
+"""How long a job's keys stay after its last agent has ended; then the run id is free again. torch never reports which
+agent is the last, so only a lease can remove the keys."""
 READ_TIMEOUT_S, STORE_GRACE_S = 60.0, 30.0
-"""As torch has the one for its c10d backend, and the agent the other."""
+"""Defaults of `read_timeout`, as torch's c10d backend has it, and of `store_grace`, as the agent has it."""
 
 TORCH_KEYS = {
     "join_timeout",
@@ -37,36 +37,36 @@ TORCH_KEYS = {
     "keep_alive_max_attempt",
     "timeout",
 }
-"""What torch's DynamicRendezvousHandler reads of `--rdzv-conf`, and what torchrun itself adds to it."""
+"""Keys of `--rdzv-conf` that torch's DynamicRendezvousHandler reads, and those that torchrun adds."""
 
 _password: dict[str, str] = {}
-"""Taken out of the environment, which torchrun hands on to its workers."""
+"""The password's variable, taken out of the environment, because torchrun passes that on to its workers."""
 
 
 def etcd() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The entry point: what makes a handler of a job's parameters."""
+    """The entry point: returns the function that makes a handler from a job's parameters."""
     return make_handler
 
 
 def make_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler of this job, whose cluster has answered. Raises UsageError for parameters that cannot be,
-    RendezvousConnectionError if the cluster did not answer within `read_timeout`, or refuses."""
+    """The handler of a job, made once the cluster has answered. Raises UsageError for wrong parameters, and
+    RendezvousConnectionError if the cluster does not answer within `read_timeout` or refuses the request."""
     from . import store as torchrun_etcd
-    from .folder import Patience
+    from .folder import RetryLimits
 
     conf = {key: value for key, value in params.config.items() if value is not None}
     refuse_unknown(conf, {*KEYS, *TORCH_KEYS, "read_timeout", "store_grace"})
     if not params.endpoint:
         raise UsageError("--rdzv-backend elastic-etcd needs servers; give --rdzv-endpoint HOST:PORT,...")
-    endpoints, said = read_endpoints(params.endpoint)
-    spec = _spec(conf, said)
-    patience = Patience(
+    endpoints, tls = read_endpoints(params.endpoint)
+    spec = _spec(conf, tls)
+    limits = RetryLimits(
         first_s=seconds("--rdzv-conf read_timeout", conf.get("read_timeout", READ_TIMEOUT_S), above_zero=True),
         later_s=seconds("--rdzv-conf store_grace", conf.get("store_grace", STORE_GRACE_S)),
     )
-    # torch's own choice, the name of this host, may be known to nobody else.
+    # torch's default, the name of this host, may not resolve on other hosts.
     params.local_addr = params.local_addr or _address(endpoints)
-    return torchrun_etcd.make_handler(params, lambda: etcd_client(endpoints, spec), spec, patience)
+    return torchrun_etcd.make_handler(params, lambda: etcd_client(endpoints, spec), spec, limits)
 
 
 def _spec(conf: Mapping[str, str], tls: bool | None) -> EtcdSpec:

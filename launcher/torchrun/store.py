@@ -1,7 +1,7 @@
-"""What torchrun's rendezvous keeps in etcd v3: its state, and the store by which agents tell each other of a round.
+"""torchrun's rendezvous in etcd v3: its state, and the store through which agents exchange ranks and addresses.
 
-Written against torch 2.13, `torch.distributed.elastic.rendezvous.dynamic_rendezvous`. torch pickles its state, and
-unpickles what it finds: whoever may write below the prefix may run code as every agent.
+Written for torch 2.13, `torch.distributed.elastic.rendezvous.dynamic_rendezvous`. torch pickles its state and unpickles
+what it reads, so a user who may write below the prefix may run code in every agent.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ...rendezvous.etcd.errors import EtcdCompacted, EtcdWatchLost
 from ...rendezvous.etcd.keys import TorchrunKeys
 from ...rendezvous.etcd.ops import Item, Outcome, Put, Read, holds, is_absent, is_unchanged
 from ...rendezvous.store import StoreError
-from .folder import Folder, Patience
+from .folder import Folder, RetryLimits
 
 STATE_BYTES = 1 << 20
-"""Most that a state or a value may have; a node costs some 100 bytes of the state. Servers take 1.5 MiB."""
+"""Largest state or value; a node takes about 100 bytes of the state. A server accepts requests of 1.5 MiB."""
 
 T = TypeVar("T")
 
 
 class EtcdRendezvousBackend(RendezvousBackend):
-    """torch's state of the rendezvous in one key. The fencing token is the revision that wrote it."""
+    """torch's state of the rendezvous, in one key. The fencing token is the revision that wrote the state."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -57,8 +57,9 @@ class EtcdRendezvousBackend(RendezvousBackend):
         return _state(self._ask(lambda lease: self._folder.client.read(Read(key)).items))
 
     def set_state(self, state: bytes, token: object = None) -> tuple[bytes, int, bool] | None:
-        """Write it if nobody did since `token`, or, without one, at all; the state that is there then, its token, and
-        whether it is ours. Raises RendezvousConnectionError, RendezvousStateError."""
+        """Write `state`, if none was written after `token`, or, without a token, if there is none. Returns the state
+        that is there afterwards, its token, and whether it is the one given; None if there is none. Raises
+        RendezvousConnectionError, RendezvousStateError."""
         if len(state) > STATE_BYTES:
             raise RendezvousStateError(f"the state has {len(state)} bytes, more than {STATE_BYTES}; use fewer nodes")
         if token is not None and not isinstance(token, int):
@@ -70,7 +71,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         if done.succeeded:
             return state, done.revision, True
         there = _state(done.found[0].items)
-        # Ours, where an attempt whose answer was lost was applied.
+        # The same state is there if an earlier attempt was applied and only its answer was lost.
         return (*there, there[0] == state) if there else None
 
     def _ask(self, do: Callable[[int], T]) -> T:
@@ -86,17 +87,17 @@ def _state(items: Sequence[Item]) -> tuple[bytes, int] | None:
     [item] = items
     if len(item.value) > STATE_BYTES:
         raise RendezvousStateError(
-            f"{item.key.decode()} in etcd has {len(item.value)} bytes, more than {STATE_BYTES}; "
-            "somebody else writes there"
+            f"{item.key.decode()} in etcd has {len(item.value)} bytes, more than {STATE_BYTES}; another program writes "
+            "there; choose another --rdzv-id or prefix"
         )
     return item.value, item.mod_revision
 
 
 class EtcdAgentStore(Store):
-    """The store by which torchrun's agents tell each other of a round: counts, ranks, the address of rank 0.
+    """The store through which torchrun's agents exchange counts, ranks and the address of rank 0 in a round.
 
-    Its workers never see it: they meet in a TCPStore at that address. Raises DistStoreError, for a key that nobody
-    wrote within the store's time-out, too.
+    Workers do not use it: they meet in a TCPStore at that address. Its methods raise DistStoreError, also for a key
+    that was not written within the store's time-out.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -107,16 +108,16 @@ class EtcdAgentStore(Store):
         self._lock = threading.Lock()
 
     def set(self, key: str, value: str | bytes) -> None:
-        name, held = self._folder.keys.of(key), _bounded(key, value)
+        name, held = self._folder.keys.stored(key), _bounded(key, value)
         self._ask(lambda lease: self._folder.client.put(Put(name, held, lease)))
 
     def get(self, key: str) -> bytes:
-        """Waits for the key."""
+        """The value; waits for the key."""
         [item] = self._wait([key], self._limit())
         return item.value
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Waits for all of the keys."""
+        """The values; waits for all of the keys."""
         return [item.value for item in self._wait(keys, self._limit())]
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
@@ -124,8 +125,9 @@ class EtcdAgentStore(Store):
             self.set(key, value)
 
     def add(self, key: str, value: int) -> int:
-        """Add to a count, 0 if it is not there; returns the sum. Counts once, whatever answers are lost."""
-        name = self._folder.keys.of(key)
+        """Add to a count, which is 0 if the key does not exist; returns the sum. Adds once, even if answers are lost
+        and the request is repeated."""
+        name = self._folder.keys.stored(key)
         with self._lock:
             self._additions += 1
             mark = b"%d" % self._additions
@@ -138,15 +140,16 @@ class EtcdAgentStore(Store):
                 items = done.found[0].items
 
     def _count(self, name: bytes, items: Sequence[Item], total: int, mark: bytes, lease: int) -> Outcome:
-        """Write the sum where the count is still `items`, with a mark that tells so where the answer is lost."""
+        """Write the sum if the count is still `items`, and with it a mark. If the answer is lost, the mark shows that
+        the sum was written."""
         same = is_unchanged(name, items[0].mod_revision) if items else is_absent(name)
         puts = [Put(name, b"%d" % total, lease), Put(self._adder, mark, lease)]
         return self._folder.client.txn([same], puts, [Read(name), Read(self._adder)], repeatable=True)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Write `desired` where `expected` is, or, if that is empty, nothing; returns what is there then, and
-        `expected` where nothing is, as TCPStore does."""
-        name, client = self._folder.keys.of(key), self._folder.client
+        """Write `desired` if the value is `expected`, or, if `expected` is empty, if the key does not exist. Returns
+        the value afterwards, and `expected` if there is none, as TCPStore does."""
+        name, client = self._folder.keys.stored(key), self._folder.client
         old, new = _bounded(key, expected), _bounded(key, desired)
         same = holds(name, old) if old else is_absent(name)
         done = self._ask(lambda lease: client.txn([same], [Put(name, new, lease)], [Read(name)], repeatable=True))
@@ -155,7 +158,7 @@ class EtcdAgentStore(Store):
         return bytes(done.found[0].items[0].value) if done.found[0].items else old
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all are there, now."""
+        """Whether all of the keys exist now."""
         return all(self._read(keys))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
@@ -166,7 +169,7 @@ class EtcdAgentStore(Store):
         return limit
 
     def _read(self, keys: Sequence[str]) -> list[Sequence[Item]]:
-        reads = [Read(self._folder.keys.of(key)) for key in keys]
+        reads = [Read(self._folder.keys.stored(key)) for key in keys]
         done = self._ask(lambda lease: self._folder.client.txn([], reads, repeatable=True))
         self._revision = done.revision
         return [found.items for found in done.found]
@@ -181,16 +184,16 @@ class EtcdAgentStore(Store):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise DistStoreError(
-                    f"nobody wrote {missing[0]!r} ({len(missing)} of {len(keys)} keys) in etcd within "
+                    f"no agent wrote {missing[0]!r} ({len(missing)} of {len(keys)} keys) in etcd within "
                     f"{timeout.total_seconds():g} s"
                 )
             self._watch(missing[0], left_s)
 
     def _watch(self, key: str, left_s: float) -> None:
-        """Until something happens to the key after it was read, or nothing can be heard of it any more."""
+        """Wait until the key changes after it was read, the watch is lost, or `left_s` is over."""
 
         def watch(lease: int) -> None:
-            name, after = self._folder.keys.of(key), self._revision + 1
+            name, after = self._folder.keys.stored(key), self._revision + 1
             try:
                 watching = self._folder.client.watch(name, start_revision=after)
                 try:
@@ -217,15 +220,17 @@ def _bounded(key: str, value: str | bytes) -> bytes:
 
 
 class EtcdRendezvousHandler(DynamicRendezvousHandler):
-    """torch's handler, with a store for the workers of each round of its own."""
+    """torch's handler, but with a new store for the workers of each round."""
 
     folder: Folder
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """torch 2.13 keeps the first round's store, and its address, for the life of the agent: a surviving rank 0
-        never tells a newcomer where it is, other survivors go to where a dead one was, and restarted workers find what
-        those before them wrote. So each round begins as the first does."""
-        last = self._shared_tcp_store_server  # until all are here: others' workers may still hang on it
+        """Begin each round as torch begins the first.
+
+        torch 2.13 keeps the store of the first round, and its address, for the life of the agent: a surviving rank 0
+        never publishes its address to a new node, other survivors connect to the address of a lost node, and restarted
+        workers read keys of the workers before them."""
+        last = self._shared_tcp_store_server  # kept until all nodes have joined: other nodes' workers may still use it
         self._bootstrap_store_info = None
         self._shared_tcp_store_server = None
         try:
@@ -234,7 +239,7 @@ class EtcdRendezvousHandler(DynamicRendezvousHandler):
             del last
 
     def shutdown(self) -> bool:
-        """Close the rendezvous, and the client."""
+        """Close the rendezvous and the client; returns whether the rendezvous could be closed."""
         try:
             return super().shutdown()
         finally:
@@ -242,16 +247,16 @@ class EtcdRendezvousHandler(DynamicRendezvousHandler):
 
 
 def make_handler(
-    params: RendezvousParameters, connect: Callable[[], EtcdClient], spec: EtcdSpec, patience: Patience
+    params: RendezvousParameters, connect: Callable[[], EtcdClient], spec: EtcdSpec, limits: RetryLimits
 ) -> EtcdRendezvousHandler:
-    """The handler of this job, whose cluster has answered. Raises RendezvousConnectionError."""
+    """The handler of a job, made once the cluster has answered. Raises RendezvousConnectionError."""
     try:
-        folder = Folder(connect(), TorchrunKeys(spec.prefix, params.run_id), spec.record_ttl_s, patience)
+        folder = Folder(connect(), TorchrunKeys(spec.prefix, params.run_id), spec.record_ttl_s, limits)
     except StoreError as error:
         raise RendezvousConnectionError(str(error)) from error
     try:
         backend, store = EtcdRendezvousBackend(folder), EtcdAgentStore(folder)
-        store.set_timeout(timedelta(seconds=patience.first_s))
+        store.set_timeout(timedelta(seconds=limits.first_s))
         backend.get_state()
         handler: EtcdRendezvousHandler = EtcdRendezvousHandler.from_backend(
             params.run_id,

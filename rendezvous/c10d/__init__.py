@@ -1,4 +1,4 @@
 """The store on a torch TCPStore that one node serves: client, server, keys, notifications.
 
-May import `rendezvous/codec` and the values in `rendezvous/`; only `server.py` imports torch.
+May import `rendezvous/store.py` and `rendezvous/endpoint.py`. Only `server.py` imports torch.
 """

@@ -1,6 +1,6 @@
 """Whether this node hosts the c10d store: it does if it can bind the endpoint.
 
-Not guessed from names but tried: only the owner of an address can bind it.
+Binding decides, not host names: only the node that has an address can bind it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _NONLOCAL_BIND = ("/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_
 
 
 class PortTaken(StoreError):
-    """This node must host, and another process has the port."""
+    """This node must host, but another process has bound the port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What came of trying to bind an endpoint."""
+    """The result of trying to bind an endpoint."""
 
     socket: socket.socket | None
-    """Bound, not yet listening: a listener that nobody serves would look like a silent foreigner. None: not ours."""
-    why: str
-    """Why not, for people."""
+    """Bound, not yet listening: clients of a listener without a server would connect and time out. None: not bound."""
+    reason: str
+    """Why it was not bound, for messages; empty if it was."""
 
 
 def claim(endpoint: Endpoint, *, forced: bool = False) -> Claim:
-    """Try to take the endpoint for this node; `forced`: this node hosts whatever HOST resolves to.
+    """Try to bind the endpoint on this node. `forced`: this node hosts, whatever HOST resolves to.
 
-    An IP literal or "localhost" is bound as it is, a name by the wildcard address (both IP versions), as peers may
-    know it by another address than this node does. Raises StoreUnreachable if the name does not resolve (yet),
-    StoreError if the port is forbidden or, when forced, already taken.
+    An IP literal or "localhost" is bound as given, a name on the wildcard address (both IP versions), because other
+    nodes may resolve it to another address of this node. Raises StoreUnreachable if the name does not resolve (yet),
+    StoreError if the port is forbidden, PortTaken if `forced` and another process has bound it.
     """
     try:
         addresses = resolve(endpoint)
@@ -51,13 +51,13 @@ def claim(endpoint: Endpoint, *, forced: bool = False) -> Claim:
             bound.close()
             bound = _bind_wildcard(endpoint.port)
         return _claimed(endpoint, bound, forced)
-    if forced:  # behind NAT or a virtual address: no interface has it, yet it leads here
+    if forced:  # NAT or a virtual address: no interface here has it, but its traffic arrives here
         return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
-    return Claim(None, f"{endpoint.host} is no address of this node")
+    return Claim(None, f"{endpoint.host} is not an address of this node")
 
 
-def taken(endpoint: Endpoint) -> PortTaken:
-    """What to tell a node that must host and cannot."""
+def port_taken(endpoint: Endpoint) -> PortTaken:
+    """The error of a node that must host the store and cannot bind the port."""
     return PortTaken(
         f"cannot host the store at {endpoint}: another process on this node holds port {endpoint.port}; "
         f"find it with `ss -ltnp sport = :{endpoint.port}` and stop it, or choose another port"
@@ -69,18 +69,18 @@ def _claimed(endpoint: Endpoint, bound: socket.socket | int, forced: bool) -> Cl
         return Claim(bound, "")
     if bound == errno.EADDRINUSE:
         if forced:
-            raise taken(endpoint)
-        return Claim(None, f"port {endpoint.port} of this node is taken, so somebody here serves it already")
+            raise port_taken(endpoint)
+        return Claim(None, f"port {endpoint.port} of this node is taken, so another process here serves it already")
     raise StoreError(f"cannot bind {endpoint}: {os.strerror(bound)}; choose another port (above 1023) or address")
 
 
 def _bind(address: Address) -> socket.socket | int:
-    """A bound socket, or the errno that says why not."""
+    """A bound socket, or the errno of the failure."""
     family, where = address
     try:
         made = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
-        return errno.EADDRNOTAVAIL  # a family that this kernel does not have is no address of this node
+        return errno.EADDRNOTAVAIL  # this kernel lacks the address family, so no interface here has the address
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -89,14 +89,14 @@ def _bind(address: Address) -> socket.socket | int:
     except OSError as why:
         made.close()
         return why.errno or errno.EADDRNOTAVAIL
-    if _binds_anything() and not _reaches_us(family, where[0]):
+    if _nonlocal_bind_enabled() and not _is_local(family, where[0]):
         made.close()
         return errno.EADDRNOTAVAIL
     return made
 
 
 def _bind_wildcard(port: int) -> socket.socket | int:
-    """Every address of this node, of both IP versions where the kernel has both."""
+    """A socket bound on every address of this node, of both IP versions if the kernel has both; or an errno."""
     try:
         made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
@@ -107,26 +107,26 @@ def _bind_wildcard(port: int) -> socket.socket | int:
         made.bind(("::", port))
     except OSError as why:
         made.close()
-        if why.errno == errno.EADDRNOTAVAIL:  # IPv6 compiled in and switched off
+        if why.errno == errno.EADDRNOTAVAIL:  # IPv6 is compiled in but disabled
             return _bind((socket.AF_INET, ("0.0.0.0", port)))  # noqa: S104 - peers come from anywhere
         return why.errno or errno.EADDRNOTAVAIL
     return made
 
 
-def _binds_anything() -> bool:
-    """Whether this kernel lets a process bind addresses that are not its own (nodes with floating addresses)."""
+def _nonlocal_bind_enabled() -> bool:
+    """Whether this kernel lets processes bind addresses that no interface has (hosts with floating addresses)."""
     for path in _NONLOCAL_BIND:
         try:
             with open(path, encoding="ascii") as file:
                 if file.read().strip() == "1":
                     return True
-        except OSError:  # no such switch here, so it is not on
+        except OSError:  # this kernel has no such setting, so it is not enabled
             continue
     return False
 
 
-def _reaches_us(family: int, host: str) -> bool:
-    """Whether a datagram sent to `host` comes back to this node: the kernel delivers its own at once."""
+def _is_local(family: int, host: str) -> bool:
+    """Whether a datagram sent to `host` arrives here at once, as the kernel delivers those to its own addresses."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         return True
     with socket.socket(family, socket.SOCK_DGRAM) as here, socket.socket(family, socket.SOCK_DGRAM) as out:
@@ -135,5 +135,5 @@ def _reaches_us(family: int, host: str) -> bool:
             here.settimeout(0.2)
             out.sendto(b"?", here.getsockname())
             return here.recv(1) == b"?"
-        except OSError:  # unroutable or lost: not ours
+        except OSError:  # no route, or lost: not an address of this node
             return False

@@ -1,8 +1,9 @@
-"""Who has published, in a TCPStore: a numbered list of node ids, so that a reader finds out in one wait.
+"""Which nodes have published, in a TCPStore: a numbered list of node ids, so that one wait covers all nodes.
 
-A notification takes two steps: take a number (`add` on log/head), create that entry. A writer that dies between them
-leaves a hole; the reader voids it after a moment, and a writer that was merely slow finds its number void and takes
-another. So nothing is lost, and nobody waits for the dead. Each heartbeat sees to it that its node's newest one stands.
+A notification takes two steps: take a number (`add` on log/head), create the entry with that number. A writer that
+exits between them leaves a gap. A reader fills it with VOID after `GAP_GRACE_S`, and a writer that was only slow finds
+its entry void and takes another number. So no notification is lost, and no reader waits for a writer that is gone. With
+each heartbeat a node checks that its latest notification is still there.
 """
 
 from __future__ import annotations
@@ -10,66 +11,68 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from .client import Wire
-from .keys import MAX_NOTES, VOID, Keys, foreign_count, nodes_in
+from .client import TcpStoreClient
+from .keys import MAX_NOTIFICATIONS, VOID, Keys, foreign_count, node_ids
 
-AT_ONCE = 4096
-"""Notifications that one call reads; the next goes on."""
-HOLE_GRACE_S = 0.2
-"""How long a reader waits for notifications between their two steps, which take microseconds."""
+MAX_READ_AT_ONCE = 4096
+"""Notifications that one call reads; the next call reads on."""
+GAP_GRACE_S = 0.2
+"""How long a reader waits for entries whose number is taken; the two steps are microseconds apart."""
 
 
-class Notice:
-    """The newest notification of the node that speaks here. The store is open to everybody on the network, so it may be
-    written over before anybody has read it."""
+class LatestNotification:
+    """The latest notification of this node. The store accepts writes from every host on the network, so another program
+    may overwrite the entry before the coordinator reads it."""
 
     def __init__(self) -> None:
-        self._name = b""
+        self._node_id = b""
         self._key = ""
         self._number = 0
 
-    def give(self, wire: Wire, where: str, keys: Keys, name: bytes) -> None:
-        """Raises StoreForeign if there are too many, no count, or one that went back: what is told under a number that
-        was read already, nobody hears."""
+    def publish(self, client: TcpStoreClient, where: str, keys: Keys, node_id: bytes) -> None:
+        """Add a notification. Raises StoreForeign if log/head is not a count, is too large or went back: an entry whose
+        number was read already is never read again."""
         while True:
             last = self._number
-            note = wire.add(keys.log_head, 1)
-            if not last < note <= MAX_NOTES:
-                raise foreign_count(where, keys.log_head, str(note).encode("ascii"), MAX_NOTES, last + 1)
-            if wire.create(keys.note(note), name) == name:
-                self._name, self._key, self._number = name, keys.note(note), note
+            number = client.add(keys.log_head, 1)
+            if not last < number <= MAX_NOTIFICATIONS:
+                raise foreign_count(where, keys.log_head, str(number).encode("ascii"), MAX_NOTIFICATIONS, last + 1)
+            if client.create(keys.notification(number), node_id) == node_id:
+                self._node_id, self._key, self._number = node_id, keys.notification(number), number
                 return
 
-    def key_of(self, name: bytes) -> list[str]:
-        """Where it is, if this node has spoken."""
-        return [self._key] if name == self._name else []
+    def keys_to_check(self, node_id: bytes) -> list[str]:
+        """The key of this node's latest notification; empty if it has published none."""
+        return [self._key] if node_id == self._node_id else []
 
-    def repair(self, wire: Wire, where: str, keys: Keys, found: Mapping[str, bytes]) -> None:
-        """Give it again if, by what was found at `key_of`, it is not there any more. Raises as `give`."""
-        if found.get(self._key) != self._name:
-            self.give(wire, where, keys, self._name)
+    def restore(self, client: TcpStoreClient, where: str, keys: Keys, found: Mapping[str, bytes]) -> None:
+        """Publish again if the value found at `keys_to_check` is not this node's id. Raises as `publish`."""
+        if found.get(self._key) != self._node_id:
+            self.publish(client, where, keys, self._node_id)
 
 
-def records_told_of(wire: Wire, keys: Keys, cursor: int, upto: int) -> dict[str, bytes]:
-    """By node: the records of those that the notifications after `cursor` name."""
-    notes = _read(wire, keys, cursor, upto)
-    found = _records(wire, keys, nodes_in(notes))
-    if {VOID, *(node.encode("utf-8") for node in found)}.issuperset(notes):
+def read_published_records(client: TcpStoreClient, keys: Keys, cursor: int, upto: int) -> dict[str, bytes]:
+    """The records of the nodes that the notifications `cursor + 1` to `upto` name, by node."""
+    notifications = _read_notifications(client, keys, cursor, upto)
+    found = _read_records(client, keys, node_ids(notifications))
+    if {VOID, *(node.encode("utf-8") for node in found)}.issuperset(notifications):
         return found
-    # A stranger wrote over one, and whose it was is lost: it may be that of any who spoke before.
-    return _records(wire, keys, nodes_in(_read(wire, keys, max(upto - AT_ONCE, 0), upto)))
+    # Another program overwrote one, so its node is unknown: it may be any node that published before.
+    return _read_records(
+        client, keys, node_ids(_read_notifications(client, keys, max(upto - MAX_READ_AT_ONCE, 0), upto))
+    )
 
 
-def _read(wire: Wire, keys: Keys, cursor: int, upto: int) -> list[bytes]:
-    """These notifications; those that are not written within a moment become void."""
-    names = [keys.note(number) for number in range(cursor + 1, upto + 1)]
-    patience = time.monotonic() + HOLE_GRACE_S
-    for name, written in zip(names, wire.have(names), strict=True):
-        if not written and not wire.wait(name, patience - time.monotonic()):
-            wire.create(name, VOID)  # not put: if its writer was faster, the notification stands
-    return list(wire.get(names).values())
+def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: int) -> list[bytes]:
+    """The entries `cursor + 1` to `upto`; those not written within `GAP_GRACE_S` are made void."""
+    names = [keys.notification(number) for number in range(cursor + 1, upto + 1)]
+    deadline = time.monotonic() + GAP_GRACE_S
+    for name, written in zip(names, client.have(names), strict=True):
+        if not written and not client.wait(name, deadline - time.monotonic()):
+            client.create(name, VOID)  # create, not put: an entry written in the meantime stays
+    return list(client.get(names).values())
 
 
-def _records(wire: Wire, keys: Keys, nodes: Sequence[str]) -> dict[str, bytes]:
+def _read_records(client: TcpStoreClient, keys: Keys, nodes: Sequence[str]) -> dict[str, bytes]:
     names = {keys.node(node): node for node in nodes}
-    return {names[name]: value for name, value in wire.get(list(names)).items()}
+    return {names[name]: value for name, value in client.get(list(names)).items()}

@@ -1,6 +1,7 @@
-"""A store on torch's TCPStore, which one node serves from its agent (`server.py`) and all reach by `client.py`.
+"""The store on a torch TCPStore that the agent of one node serves (`server.py`); all agents use `client.py`.
 
-`keys.py` lists the keys, `notifications.py` has who published, and both are open to whoever reaches the port.
+`keys.py` lists the keys; `notifications.py` records which nodes have published. Any host that reaches the port can
+write to the store.
 """
 
 from __future__ import annotations
@@ -11,63 +12,63 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
-from ..store import HostLeads, Join, StoreFenced, StoreForeign, StoreUnreachable
+from ..store import HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
 from .claim import PortTaken, claim
-from .client import StoreSilent, Wire, connect
+from .client import HandshakeTimeout, TcpStoreClient, connect
 from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
-    MAX_NOTES,
+    MAX_NOTIFICATIONS,
     Keys,
-    check,
-    count_in,
-    count_of,
+    checked_count,
+    create_keys,
+    excerpt,
     foreign_count,
-    invite,
-    lay_out,
-    shown,
+    mark_served,
+    parse_count,
+    verify,
 )
-from .notifications import AT_ONCE, Notice, records_told_of
+from .notifications import MAX_READ_AT_ONCE, LatestNotification, read_published_records
 from .server import TorchServer, serve
 
 CALL_TIMEOUT_S = 10.0
-"""How long one request may take; the server answers in microseconds unless its node hangs."""
+"""How long one request may take. The server answers in microseconds unless its node hangs."""
 ATTEMPT_S = 5.0
-"""How long one attempt to connect may take; more than `wire.HANDSHAKE_S`."""
+"""How long one attempt to connect may take; more than `client.HANDSHAKE_S`."""
 KEEP_VERSIONS = 64
-"""Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
+"""Announced versions kept. Readers ask for the newest only; the others make repeated announcements idempotent."""
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 0.5
-"""Pause between attempts to connect; grows by half each time."""
+"""Pause between attempts to connect; grows by half each time, from the first to the most."""
 
 
-class C10dStore(HostLeads):
+class C10dStore(HostedLeadership):
     """One session with the store of one job; implements `Store`. Made by `open_c10d`.
 
-    Versions announced must follow each other without gaps, or waiters notice only when their time has passed.
+    Announced versions must follow each other without gaps; after a gap a reader notices only when its time has passed.
     """
 
     def __init__(
         self,
-        wire: Wire,
+        client: TcpStoreClient,
         endpoint: Endpoint,
         keys: Keys,
         address: Address,
         server: TorchServer | None,
         token: bytes,
-        notice: Notice | None = None,
+        notification: LatestNotification | None = None,
     ) -> None:
-        """Use `open_c10d`. `wire` is connected; `token` is of its server's life, `server` it if it is this process.
-        `notice`: of another session that this one goes on from."""
-        self._wire = wire
+        """Use `open_c10d`. `client`: connected; `token`: identifies the server; `server`: set if this process serves.
+        `notification`: that of the session from which this one was made."""
+        self._client = client
         self._endpoint = endpoint
         self._keys = keys
         self._address = address
         self._server = server
         self._token = token
-        self._notice = notice or Notice()
-        # Both only ever grow; one that went back was written by somebody else.
-        self._notes_seen = self._newest_seen = 0
+        self._notification = notification or LatestNotification()
+        # These counters only grow; one that went back was written by another program.
+        self._notifications_seen = self._newest_version_seen = 0
 
     @property
     def hosted(self) -> bool:
@@ -79,114 +80,119 @@ class C10dStore(HostLeads):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the store is; with the port that was found if 0 was asked for."""
+        """Where the store is served; with the actual port if 0 was given."""
         return self._endpoint
 
     def session(self) -> C10dStore:
-        """As `Store.session`. Goes where this one went, with no look-up of names.
-        Raises StoreForeign also if the server was restarted since, and so has lost the job's records."""
-        limit_s = self._wire.call_timeout_s
-        wire = connect(self._address, str(self._endpoint), limit_s, limit_s)
+        """As `Store.session`, at the same address, without name resolution. Also raises StoreForeign if the server was
+        restarted in the meantime, and has lost the job's records."""
+        limit_s = self._client.call_timeout_s
+        client = connect(self._address, str(self._endpoint), limit_s, limit_s)
         try:
-            check(wire, str(self._endpoint), self._keys, 0.0, self._token)
+            verify(client, str(self._endpoint), self._keys, 0.0, self._token)
         except BaseException:
-            wire.close()
+            client.close()
             raise
-        return C10dStore(wire, self._endpoint, self._keys, self._address, self._server, self._token, self._notice)
+        return C10dStore(
+            client, self._endpoint, self._keys, self._address, self._server, self._token, self._notification
+        )
 
     def close(self) -> None:
-        """As `Store.close`. May come from another thread: a call that blocks then raises StoreUnreachable."""
-        self._wire.close()
+        """As `Store.close`: a call that blocks raises StoreUnreachable."""
+        self._client.close()
 
     def close_host(self) -> None:
-        """Stop serving, if this process does: every session breaks and the port is free. Idempotent."""
+        """As `Store.close_host`: every session breaks and the port is free. Idempotent."""
         self.close()
         if self._server is not None:
             self._server.close()
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        holds = self._wire.swap(self._keys.job, over, value)
-        # A key that is not there is answered with what was expected of it.
-        return self._wire.get([self._keys.job]).get(self._keys.job, b"") if over and holds == over else holds
+        stored = self._client.compare_set(self._keys.job, over, value)
+        # For a key that does not exist, the server answers with `over`.
+        return self._client.get([self._keys.job]).get(self._keys.job, b"") if over and stored == over else stored
 
     def use_incarnation(self, number: int) -> None:
         if number == self._keys.incarnation:
             return
-        self._keys = self._keys.of(number)
-        self._notice = Notice()
-        self._notes_seen = self._newest_seen = 0
+        self._keys = self._keys.for_incarnation(number)
+        self._notification = LatestNotification()
+        self._notifications_seen = self._newest_version_seen = 0
         for counter in (self._keys.log_head, self._keys.round_head):
-            self._wire.swap(counter, b"", b"0")  # not create, which sets again what others may have counted up by then
+            # Not create, which would set a counter again that others have incremented.
+            self._client.compare_set(counter, b"", b"0")
 
     def publish_node(self, node: str, value: bytes) -> None:
-        name = node.encode("utf-8")
-        if not 0 < len(name) <= MAX_NODE_ID_BYTES:
-            raise ValueError(f"node id {node[:40]!r} has {len(name)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
-        self._wire.put_later(self._keys.node(node), value)
-        self._notice.give(self._wire, str(self._endpoint), self._keys, name)
+        node_id = node.encode("utf-8")
+        if not 0 < len(node_id) <= MAX_NODE_ID_BYTES:
+            raise ValueError(f"node id {node[:40]!r} has {len(node_id)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
+        self._client.put_later(self._keys.node(node), value)
+        self._notification.publish(self._client, str(self._endpoint), self._keys, node_id)
 
     def beat(self, node: str, count: int) -> int:
-        # Also the counter that this node does not need now: whoever spoils it ends the job here as soon as on the host.
+        # log_head too: if another program overwrites it, this node notices as soon as the host does, and ends as well.
         where, keys = str(self._endpoint), self._keys
-        told = self._notice.key_of(node.encode("utf-8"))
-        self._wire.put_later(keys.beat(node), str(count).encode("ascii"))
-        found = self._wire.get([keys.log_head, keys.round_head, *told])
-        self._notes_seen = count_of(where, keys.log_head, found, MAX_NOTES, self._notes_seen)
-        self._newest_seen = count_of(where, keys.round_head, found, MAX_COUNT, self._newest_seen)
-        if told:
-            self._notice.repair(self._wire, where, keys, found)
-        return self._newest_seen
+        own = self._notification.keys_to_check(node.encode("utf-8"))
+        self._client.put_later(keys.beat(node), str(count).encode("ascii"))
+        found = self._client.get([keys.log_head, keys.round_head, *own])
+        self._notifications_seen = checked_count(
+            where, keys.log_head, found, MAX_NOTIFICATIONS, self._notifications_seen
+        )
+        self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
+        if own:
+            self._notification.restore(self._client, where, keys, found)
+        return self._newest_version_seen
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s
         while True:
             newest = self._count(self._keys.round_head)
             if newest <= after:
-                arrived = self._wire.wait(self._keys.round(after + 1), deadline - time.monotonic())
-                newest = max(self._count(self._keys.round_head), after + arrived)
+                announced = self._client.wait(self._keys.round(after + 1), deadline - time.monotonic())
+                newest = max(self._count(self._keys.round_head), after + announced)
                 if newest <= after:
                     return None
             key = self._keys.round(newest)
-            value = self._wire.get([key]).get(key)
+            value = self._client.get([key]).get(key)
             if value is not None:
                 return newest, value
-            if self._count(self._keys.round_head) == newest:  # else it was deleted, far behind a newer one
+            if self._count(self._keys.round_head) == newest:  # else newer ones were announced, and this one deleted
                 raise foreign_count(str(self._endpoint), self._keys.round_head, str(newest).encode("ascii"), newest - 1)
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
         deadline = time.monotonic() + timeout_s
         while True:
-            head = self._count(self._keys.log_head, MAX_NOTES)
+            head = self._count(self._keys.log_head, MAX_NOTIFICATIONS)
             if head <= cursor:
-                self._wire.wait(self._keys.note(cursor + 1), deadline - time.monotonic())
-                head = self._count(self._keys.log_head, MAX_NOTES)
-            upto = max(cursor, min(head, cursor + AT_ONCE))
-            fresh = records_told_of(self._wire, self._keys, cursor, upto)
+                self._client.wait(self._keys.notification(cursor + 1), deadline - time.monotonic())
+                head = self._count(self._keys.log_head, MAX_NOTIFICATIONS)
+            upto = max(cursor, min(head, cursor + MAX_READ_AT_ONCE))
+            fresh = read_published_records(self._client, self._keys, cursor, upto)
             if fresh or time.monotonic() >= deadline:
                 return upto, fresh
-            cursor = upto  # only void notifications, or strangers'
+            cursor = upto  # these were void, or written by other programs
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         keys = {self._keys.beat(node): node for node in nodes}
-        beats = {keys[key]: count_in(value) for key, value in self._wire.get(list(keys)).items()}
+        beats = {keys[key]: parse_count(value) for key, value in self._client.get(list(keys)).items()}
         return {node: count for node, count in beats.items() if count is not None}
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:
         newest = self._count(self._keys.round_head)
         key = self._keys.round(version)
-        holds = self._wire.create(key, value) if version > newest else self._wire.get([key]).get(key)
-        if holds != value:
+        stored = self._client.create(key, value) if version > newest else self._client.get([key]).get(key)
+        if stored != value:
             raise StoreFenced(
-                f"{self._endpoint}: version {version} is taken: key {key} holds {shown(holds)} (newest: {newest}); "
-                "another coordinator, or somebody else, writes to this store: start the job anew on another port"
+                f"{self._endpoint}: version {version} is taken: key {key} holds {excerpt(stored)} (newest: {newest}); "
+                "another coordinator or another program writes to this store: restart the job on another port"
             )
         if version > newest:
-            self._wire.put(self._keys.round_head, str(version).encode("ascii"))
+            self._client.put(self._keys.round_head, str(version).encode("ascii"))
             first = max(newest - KEEP_VERSIONS, 0) + 1
-            self._wire.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
+            self._client.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
 
     def _count(self, key: str, most: int = MAX_COUNT) -> int:
-        return count_of(str(self._endpoint), key, self._wire.get([key]), most)
+        return checked_count(str(self._endpoint), key, self._client.get([key]), most)
 
 
 def open_c10d(
@@ -202,28 +208,28 @@ def open_c10d(
 ) -> C10dStore:
     """The store of job `run_id` at `endpoint` (HOST:PORT; port 29400 if none), hosted here if HOST is this node.
 
-    is_host: True hosts whatever HOST resolves to, False never hosts, None finds out by binding.
-    connect_timeout_s: how long to wait for somebody to serve it. on_wait: called once, with one line, if it comes to
-    that. cancelled: set it, and the wait ends with StoreUnreachable. join: called with the store, on the host before
-    others are let in; what it raises ends the opening, but for StoreUnreachable, after which it is tried anew.
+    is_host: True hosts whatever HOST resolves to, False never hosts, None hosts if the endpoint can be bound.
+    connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
+    the first attempt has failed. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store,
+    on the host before other nodes are let in; its errors end the opening, but for StoreUnreachable, which is retried.
 
-    Raises ValueError for a malformed endpoint; StoreUnreachable if nobody served it in time; StoreForeign if what
-    answers is no TCPStore, or serves no job or another; StoreError if it cannot be hosted here as asked.
+    Raises ValueError for a malformed endpoint; StoreUnreachable if the store was not served in time; StoreForeign if
+    the server is not a TCPStore, or serves no job or another job; StoreError if it cannot be hosted here as asked.
     """
     where = parse_endpoint(endpoint)
     stop, pause_s = cancelled or threading.Event(), RETRY_FIRST_S
     deadline = time.monotonic() + connect_timeout_s
     while True:
         try:
-            # Tried anew each time: the name may resolve only later, a port that was taken may be free again.
+            # Tried again each time: the name may resolve only later, and a port that was taken may become free.
             store = None if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join)
             return store or _reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
         except PortTaken:
-            # By a job of this run id, perhaps, which then says more than the port does.
+            # If another agent of this run id has it, an error of `join` says more than the port.
             with suppress(StoreForeign, StoreUnreachable):
                 _reach(where, run_id, ATTEMPT_S, call_timeout_s, join).close()
             raise
-        except StoreSilent as why:
+        except HandshakeTimeout as why:
             raise StoreForeign(str(why)) from why
         except StoreUnreachable as why:
             reason = str(why)
@@ -237,50 +243,50 @@ def open_c10d(
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
-            raise StoreUnreachable(f"stopped waiting for the store at {where} on request; last: {reason}")
+            raise StoreUnreachable(f"stopped waiting for the store at {where} on request; last error: {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
 
 
 def _host(where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None) -> C10dStore | None:
-    """The store, served from here; None if that is another process's part."""
+    """The store, served by this process; None if another node or process is the one to serve it."""
     bound = claim(where, forced=forced).socket
     server = None if bound is None else serve(bound, where, forced=forced)
     if server is None:
         return None
     with ExitStack() as undo:
         undo.callback(server.close)
-        here, keys = Endpoint(where.host, server.address[1][1]), Keys(run_id)
-        wire = connect(server.address, str(here), call_timeout_s, call_timeout_s)
-        undo.callback(wire.close)
-        store = C10dStore(wire, here, keys, server.address, server, lay_out(wire, keys))
+        actual, keys = Endpoint(where.host, server.address[1][1]), Keys(run_id)
+        client = connect(server.address, str(actual), call_timeout_s, call_timeout_s)
+        undo.callback(client.close)
+        store = C10dStore(client, actual, keys, server.address, server, create_keys(client, keys))
         if join is not None:
             join(store)
-        invite(wire, keys)
+        mark_served(client, keys)
         undo.pop_all()
     return store
 
 
 def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float, join: Join | None) -> C10dStore:
-    """The store, served elsewhere. One attempt; raises as `client.connect`, `keys.check` and `join`."""
+    """The store, served by another process. One attempt; raises as `client.connect`, `keys.verify` and `join`."""
     if where.port == 0:
-        raise ValueError(f"endpoint {where}: port 0 means that this node hosts; give the port that the host serves")
+        raise ValueError(f"endpoint {where}: port 0 is for the node that hosts; give the port that the host serves")
     timeout_s = max(min(timeout_s, ATTEMPT_S), 0.1)
     unreachable = StoreUnreachable(f"{where.host} has no address")
     for address in resolve(where):
         try:
-            wire = connect(address, str(where), timeout_s, call_timeout_s)
-        except StoreSilent:
+            client = connect(address, str(where), timeout_s, call_timeout_s)
+        except HandshakeTimeout:
             raise
         except StoreUnreachable as why:
             unreachable = why
             continue
         keys = Keys(run_id)
         try:
-            store = C10dStore(wire, where, keys, address, None, check(wire, str(where), keys, timeout_s))
+            store = C10dStore(client, where, keys, address, None, verify(client, str(where), keys, timeout_s))
             if join is not None:
                 join(store)
         except BaseException:
-            wire.close()
+            client.close()
             raise
         return store
     raise unreachable

@@ -1,4 +1,4 @@
-"""Records to bytes and back: protobuf, bounded; any bytes are answered with a record or an error.
+"""Records to bytes and back: protobuf, of bounded size. Any bytes decode to a record or to an error.
 
 May import `proto` and the values in `rendezvous/`.
 """

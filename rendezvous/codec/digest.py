@@ -1,6 +1,6 @@
-"""SHA-256, of Python's own where it has one: hashlib loads OpenSSL, 3.7 MiB that an agent needs for nothing else.
+"""SHA-256 from Python's built-in module: hashlib loads OpenSSL, 3.7 MiB that an agent needs for nothing else.
 
-The standard library's `random` does the same. Where Python was built without its own (Fedora, RHEL) hashlib's serves.
+The standard library's `random` does the same. A Python built without that module (Fedora, RHEL) uses hashlib.
 """
 
 from __future__ import annotations

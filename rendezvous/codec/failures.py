@@ -1,58 +1,58 @@
-"""Ends of workers and of rounds to bytes and back, for `records.py`, in the same manner."""
+"""Failures of workers and endings of rounds as protobuf messages, for `records.py`."""
 
 from __future__ import annotations
 
 from ...proto import elastic_pb2 as wire
 from ..failures import MAX_ANNOUNCED_EXITS, MAX_SAID_BYTES, Ending, EndKind, Judged, Role, Sign, WorkerFailure
-from .fields import MAX_NUMBER, checked, codes, cut, known, last_bytes, utf8
+from .fields import MAX_NUMBER, checked, cut, enum_codes, enum_member, last_bytes, utf8
 
-# Order of definition is the numbering of elastic.proto, whose names test_codec.py compares.
-END_CODES = codes(EndKind)
-SIGN_CODES = codes(Sign)
-ROLE_CODES = codes(Role)
+# Members are numbered in elastic.proto as they are ordered here; test_codec.py compares names and numbers.
+END_CODES = enum_codes(EndKind)
+SIGN_CODES = enum_codes(Sign)
+ROLE_CODES = enum_codes(Role)
 _END_KINDS = {code: kind for kind, code in END_CODES.items()}
 _SIGNS = {code: sign for sign, code in SIGN_CODES.items()}
 _ROLES = {code: role for role, code in ROLE_CODES.items()}
 
 
-def ending_out(ending: Ending) -> wire.Ending:
-    """As a message. Raises ForeignBytes for a number out of range, as all here."""
+def ending_to_message(ending: Ending) -> wire.Ending:
+    """Keeps the first `MAX_ANNOUNCED_EXITS` exits. Raises ForeignBytes for a number out of range, as all here."""
     message = wire.Ending(
         round=checked("ended.round", ending.round), because=cut(ending.because), charged=utf8(ending.charged)
     )
     message.kind = END_CODES[ending.kind]  # type: ignore[assignment]
     message.role = ROLE_CODES[ending.role]  # type: ignore[assignment]
-    message.judged.extend(_judged_out(judged) for judged in ending.judged[:MAX_ANNOUNCED_EXITS])
+    message.judged.extend(_judged_to_message(judged) for judged in ending.judged[:MAX_ANNOUNCED_EXITS])
     if ending.failure is not None:
-        message.failure.CopyFrom(failure_out(ending.failure))
+        message.failure.CopyFrom(failure_to_message(ending.failure))
     return message
 
 
-def ending_in(message: wire.Ending) -> Ending:
-    """Back again."""
+def ending_from_message(message: wire.Ending) -> Ending:
+    """The inverse of `ending_to_message`. Also raises ForeignBytes for an unknown enum number."""
     return Ending(
         round=checked("ended.round", message.round),
-        kind=known("ended.kind", _END_KINDS, message.kind),
+        kind=enum_member("ended.kind", _END_KINDS, message.kind),
         because=message.because,
         charged=message.charged,
-        failure=failure_in(message.failure) if message.HasField("failure") else None,
-        role=known("ended.role", _ROLES, message.role),
-        judged=tuple(_judged_in(judged) for judged in message.judged[:MAX_ANNOUNCED_EXITS]),
+        failure=failure_from_message(message.failure) if message.HasField("failure") else None,
+        role=enum_member("ended.role", _ROLES, message.role),
+        judged=tuple(_judged_from_message(judged) for judged in message.judged[:MAX_ANNOUNCED_EXITS]),
     )
 
 
-def _judged_out(judged: Judged) -> wire.Judged:
-    message = wire.Judged(death=failure_out(judged.death), because=cut(judged.because))
+def _judged_to_message(judged: Judged) -> wire.Judged:
+    message = wire.Judged(death=failure_to_message(judged.death), because=cut(judged.because))
     message.role = ROLE_CODES[judged.role]  # type: ignore[assignment]
     return message
 
 
-def _judged_in(message: wire.Judged) -> Judged:
-    return Judged(failure_in(message.death), known("role", _ROLES, message.role), message.because)
+def _judged_from_message(message: wire.Judged) -> Judged:
+    return Judged(failure_from_message(message.death), enum_member("role", _ROLES, message.role), message.because)
 
 
-def failure_out(failure: WorkerFailure) -> wire.WorkerFailure:
-    """As a message. Long texts are cut, `said` at its beginning."""
+def failure_to_message(failure: WorkerFailure) -> wire.WorkerFailure:
+    """Long texts are cut at their end, `said` at its beginning."""
     message = wire.WorkerFailure(
         node=utf8(failure.node),
         host=utf8(failure.host),
@@ -77,8 +77,8 @@ def failure_out(failure: WorkerFailure) -> wire.WorkerFailure:
     return message
 
 
-def failure_in(message: wire.WorkerFailure) -> WorkerFailure:
-    """Back again."""
+def failure_from_message(message: wire.WorkerFailure) -> WorkerFailure:
+    """The inverse of `failure_to_message`. Also raises ForeignBytes for an unknown enum number."""
     return WorkerFailure(
         node=message.node,
         host=message.host,
@@ -94,7 +94,7 @@ def failure_in(message: wire.WorkerFailure) -> WorkerFailure:
         order=checked("order", message.order),
         after_s=message.after_s,
         stopped_by=checked("stopped_by", message.stopped_by),
-        sign=known("sign", _SIGNS, message.sign),
+        sign=enum_member("sign", _SIGNS, message.sign),
         sign_because=message.sign_because,
         suspects=tuple(checked("suspect", rank) for rank in message.suspects),
         said=message.said,

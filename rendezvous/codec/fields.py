@@ -1,7 +1,4 @@
-"""What every record of ours goes through on its way to bytes and back: bounds, texts, and the errors that name a field.
-
-Imports protobuf, as `records.py` does.
-"""
+"""What encoding and decoding of all records share: bounds, texts, enums, and the errors that name a field."""
 
 from __future__ import annotations
 
@@ -12,82 +9,84 @@ from google.protobuf.message import DecodeError, Message
 
 PROTOCOL_VERSION = 1
 MAX_TEXT_CHARS = 4096
-"""Texts for people (`because`, a failure's `message`) are cut here when written, never refused."""
+"""Texts for people (`because`, a failure's `message`) are cut to this length when written, never refused."""
 MAX_NUMBER = 2**53
-"""No count reaches it; above, a number is taken for garbage."""
+"""No count of elastic-agent reaches this; a larger number was written by another program."""
 
 
 class ForeignBytes(ValueError):
-    """These bytes are not a record of ours. One line: which record was expected and what was found."""
+    """These bytes are not a record of elastic-agent. One line: which record was expected and what was found."""
 
 
-class OtherProtocol(ForeignBytes):
-    """These bytes are a record of ours in another protocol version. One line that names both."""
+class ProtocolMismatch(ForeignBytes):
+    """These bytes are a record of elastic-agent in another protocol version. One line that names both versions."""
 
 
 E = TypeVar("E", bound=Enum)
 
 
-def codes(members: type[E]) -> dict[E, int]:
-    """Numbers for the wire, by order of definition."""
+def enum_codes(members: type[E]) -> dict[E, int]:
+    """The protobuf number of each member, by order of definition, from 1."""
     return {member: code for code, member in enumerate(members, start=1)}
 
 
 def parse(what: str, message: Message, data: bytes, limit: int) -> None:
-    """Fill `message` from these bytes. Raises ForeignBytes if they do not parse, or are more than `limit`."""
+    """Fill `message` from these bytes. Raises ForeignBytes if they do not parse or are longer than `limit` bytes."""
     bounded(what, data, limit)
     try:
         message.ParseFromString(data)
-    except (DecodeError, ValueError) as why:  # ValueError: the pure-Python runtime on text that is not UTF-8
+    except (DecodeError, ValueError) as why:  # ValueError: the pure-Python runtime, on text that is not UTF-8
         raise ForeignBytes(f"not a {what}: {len(data)} bytes that do not parse ({str(why)[:80]!r})") from None
 
 
 def check_head(what: str, magic: int, wanted: int, version: int) -> None:
-    """Raises ForeignBytes unless the mark is the wanted one, and OtherProtocol unless the version is ours."""
+    """Raises ForeignBytes unless `magic` is `wanted`, and ProtocolMismatch unless the version is PROTOCOL_VERSION."""
     if magic != wanted:
-        raise ForeignBytes(f"not a {what}: its mark is {magic:#x}, not {wanted:#x} (cut short, or somebody else's)")
+        raise ForeignBytes(
+            f"not a {what}: its magic number is {magic:#x}, not {wanted:#x} (truncated, or written by another program)"
+        )
     if version != PROTOCOL_VERSION:
-        raise OtherProtocol(
-            f"a {what} of protocol version {version}, and this agent speaks {PROTOCOL_VERSION}: "
+        raise ProtocolMismatch(
+            f"a {what} of protocol version {version}, but this agent uses version {PROTOCOL_VERSION}: "
             "run the same elastic-agent on every node"
         )
 
 
 def bounded(what: str, data: bytes, limit: int) -> bytes:
-    """The data itself. Raises ForeignBytes if it is longer than `limit` bytes."""
+    """Returns `data`. Raises ForeignBytes if it is longer than `limit` bytes."""
     if len(data) > limit:
-        raise ForeignBytes(f"not a {what}: {len(data)} bytes, and the limit is {limit}")
+        raise ForeignBytes(f"not a {what}: {len(data)} bytes; the limit is {limit}")
     return data
 
 
 def checked(field: str, value: int, least: int = 0, limit: int = MAX_NUMBER) -> int:
-    """The value itself. Raises ForeignBytes, naming the field, if it is out of range."""
+    """Returns `value`. Raises ForeignBytes, which names the field, if it is out of range."""
     if not least <= value <= limit:
         raise ForeignBytes(f"field {field} is {value}, outside {least}..{limit}")
     return value
 
 
-def known(field: str, table: dict[int, E], code: int) -> E:
-    """What `code` names. Raises ForeignBytes, naming the field, if it names nothing."""
+def enum_member(field: str, table: dict[int, E], code: int) -> E:
+    """The member with this protobuf number. Raises ForeignBytes, which names the field, if there is none."""
     member = table.get(code)
     if member is None:
-        raise ForeignBytes(f"field {field} is {code}, which names nothing in protocol version {PROTOCOL_VERSION}")
+        raise ForeignBytes(f"field {field} is {code}, which has no meaning in protocol version {PROTOCOL_VERSION}")
     return member
 
 
 def utf8(text: str) -> str:
-    """The text as protobuf takes it."""
-    # Host names and messages may hold undecodable bytes (lone surrogates), which protobuf refuses.
+    """The text with what UTF-8 cannot encode replaced by `?`, as protobuf requires."""
+    # Host names and messages may hold undecodable bytes (as lone surrogates), which protobuf refuses.
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def cut(text: str) -> str:
-    """A text for people, no longer than `MAX_TEXT_CHARS`."""
+    """A text for people, cut to `MAX_TEXT_CHARS`."""
     return utf8(text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…")
 
 
 def last_bytes(text: str, limit: int) -> str:
-    """The end of the text, at most `limit` bytes of UTF-8, from the beginning of a line on if it was cut."""
+    """The end of the text, at most `limit` bytes of UTF-8. If it is cut, it begins at the start of a line."""
     data = utf8(text).encode()
     if len(data) <= limit:
         return utf8(text)

@@ -1,4 +1,4 @@
-"""The record of a job: what it holds, and its bytes. Created once for each run id; `driver/join.py` compares it."""
+"""The record of a job and its encoding. Created once for each run id; `driver/join.py` compares it with a node's."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from . import records as codec
 from .digest import sha256
 
 MAX_JOB_BYTES = 32 * 1024
-"""A record is some 200 bytes and the command's text, which is cut at `fields.MAX_TEXT_CHARS`."""
+"""A record takes some 200 bytes and the command's text, which is cut at `fields.MAX_TEXT_CHARS`."""
 JOB_MAGIC = 0x316A4145
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """Whose run id this is. Created once; changes only when the job ends, and when another takes its id after that."""
+    """The job that has a run id. Changes only when that job ends, and when the next job with the id begins."""
 
     spec_hash: bytes
-    """SHA-256 over the whole `JobSpec`. What follows of the spec is for people."""
+    """SHA-256 over the whole `JobSpec`. The parts of the spec below are for messages."""
     command: str = ""
     min_nodes: int = 1
     max_nodes: int = 1
@@ -33,20 +33,20 @@ class JobRecord:
     at: str = ""
     """Wall-clock time there, for people only; never compared."""
     incarnation: int = 1
-    """How many jobs this id has had in this store, this one included. Each sees only its own nodes and rounds."""
+    """Counts the jobs with this id in this store, from 1. Each sees only its own nodes and announcements."""
     outcome: Outcome | None = None
-    """How it ended; None while it goes on."""
+    """How the job ended; None while it runs."""
 
 
 def spec_hash(spec: JobSpec) -> bytes:
-    """SHA-256 over all of the spec, each part with its length, so that no two specs share their bytes."""
+    """SHA-256 over all parts of the spec, each after its length, so that no two specs give the same bytes."""
     parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
 
 
-def record_of(spec: JobSpec, node: str, name: str) -> JobRecord:
-    """The record that this node would create now. `node` is its identity, `name` the same for people."""
+def new_record(spec: JobSpec, node: str, name: str) -> JobRecord:
+    """The record that this node creates if it is the first. `node`: its identity; `name`: the same for people."""
     from shlex import quote
 
     return JobRecord(
@@ -62,7 +62,7 @@ def record_of(spec: JobSpec, node: str, name: str) -> JobRecord:
 
 
 def encode_job(record: JobRecord) -> bytes:
-    """The record as bytes. A long command is cut. Raises ForeignBytes if it would not decode."""
+    """The record as bytes. A long command is cut. Raises ForeignBytes for what `decode_job` would refuse."""
     message = wire.JobRecord(
         magic=JOB_MAGIC,
         version=fields.PROTOCOL_VERSION,
@@ -82,8 +82,8 @@ def encode_job(record: JobRecord) -> bytes:
 
 
 def decode_job(data: bytes) -> JobRecord:
-    """The record in these bytes. Raises OtherProtocol if it is of another protocol version, ForeignBytes for anything
-    else that is none."""
+    """The record in these bytes. Raises ProtocolMismatch for a record of another protocol version, ForeignBytes for
+    anything else."""
     message = wire.JobRecord()
     fields.parse("job record", message, data, MAX_JOB_BYTES)
     fields.check_head("job record", message.magic, JOB_MAGIC, message.version)
@@ -97,10 +97,10 @@ def decode_job(data: bytes) -> JobRecord:
         name=message.name,
         at=message.at,
         incarnation=fields.checked("incarnation", message.incarnation, least=1),
-        outcome=fields.known("outcome", codec.OUTCOMES, message.outcome) if message.outcome else None,
+        outcome=fields.enum_member("outcome", codec.OUTCOMES, message.outcome) if message.outcome else None,
     )
 
 
 def with_outcome(record: bytes, outcome: Outcome) -> bytes:
-    """The stored record `record`, saying how the job ended."""
+    """The encoded record `record` with the outcome added."""
     return encode_job(replace(decode_job(record), outcome=outcome))

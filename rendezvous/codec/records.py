@@ -1,12 +1,9 @@
-"""Records to bytes and back: protobuf (`proto/elastic.proto`), bounded, and total when reading.
+"""Node records and announcements to bytes and back: protobuf (`proto/elastic.proto`), of bounded size.
 
-Whatever lies in a shared store may have been written by a stranger, so `decode_*` answers any bytes with a record
-or with `ForeignBytes`, and with nothing else. `encode_*` refuses what `decode_*` would refuse.
+Other programs may have written to a shared store, so `decode_*` turns any bytes into a record or `ForeignBytes`, and
+raises nothing else. `encode_*` refuses what `decode_*` would refuse. The job's record is in `job.py`.
 
-The record of the job itself is in `job.py`, in the same manner.
-
-Imports protobuf; a single-machine agent does without, as `rendezvous/memory_store.py` does not ask for bytes to mean
-anything.
+Imports protobuf, which a single-node agent never loads: it exchanges records without encoding them.
 """
 
 from __future__ import annotations
@@ -15,31 +12,31 @@ from ...proto import elastic_pb2 as wire
 from ..failures import MAX_REPORTED_EXITS
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
-from .failures import ending_in, ending_out, failure_in, failure_out
-from .fields import bounded, check_head, checked, codes, cut, known, parse, utf8
+from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
+from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, utf8
 
 MAX_NODE_BYTES = 256 * 1024
-"""A node's record is some 300 bytes, plus, where workers failed, at most `causes.TOLD_MAX` ends with their texts."""
+"""A node's record takes some 300 bytes, and at most `MAX_REPORTED_EXITS` exits of workers with their texts."""
 MAX_ROUND_BYTES = 1024 * 1024
-"""A member takes some 150 bytes, so 1 MiB holds about 6,000 nodes beside `ending_codec.MAX_JUDGED` ends of workers;
+"""A member takes some 150 bytes, so 1 MiB holds about 6,000 nodes and `MAX_ANNOUNCED_EXITS` exits of workers.
 TCPStore's own limit is 8 MiB."""
 NODE_MAGIC = 0x316E4145
 ROUND_MAGIC = 0x31724145
 
 
-# Order of definition is the numbering of elastic.proto, whose names test_codec.py compares.
-STATE_CODES = codes(NodeState)
-PHASE_CODES = codes(RoundPhase)
-OUTCOME_CODES = codes(Outcome)
+# Members are numbered in elastic.proto as they are ordered here; test_codec.py compares names and numbers.
+STATE_CODES = enum_codes(NodeState)
+PHASE_CODES = enum_codes(RoundPhase)
+OUTCOME_CODES = enum_codes(Outcome)
 _STATES = {code: state for state, code in STATE_CODES.items()}
 _PHASES = {code: phase for phase, code in PHASE_CODES.items()}
 OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
 
 
 def encode_node(record: NodeRecord) -> bytes:
-    """The record as bytes. Long texts for people are cut.
+    """The node record as bytes. Long texts for people are cut.
 
-    Raises ForeignBytes if it would not decode: a number out of range, or over `MAX_NODE_BYTES`.
+    Raises ForeignBytes for what `decode_*` would refuse: a number out of range, or more than `MAX_NODE_BYTES`.
     """
     message = wire.NodeRecord(
         magic=NODE_MAGIC,
@@ -57,55 +54,55 @@ def encode_node(record: NodeRecord) -> bytes:
         because=cut(record.because),
         min_nodes=checked("min_nodes", record.min_nodes),
         max_nodes=checked("max_nodes", record.max_nodes),
-        deaths=[failure_out(death) for death in record.deaths[:MAX_REPORTED_EXITS]],
+        deaths=[failure_to_message(death) for death in record.deaths[:MAX_REPORTED_EXITS]],
         charge_local=record.charge_local,
         all_exits_reported=record.all_exits_reported,
     )
-    # The enum fields are typed by name in the stubs; what is stored is this number.
+    # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
     if record.preferred_rank is not None:
         message.preferred_rank = checked("preferred_rank", record.preferred_rank)
     if record.failure is not None:
-        message.failure.CopyFrom(failure_out(record.failure))
+        message.failure.CopyFrom(failure_to_message(record.failure))
     return bounded("node record", message.SerializeToString(), MAX_NODE_BYTES)
 
 
 def decode_node(data: bytes) -> NodeRecord:
-    """The record in these bytes. Raises ForeignBytes for anything that is not one."""
+    """The node record in these bytes. Raises ForeignBytes if they hold anything else."""
     message = wire.NodeRecord()
     parse("node record", message, data, MAX_NODE_BYTES)
     check_head("node record", message.magic, NODE_MAGIC, message.version)
     return NodeRecord(
         node=message.node,
         name=message.name,
-        state=known("state", _STATES, message.state),
+        state=enum_member("state", _STATES, message.state),
         seq=checked("seq", message.seq),
         round=checked("round", message.round),
         nproc=checked("nproc", message.nproc),
         role=message.role,
         addr=message.addr,
         port=checked("port", message.port, limit=65535),
-        preferred_rank=_preferred_rank_in(message),
+        preferred_rank=_preferred_rank(message),
         restarts_left=checked("restarts_left", message.restarts_left),
-        failure=failure_in(message.failure) if message.HasField("failure") else None,
+        failure=failure_from_message(message.failure) if message.HasField("failure") else None,
         finished=message.finished,
         because=message.because,
         min_nodes=checked("min_nodes", message.min_nodes),
         max_nodes=checked("max_nodes", message.max_nodes),
-        deaths=tuple(failure_in(death) for death in message.deaths[:MAX_REPORTED_EXITS]),
+        deaths=tuple(failure_from_message(death) for death in message.deaths[:MAX_REPORTED_EXITS]),
         charge_local=message.charge_local,
         all_exits_reported=message.all_exits_reported,
     )
 
 
-def _preferred_rank_in(message: wire.NodeRecord) -> int | None:
+def _preferred_rank(message: wire.NodeRecord) -> int | None:
     return checked("preferred_rank", message.preferred_rank) if message.HasField("preferred_rank") else None
 
 
 def encode_round(record: Round) -> bytes:
-    """The round as bytes. Long texts for people are cut.
+    """The announcement as bytes. Long texts for people are cut.
 
-    Raises ForeignBytes if it would not decode: a number out of range, or over `MAX_ROUND_BYTES`.
+    Raises ForeignBytes for what `decode_*` would refuse: a number out of range, or more than `MAX_ROUND_BYTES`.
     """
     message = wire.Round(
         magic=ROUND_MAGIC,
@@ -114,7 +111,7 @@ def encode_round(record: Round) -> bytes:
         epoch=checked("epoch", record.epoch),
         number=checked("number", record.number),
         because=cut(record.because),
-        members=[_member_out(member) for member in record.members],
+        members=[_member_to_message(member) for member in record.members],
         master_addr=utf8(record.master_addr),
         master_port=checked("master_port", record.master_port, limit=65535),
         restarts=checked("restarts", record.restarts),
@@ -123,16 +120,16 @@ def encode_round(record: Round) -> bytes:
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
-        message.ended.CopyFrom(ending_out(record.ended))
+        message.ended.CopyFrom(ending_to_message(record.ended))
     if record.unsettled is not None:
-        message.unsettled.CopyFrom(ending_out(record.unsettled))
+        message.unsettled.CopyFrom(ending_to_message(record.unsettled))
     if record.outcome is not None:
         message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
 
 
 def decode_round(data: bytes) -> Round:
-    """The round in these bytes. Raises ForeignBytes for anything that is not one."""
+    """The announcement in these bytes. Raises ForeignBytes if they hold anything else."""
     message = wire.Round()
     parse("round", message, data, MAX_ROUND_BYTES)
     check_head("round", message.magic, ROUND_MAGIC, message.version)
@@ -140,21 +137,21 @@ def decode_round(data: bytes) -> Round:
         version=checked("version", message.record),
         epoch=checked("epoch", message.epoch),
         number=checked("number", message.number),
-        phase=known("phase", _PHASES, message.phase),
+        phase=enum_member("phase", _PHASES, message.phase),
         because=message.because,
-        members=tuple(_member_in(member) for member in message.members),
+        members=tuple(_member_from_message(member) for member in message.members),
         master_addr=message.master_addr,
         master_port=checked("master_port", message.master_port, limit=65535),
-        ended=ending_in(message.ended) if message.HasField("ended") else None,
-        unsettled=ending_in(message.unsettled) if message.HasField("unsettled") else None,
+        ended=ending_from_message(message.ended) if message.HasField("ended") else None,
+        unsettled=ending_from_message(message.unsettled) if message.HasField("unsettled") else None,
         restarts=checked("restarts", message.restarts),
         finishing=message.finishing,
         hold=message.hold,
-        outcome=known("outcome", OUTCOMES, message.outcome) if message.outcome else None,
+        outcome=enum_member("outcome", OUTCOMES, message.outcome) if message.outcome else None,
     )
 
 
-def _member_out(member: Member) -> wire.Member:
+def _member_to_message(member: Member) -> wire.Member:
     return wire.Member(
         node=utf8(member.node),
         name=utf8(member.name),
@@ -166,7 +163,7 @@ def _member_out(member: Member) -> wire.Member:
     )
 
 
-def _member_in(message: wire.Member) -> Member:
+def _member_from_message(message: wire.Member) -> Member:
     return Member(
         node=message.node,
         name=message.name,

@@ -89,8 +89,7 @@ def _forbidden(state: Rendezvous, failure: WorkerFailure) -> Rendezvous:
 
 def _uncharged(state: Rendezvous, ending: Ending) -> Ending:
     """The ending, which charges no node while it is not settled: a job that cannot go on does not wait long for the
-    cause,
-    and must not claim to know it."""
+    cause, and must not claim to know it."""
     return ending if state.end.settled else replace(_judged(state, ending), charged="")
 
 
@@ -152,11 +151,21 @@ def _judged(state: Rendezvous, ending: Ending) -> Ending:
     if ending.kind is not EndKind.FAILURE or cause is None:
         return ending
     certainty = "the cause" if judgement.role is Role.CAUSE else "probably"
-    because = f"worker failed: {cause}" + (f"; {certainty}: {judgement.because}" if judgement.because else "")
+    reason = _beside_the_error(judgement.because, cause)
+    because = f"worker failed: {cause}" + (f"; {certainty}: {reason}" if reason else "")
     home = next((member.node for member in state.members if _lived(cause, member)), ending.charged)
     home = home if charges(cause) else ""
     judged = _kept(root_cause.roles(deaths, judgement), cause)
     return replace(ending, failure=cause, role=judgement.role, charged=home, because=because, judged=judged)
+
+
+def _beside_the_error(because: str, cause: WorkerFailure) -> str:
+    """The judgement without its beginning `raised ValueError: boom`, if the failure's own sentence has that error. The
+    judgement's may be shortened, and then ends in `...`."""
+    error = cause.sign_because.partition(" ")[2].removesuffix("...").rstrip()
+    if error and cause.message.startswith(error):
+        return because.removeprefix(cause.sign_because).lstrip(";, ")
+    return because
 
 
 def _lived(death: WorkerFailure, member: Member) -> bool:

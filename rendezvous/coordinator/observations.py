@@ -24,7 +24,7 @@ def observe_election(state: Rendezvous, event: Elected, now: float, rules: Rules
 
 
 def observe_deposition(state: Rendezvous, event: Deposed, now: float, rules: Rules) -> Rendezvous:
-    return Rendezvous(because="another node coordinates the job from here on")
+    return Rendezvous(because="this node no longer coordinates the job")
 
 
 def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:

@@ -67,8 +67,8 @@ def _role(death: WorkerFailure, judgement: Judgement) -> tuple[Role, str]:
 
 def _own(deaths: Deaths) -> Judgement | None:
     """A worker that failed on its own, by its error or the signal that killed it, or that its host killed. Of several
-    the
-    first, and no more than likely: a worker that lost its peer may raise another error, and be seen to exit sooner."""
+    the first, and no more than likely: a worker that lost its peer may raise another error, and be seen to exit
+    sooner."""
     faults = [death for death in deaths if death.sign in FAULTS]
     if not faults:
         return None
@@ -89,8 +89,7 @@ def _own(deaths: Deaths) -> Judgement | None:
 
 def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
     """The first that failed in another way than most, if most failed alike: what one failure does to its peers, it
-    does to
-    all of them. None where a host killed one, which no peer's failure does."""
+    does to all of them. None where a host killed one, which no peer's failure does."""
     ways = [_way(death) for death in faults]
     common = max(ways, key=ways.count)
     if ways.count(common) < 2 or ways.count(common) * 2 <= failed or any(d.sign is not Sign.OWN for d in faults):

@@ -1,10 +1,10 @@
-"""One term of coordination: what the coordinator's threads do between its election and its end.
+"""One term of coordination: the coordinator's threads from its election to the end of its term.
 
     reader      waits for nodes' records
-    announcer   rounds out, heartbeat counters or leases in
+    announcer   writes announcements, reads heartbeat counters or leases
 
-What a term that is over still says, the store refuses; then its announcer falls silent, and whoever began the term
-learns of its end from the store.
+The store refuses announcements after the end of the term. The announcer exits then, and the driver's candidate thread
+reads from the store that the term is over.
 """
 
 from __future__ import annotations
@@ -27,45 +27,47 @@ WAIT_S = 10.0
 
 
 class Term:
-    """Begun once; its orders come from the coordinator's machine."""
+    """Begun once; carries out the effects of the coordinator's machine on the store."""
 
     def __init__(
-        self, store: Store, epoch: int, job: bytes, listener: Listener, own_beats: OwnHeartbeats, look_s: float
+        self, store: Store, epoch: int, job: bytes, listener: Listener, own_beats: OwnHeartbeats, reader_wait_s: float
     ) -> None:
-        """`job`: the job's record as we know it to be stored. `look_s`: how long the reader waits at most, where a
+        """`job`: the job's record as stored. `reader_wait_s`: the longest wait of the reader on a hosted store, where a
         notification can get lost."""
         self.epoch = epoch
         self._store = store
         self._job = job
         self._listener = listener
         self._own_beats = own_beats
-        self._wait_s = WAIT_S if store.elects else look_s
+        self._wait_s = WAIT_S if store.elects else reader_wait_s
         self._threads = ThreadGroup(listener.store_failed)
-        self._orders: queue.SimpleQueue[Round | tuple[str, ...] | type[Term] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Round | tuple[str, ...] | type[Term] | None] = queue.SimpleQueue()
 
     def begin(self, cursor: int = 0) -> None:
-        """`cursor`: up to where the records were read."""
-        self._threads.spawn("reader", lambda: self._read(cursor))
-        self._threads.spawn("announcer", self._obey)
+        """Start the threads. `cursor`: up to which the records were read."""
+        self._threads.spawn("reader", lambda: self._run_reader(cursor))
+        self._threads.spawn("announcer", self._run_announcer)
 
-    def announce(self, word: Round) -> None:
-        self._orders.put(word)
+    def announce(self, announcement: Round) -> None:
+        """Write this announcement, after all earlier requests."""
+        self._requests.put(announcement)
 
     def read_beats(self, nodes: Sequence[str]) -> None:
-        self._orders.put(tuple(nodes))
+        """Read the heartbeats of these nodes and pass them to the listener's `beats_seen`."""
+        self._requests.put(tuple(nodes))
 
     def retire(self) -> None:
-        """After all that was ordered before: clear up; the listener hears `retired`."""
-        self._orders.put(Term)
+        """After all earlier requests, clear the store and call the listener's `retired`."""
+        self._requests.put(Term)
 
     def end(self) -> None:
-        """Idempotent."""
+        """Let the threads exit. Idempotent."""
         self._threads.end()
-        self._orders.put(None)
+        self._requests.put(None)
 
     # -- the threads --------------------------------------------------------------------------------------------------
 
-    def _read(self, cursor: int) -> None:
+    def _run_reader(self, cursor: int) -> None:
         connection = self._threads.connect(self._store)
         while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_nodes, cursor, self._wait_s))
@@ -75,36 +77,37 @@ class Term:
             for record in read_records(values, self._listener):
                 self._listener.node_seen(record)
 
-    def _obey(self) -> None:
+    def _run_announcer(self) -> None:
         connection = self._threads.connect(self._store)
         while not self._threads.ending.is_set():
-            order = self._orders.get()
+            request = self._requests.get()
             try:
-                if isinstance(order, Round):
-                    self._say(connection, order)
-                elif isinstance(order, tuple):
-                    self._look(connection, order)
-                elif order is Term:
+                if isinstance(request, Round):
+                    self._write_announcement(connection, request)
+                elif isinstance(request, tuple):
+                    self._report_beats(connection, request)
+                elif request is Term:
                     connection.call(lambda session: session.clear(self.epoch))
                     self._listener.retired()
             except StoreFenced:
-                if not self._store.elects or connection.call(partial(_is_over, self.epoch)) is False:
-                    raise  # somebody else writes to this store
+                if not self._store.elects or connection.call(partial(_is_deposed, self.epoch)) is False:
+                    raise  # the term goes on, so another program wrote that version
                 return
 
-    def _say(self, connection: Connection, word: Round) -> None:
-        value = codec.encode_round(word)
-        if word.outcome is None:
-            connection.call(partial(_announce, word.version, value, word.epoch))
+    def _write_announcement(self, connection: Connection, announcement: Round) -> None:
+        value = codec.encode_round(announcement)
+        version, epoch = announcement.version, announcement.epoch
+        if announcement.outcome is None:
+            connection.call(partial(_announce, version, value, epoch))
             return
-        ended = jobs.with_outcome(self._job, word.outcome)
-        if connection.call(partial(_announce_end, word.version, value, word.epoch, ended, self._job)) is False:
-            self._listener.strange_bytes(
-                "somebody else changed the job's record in the store, "
-                f"so it does not say how the job ended: {word.outcome.value}"
+        ended = jobs.with_outcome(self._job, announcement.outcome)
+        if connection.call(partial(_announce_end, version, value, epoch, ended, self._job)) is False:
+            self._listener.foreign_bytes_seen(
+                "another program changed the job's record in the store, "
+                f"so that record does not show how the job ended: {announcement.outcome.value}"
             )
 
-    def _look(self, connection: Connection, nodes: tuple[str, ...]) -> None:
+    def _report_beats(self, connection: Connection, nodes: tuple[str, ...]) -> None:
         counts = connection.call(partial(_read_beats, nodes))
         if counts is not None:
             read = {node: counts.get(node, -1) for node in nodes}
@@ -127,5 +130,5 @@ def _read_beats(nodes: tuple[str, ...], session: Store) -> Mapping[str, int]:
     return session.read_beats(nodes)
 
 
-def _is_over(epoch: int, session: Store) -> bool:
+def _is_deposed(epoch: int, session: Store) -> bool:
     return session.wait_deposed(epoch, 0.0)

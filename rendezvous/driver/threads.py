@@ -1,4 +1,4 @@
-"""Threads on one store that begin together and end together, each on a connection of its own."""
+"""Threads on one store that end together, each with a connection of its own, and the timing of heartbeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .connection import CallGuard, Connection
 
 
 class ThreadGroup:
-    """Its threads are named `elastic-agent-<role>`; what one of them dies of is told to `failed`, unless it ends."""
+    """Threads named `elastic-agent-<role>`. `failed` gets the exception that ends one, unless the group is ending."""
 
     def __init__(self, failed: Callable[[StoreError], None]) -> None:
         self._failed = failed
@@ -27,7 +27,7 @@ class ThreadGroup:
         return connection
 
     def end(self) -> None:
-        """A call under way is cut short. Idempotent."""
+        """Let the threads exit; a call under way is aborted. Idempotent."""
         self.ending.set()
         for connection in self._connections:
             connection.close()
@@ -38,12 +38,12 @@ class ThreadGroup:
         except StoreError as error:
             self._fail(error)
         except OSError as error:
-            why = f"{error.strerror or error}; this node is short of something (see ulimit -a)"
+            why = f"{error.strerror or error}; this node has run out of a resource (see ulimit -a)"
             self._fail(StoreError(f"cannot reach the store: {why}"))
-        except Exception as error:  # noqa: BLE001 - a thread that died in silence would leave the agent waiting for ever
-            mistake = StoreError(f"{type(error).__name__}: {error}; a mistake of ours, please report it")
-            mistake.__cause__ = error
-            self._fail(mistake)
+        except Exception as error:  # noqa: BLE001 - unreported, the agent would wait for this thread for ever
+            bug = StoreError(f"{type(error).__name__}: {error}; this is a bug in elastic-agent, please report it")
+            bug.__cause__ = error
+            self._fail(bug)
 
     def _fail(self, error: StoreError) -> None:
         if not self.ending.is_set():
@@ -51,20 +51,21 @@ class ThreadGroup:
 
 
 class OwnHeartbeats:
-    """Told of each answer by the thread that beats; may be asked by any."""
+    """How long this node's heartbeats have been answered in time. The writer reports answers; any thread may read."""
 
     def __init__(self, most_s: float) -> None:
-        """`most_s`: the longest time between two answers that raises no doubt."""
+        """`most_s`: the longest time between two answers that counts as in time."""
         self._most_s = most_s
         self._state = (time.monotonic(), time.monotonic())
-        """Since when they have come in time, and when the last one came. One value, as threads share it."""
+        """Time since which answers have come in time, and time of the last one. One tuple, as threads share it."""
 
     def answered(self) -> None:
+        """A heartbeat was answered now."""
         since, last = self._state
         now = time.monotonic()
         self._state = (now if now - last > self._most_s else since, now)
 
     def steady_s(self) -> float:
-        """Seconds since the last doubt; 0 while an answer is overdue."""
+        """Seconds for which answers have come in time, up to the last one; 0 while one is overdue."""
         since, last = self._state
         return 0.0 if time.monotonic() - last > self._most_s else last - since

@@ -1,18 +1,18 @@
-"""A client of etcd v3 (3.4 and newer) over gRPC, for what a job's store needs and no more.
+"""A client of etcd v3 (3.4 and newer) over gRPC, with the requests that a job's store needs and no others.
 
     with closing(EtcdClient([Endpoint("h1", 2379), Endpoint("h2", 2379)])) as client:
         found = client.read(Read(b"job/", prefix=True))
         won = client.txn([is_absent(b"job/leader")], [Put(b"job/leader", b"me", lease.id)]).succeeded
         watch = client.watch(b"job/", prefix=True, start_revision=found.revision + 1)
 
-All calls block, for `call_s` at most, and raise
-- EtcdFailed when nothing was applied and nobody could be asked, EtcdUnknown when it may have been (both are
-  StoreUnreachable: ask again; after EtcdUnknown read first where twice is not as good as once);
-- a kind of EtcdRefused when a server said no: EtcdPermissionDenied, EtcdLoginRefused, EtcdTlsRefused, EtcdNoSpace,
+All calls block, for at most `call_s`, and raise
+- EtcdFailed when no server could accept the request and nothing was applied, EtcdUnknown when it may have been applied
+  (both are StoreUnreachable: call again; after EtcdUnknown, read first if the request must not be applied twice);
+- a kind of EtcdRefused when a server rejected it: EtcdPermissionDenied, EtcdLoginRefused, EtcdTlsRefused, EtcdNoSpace,
   EtcdLeaseGone, EtcdCompacted;
-- StoreForeign when somebody else answers, EtcdReset when the cluster has lost what it had acknowledged;
-- EtcdClosed once `close` was called, by whichever thread.
-Reads, and whatever compares revisions, are linearizable. Why a client of our own: docs/adr/0011-own-etcd-client.md.
+- StoreForeign when the endpoint is not etcd v3, EtcdReset when the cluster lost revisions that it had acknowledged;
+- EtcdClosed once `close` was called, from any thread.
+Reads and transactions are linearizable. Why not an existing client: docs/adr/0011-own-etcd-client.md.
 """
 
 from __future__ import annotations
@@ -25,51 +25,59 @@ from ...proto import etcd_pb2 as pb
 from ..endpoint import Endpoint
 from . import ops
 from .cluster import EtcdCluster, Login, Method, Tls
-from .errors import EtcdLeaseGone, EtcdLeaseTaken
+from .errors import EtcdLeaseExists, EtcdLeaseGone
 from .retries import CALL_S, Calls
 from .watch import Watch, open_watch
 
-RANGE = Method("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse.FromString, reads=True, settles=True)
-PUT = Method("/etcdserverpb.KV/Put", pb.PutRequest, pb.PutResponse.FromString, settles=True)
-DELETE = Method("/etcdserverpb.KV/DeleteRange", pb.DeleteRangeRequest, pb.DeleteRangeResponse.FromString, settles=True)
-TXN = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse.FromString, settles=True)
+RANGE = Method(
+    "/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse.FromString, read_only=True, linearizable=True
+)
+PUT = Method("/etcdserverpb.KV/Put", pb.PutRequest, pb.PutResponse.FromString, linearizable=True)
+DELETE = Method(
+    "/etcdserverpb.KV/DeleteRange", pb.DeleteRangeRequest, pb.DeleteRangeResponse.FromString, linearizable=True
+)
+TXN = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse.FromString, linearizable=True)
 GRANT = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse.FromString)
 REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse.FromString)
 KEEP_ALIVE = Method(
-    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse.FromString, streams=True
+    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse.FromString, streaming=True
 )
 TIME_TO_LIVE = Method(
-    "/etcdserverpb.Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest, pb.LeaseTimeToLiveResponse.FromString, reads=True
+    "/etcdserverpb.Lease/LeaseTimeToLive",
+    pb.LeaseTimeToLiveRequest,
+    pb.LeaseTimeToLiveResponse.FromString,
+    read_only=True,
 )
-STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse.FromString, reads=True)
-ALARM = Method("/etcdserverpb.Maintenance/Alarm", pb.AlarmRequest, pb.AlarmResponse.FromString, reads=True)
+STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse.FromString, read_only=True)
+ALARM = Method("/etcdserverpb.Maintenance/Alarm", pb.AlarmRequest, pb.AlarmResponse.FromString, read_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as the cluster grants it."""
+    """A lease as the cluster granted it."""
 
     id: int
     ttl_s: int
-    """How long it lasts from each renewal on. Servers have a least one, half again their election time-out (2 s), and
-    a change of leaders begins each lease anew: a departure is noticed between one and two of these after it."""
+    """TTL in seconds, counted from each renewal. Servers enforce a minimum, 1.5 times their election time-out (2 s),
+    and a new etcd leader restarts every lease: a node that vanished is noticed one to two TTLs later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What one server says of itself."""
+    """The status that one server reports."""
 
     version: str
     leader: int
-    """Member id of the leader; 0: there is none."""
+    """Member id of the leader; 0: none."""
     member: int
     db_bytes: int
     errors: tuple[str, ...]
-    """Alarms, and what else is wrong with it."""
+    """Alarms, and other faults."""
 
 
 class EtcdClient:
-    """One session with a cluster. Sessions share channels and login, and end their own calls. Threads may share one."""
+    """One session with a cluster. Sessions share channels and login; closing one ends only its own calls. Threads may
+    share a session."""
 
     def __init__(
         self,
@@ -81,15 +89,15 @@ class EtcdClient:
         cluster: EtcdCluster | None = None,
     ) -> None:
         """Connects at the first call. `tls`: None means plain connections; `login`: None means no user;
-        `cluster`: only `session` gives it. Raises ValueError for no endpoints, EtcdTlsRefused for files of `tls` that
+        `cluster`: passed by `session` only. Raises ValueError without endpoints, EtcdTlsRefused if a file of `tls`
         cannot be read, StoreError if grpcio is not installed."""
         self._cluster = cluster or EtcdCluster(endpoints, tls, login)
         self.call_s = call_s
-        """How long a call may take."""
+        """Bound on a call, in seconds."""
         self._calls = Calls(self._cluster, call_s)
 
     def session(self) -> EtcdClient:
-        """Another on the same channels, for another thread; closing either leaves the other alone."""
+        """Another session on the same channels, for another thread; closing one leaves the other open."""
         return EtcdClient((), call_s=self.call_s, cluster=self._cluster)
 
     def close(self) -> None:
@@ -102,28 +110,28 @@ class EtcdClient:
 
     @property
     def in_use(self) -> Endpoint:
-        """The endpoint that the next call begins with."""
+        """The endpoint that the next call tries first."""
         return self._cluster.current().endpoint
 
-    def leave(self) -> None:
-        """Begin with the next endpoint from now on; watches end, of all sessions. For a server known to be ill."""
-        self._cluster.leave(self._cluster.current())
+    def switch_endpoint(self) -> None:
+        """Use the next endpoint from now on. Ends the watches of all sessions. For a server known to be faulty."""
+        self._cluster.switch_from(self._cluster.current())
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def read(self, read: ops.Read) -> ops.Found:
-        """What is there now, or was at `read.revision`."""
-        return ops.found_of(self._calls.ask(RANGE, ops.range_request(read), f"read of {read.key!r}"))
+        """The keys as they are, or were at `read.revision`."""
+        return ops.found_of(self._calls.call(RANGE, ops.range_request(read), f"read of {read.key!r}"))
 
     def put(self, put: ops.Put, *, repeatable: bool = True) -> int:
-        """Write a key; returns the revision. `repeatable`: may be written twice with other writes between, so that it
-        is sent again when an answer is lost. Raises EtcdLeaseGone too."""
-        answer = self._calls.ask(PUT, ops.put_request(put), f"put of {put.key!r}", repeatable=repeatable)
+        """Write a key; returns the revision. `repeatable`: the put may be applied twice, with other writes between, so
+        it is sent again when an answer is lost. Raises EtcdLeaseGone too."""
+        answer = self._calls.call(PUT, ops.put_request(put), f"put of {put.key!r}", repeatable=repeatable)
         return int(answer.header.revision)
 
     def delete(self, delete: ops.Delete) -> int:
-        """Delete; returns how many keys this did (fewer, if an earlier attempt did it whose answer was lost)."""
-        answer = self._calls.ask(DELETE, ops.delete_request(delete), f"deletion of {delete.key!r}")
+        """Delete; returns the number of keys deleted, without those that an earlier, unanswered attempt had deleted."""
+        answer = self._calls.call(DELETE, ops.delete_request(delete), f"deletion of {delete.key!r}")
         return int(answer.deleted)
 
     def txn(
@@ -134,72 +142,73 @@ class EtcdClient:
         *,
         repeatable: bool = False,
     ) -> ops.Outcome:
-        """Carry out `then` if all compares hold, else `otherwise`, as one. `repeatable`: sent again when an answer is
-        lost; only where twice is as good as once, also for what `succeeded` tells. Else raises EtcdUnknown at once."""
+        """Carry out `then` if all compares hold, else `otherwise`, atomically. `repeatable`: sent again when an answer
+        is lost; only where applying it twice has the effect of once, `succeeded` included. If not `repeatable`, a lost
+        answer raises EtcdUnknown at once."""
         keys = [compare.key for compare in compares] or [op.key for op in then]
-        asked = f"transaction on {keys[0]!r}" if keys else "empty transaction"
+        what = f"transaction on {keys[0]!r}" if keys else "empty transaction"
         request = ops.txn_request(compares, then, otherwise)
-        return ops.outcome_of(self._calls.ask(TXN, request, asked, repeatable=repeatable))
+        return ops.outcome_of(self._calls.call(TXN, request, what, repeatable=repeatable))
 
     def watch(self, key: bytes, *, prefix: bool = False, start_revision: int = 0) -> Watch:
-        """Every change from `start_revision` on, that one included; 0: from now. Returns when a server watches.
-        A change of endpoints because of another call that hung ends it too, with EtcdWatchLost."""
+        """Every change from `start_revision` on, inclusive; 0: from now. Returns once a server has created the watch.
+        The watch ends with EtcdWatchLost also when another call hangs and the client changes endpoints."""
         return open_watch(self._calls, key, prefix, start_revision)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int, number: int = 0) -> Lease:
-        """A new lease, or the one that has this `number` already, as long as it was granted then; 0: any number.
-        It is always ours to choose, so that one whose answer was lost is not granted twice."""
+        """Grant a lease with the id `number` (0: a random one). If it exists already, returns it, with the TTL that it
+        was granted with. The client always chooses the id, so that a grant whose answer was lost is not repeated."""
         number = number or random.randrange(1, 2**63)
         request = pb.LeaseGrantRequest(TTL=ttl_s, ID=number)
         try:
-            answer = self._calls.ask(GRANT, request, f"grant of a lease of {ttl_s} s")
-        except EtcdLeaseTaken:
+            answer = self._calls.call(GRANT, request, f"grant of a lease of {ttl_s} s")
+        except EtcdLeaseExists:
             granted = self._time_to_live(number).grantedTTL
         else:
             granted = answer.TTL
         return Lease(number, int(granted))
 
     def renew(self, lease: Lease) -> None:
-        """Begin its time anew. Raises EtcdLeaseGone if it is over. Works under the no space alarm."""
-        asked = f"renewal of lease {lease.id:x}"
-        answer = self._calls.ask(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id), asked)
-        self._check_there(lease.id, answer.TTL, asked)
+        """Restart its TTL. Raises EtcdLeaseGone if it has ended. Works under the no space alarm."""
+        what = f"renewal of lease {lease.id:x}"
+        answer = self._calls.call(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id), what)
+        self._check_lease(lease.id, answer.TTL, what)
 
     def left_s(self, lease: Lease) -> int:
-        """How long it lasts without another renewal. Raises EtcdLeaseGone if it is over."""
+        """Seconds until it expires without another renewal. Raises EtcdLeaseGone if it has ended."""
         return int(self._time_to_live(lease.id).TTL)
 
     def revoke(self, lease: Lease) -> None:
-        """End it, and delete its keys, at once. Done, too, if it is over already."""
+        """End it and delete its keys, at once. No error if it has ended already."""
         try:
-            self._calls.ask(REVOKE, pb.LeaseRevokeRequest(ID=lease.id), f"revocation of lease {lease.id:x}")
+            self._calls.call(REVOKE, pb.LeaseRevokeRequest(ID=lease.id), f"revocation of lease {lease.id:x}")
         except EtcdLeaseGone:
             return
 
     def _time_to_live(self, number: int) -> pb.LeaseTimeToLiveResponse:
-        asked = f"look at lease {number:x}"
+        what = f"lookup of lease {number:x}"
         answer: pb.LeaseTimeToLiveResponse
-        answer = self._calls.ask(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=number), asked)
-        self._check_there(number, answer.TTL, asked)
+        answer = self._calls.call(TIME_TO_LIVE, pb.LeaseTimeToLiveRequest(ID=number), what)
+        self._check_lease(number, answer.TTL, what)
         return answer
 
-    def _check_there(self, number: int, ttl_s: int, asked: str) -> None:
+    def _check_lease(self, number: int, ttl_s: int, what: str) -> None:
         if ttl_s <= 0:
-            raise EtcdLeaseGone(f"etcd at {self._cluster}, {asked}: lease {number:x} has expired or was revoked")
+            raise EtcdLeaseGone(f"etcd at {self._cluster}, {what}: lease {number:x} has expired or was revoked")
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """What the server in use says of itself."""
-        answer = self._calls.ask(STATUS, pb.StatusRequest(), "status")
+        """The status of the server in use."""
+        answer = self._calls.call(STATUS, pb.StatusRequest(), "status")
         return Health(
             answer.version, answer.leader, answer.header.member_id, answer.dbSize, tuple(map(str, answer.errors))
         )
 
     def alarms(self) -> tuple[str, ...]:
-        """Alarms that are raised, as `NOSPACE` or `CORRUPT`; one for each member that has it. Under authentication
-        only root may ask."""
-        answer = self._calls.ask(ALARM, pb.AlarmRequest(), "alarms")
+        """The raised alarms, such as `NOSPACE` or `CORRUPT`, one for each member that has it. With authentication
+        enabled only root may list them."""
+        answer = self._calls.call(ALARM, pb.AlarmRequest(), "alarms")
         return tuple(pb.AlarmType.Name(one.alarm) for one in answer.alarms)

@@ -1,9 +1,8 @@
-"""What all sessions of this process share of one etcd cluster.
+"""What all sessions of this process share of one etcd cluster: a channel for each endpoint, the endpoint in use, the
+login's token, and the cluster's id and newest revision.
 
-A channel for each endpoint, which of them is in use, the token of the login, and what the cluster has said of itself.
-
-One channel for each endpoint, and rotation of our own: with all addresses in one channel, gRPC's pick_first stays for
-25 s and more with a server that is frozen. No process-wide switch of gRPC's is touched; all is said for each channel.
+The client rotates endpoints itself, with one channel for each: with all addresses in one channel, gRPC's pick_first
+stays with a frozen server for 25 s and more. All gRPC options are set on the channel, none for the process.
 """
 
 from __future__ import annotations
@@ -27,36 +26,37 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 2379
 """etcd's port for clients."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer taken; gRPC's own 4 MiB would be 64 nodes with records of 64 KiB."""
+"""Longest answer accepted; gRPC's default of 4 MiB holds only 64 nodes with records of 64 KiB."""
 
 OPTIONS = (
-    # Pings: etcd takes one each 5 s (--grpc-keepalive-min-time) while a call is open, and hangs up on more.
+    # Pings: etcd allows one each 5 s (--grpc-keepalive-min-time) while a call is open, and disconnects a client that
+    # sends more.
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.http2.ping_timeout_ms", 2000),  # the one that counts; its default of 60 s hides a dead peer for 70 s
+    ("grpc.http2.ping_timeout_ms", 2000),  # this one is decisive: its default of 60 s hides a dead peer for 70 s
     ("grpc.http2.max_pings_without_data", 0),
-    # A server that comes back is noticed within a second, and one that drops packets is not waited for.
+    # A server that is back is noticed within a second, and one whose packets are dropped is given up after a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_retries", 0),  # we repeat, as we know what may be
-    ("grpc.enable_http_proxy", 0),  # a cluster is inside; a proxy in the environment leads outside
+    ("grpc.enable_retries", 0),  # `retries.py` repeats: it knows which requests may be repeated
+    ("grpc.enable_http_proxy", 0),  # the cluster is in the local network; a proxy from the environment leads outside
     ("grpc.service_config_disable_resolution", 1),
-    ("grpc.use_local_subchannel_pool", 1),  # connections are not shared with others in this process
+    ("grpc.use_local_subchannel_pool", 1),  # other gRPC users in this process do not share its connections
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM. Changes of the files are seen by the next process."""
+    """Certificate files in PEM, read once: a changed file takes effect in the next process."""
 
     ca_file: str = ""
-    """Who may sign the servers' certificates; empty: who this system trusts."""
+    """CA of the servers' certificates; empty: the CAs that this system trusts."""
     cert_file: str = ""
-    """Our certificate, for a cluster that asks for one; empty: none."""
+    """The client certificate, for a cluster that requires one; empty: none."""
     key_file: str = ""
-    """The key to it."""
+    """Its private key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class Login:
     password: str = field(repr=False)
 
 
-class Headed(Protocol):
-    """An answer of etcd's: each has a header."""
+class HasHeader(Protocol):
+    """An answer of etcd; each has a header."""
 
     @property
     def header(self) -> pb.ResponseHeader: ...
 
 
 Request = TypeVar("Request", bound=Message)
-Answer = TypeVar("Answer", bound=Headed)
+Answer = TypeVar("Answer", bound=HasHeader)
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,21 @@ class Method(Generic[Request, Answer]):
     """One remote procedure."""
 
     path: str
-    """As etcd has it: /etcdserverpb.SERVICE/METHOD."""
-    asks: type[Request]
-    """The message that goes out."""
+    """/etcdserverpb.SERVICE/METHOD."""
+    request_type: type[Request]
+    """Type of the request message."""
     parse: Callable[[bytes], Answer]
-    """Makes the message that comes back."""
-    reads: bool = False
-    """Changes nothing, so that an answer that never came leaves nothing unknown."""
-    streams: bool = False
+    """Parses the answer message."""
+    read_only: bool = False
+    """Changes nothing, so a lost answer leaves nothing unknown."""
+    streaming: bool = False
     """A stream in both directions."""
-    settles: bool = False
-    """The revision in its answer is one that the cluster has agreed on, so it never goes back."""
+    linearizable: bool = False
+    """The answer's revision is one that a majority has agreed on, so it never decreases."""
 
 
 class Call(Protocol):
-    """A call under way."""
+    """A call in progress."""
 
     def cancel(self) -> object: ...
 
@@ -111,18 +111,18 @@ class Server:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self.streams: set[Call] = set()
-        """Long calls on it, which are given up when another endpoint is taken into use."""
+        """Long calls on it, cancelled when the client switches to another endpoint."""
 
     def __str__(self) -> str:
         return str(self.endpoint)
 
     def unary(self, method: Method[Request, Answer]) -> grpc.UnaryUnaryMultiCallable[Request, Answer]:
-        """What calls a method of one request and one answer."""
+        """The gRPC callable of a method with one request and one answer."""
         channel = self._open()
         return channel.unary_unary(method.path, request_serializer=_serialize, response_deserializer=method.parse)
 
     def stream(self, method: Method[Request, Answer]) -> grpc.StreamStreamMultiCallable[Request, Answer]:
-        """What calls a method of a stream of each."""
+        """The gRPC callable of a method with streams in both directions."""
         channel = self._open()
         return channel.stream_stream(method.path, request_serializer=_serialize, response_deserializer=method.parse)
 
@@ -153,64 +153,64 @@ class EtcdCluster:
     """The endpoints of one cluster. Any thread may use it."""
 
     def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None = None, login: Login | None = None) -> None:
-        """`tls`: None means plain connections. Raises ValueError for no endpoints, EtcdTlsRefused if a file cannot be
+        """`tls`: None means plain connections. Raises ValueError without endpoints, EtcdTlsRefused if a file cannot be
         read, StoreError if grpcio is not installed."""
         if not endpoints:
-            raise ValueError("no endpoint of etcd is given; write HOST:PORT, several with commas between")
+            raise ValueError("no etcd endpoint is given; write HOST:PORT, or several with commas between")
         need_grpc()
         self.tls = tls
         self.login = login
         self.token: str | None = None
-        """Of the last login; empty: none is needed; None: there is none yet, or it is not good any more."""
-        self._files = _read(tls) if tls is not None else None
+        """Token of the last login; empty: none is needed; None: not logged in yet, or the token is no longer valid."""
+        self._files = _read_files(tls) if tls is not None else None
         self.servers = tuple(Server(endpoint, self._credentials) for endpoint in endpoints)
         self._lock = threading.Lock()
-        self._used = random.randrange(len(self.servers))  # agents spread over the servers
+        self._current = random.randrange(len(self.servers))  # agents spread over the servers
         self._sessions = 0
         self._cluster_id = 0
         self._revision = 0
-        self.looked = False
-        """Whether any server has answered, if only in HTTP/2."""
+        self.reached = False
+        """Whether any server has answered, be it only with HTTP/2 SETTINGS."""
 
     def __str__(self) -> str:
         return ",".join(map(str, self.servers))
 
     @property
     def revision(self) -> int:
-        """The newest that the cluster has acknowledged to this process; 0: none yet."""
+        """The newest revision that the cluster has acknowledged to this process; 0: none yet."""
         return self._revision
 
     def current(self) -> Server:
         """The server in use."""
-        return self.servers[self._used]
+        return self.servers[self._current]
 
-    def leave(self, server: Server) -> None:
-        """Take the next endpoint into use, unless another thread has; long calls on this one end."""
+    def switch_from(self, server: Server) -> None:
+        """Use the next endpoint, unless another thread has switched already; cancels the long calls on `server`."""
         with self._lock:
-            if self.servers[self._used] is not server or len(self.servers) == 1:
+            if self.servers[self._current] is not server or len(self.servers) == 1:
                 return
-            self._used = (self._used + 1) % len(self.servers)
+            self._current = (self._current + 1) % len(self.servers)
             streams = tuple(server.streams)
         for stream in streams:
             stream.cancel()
 
-    def hold(self, server: Server, stream: Call) -> None:
-        """A long call on this server began."""
+    def add_stream(self, server: Server, stream: Call) -> None:
+        """Record that a long call on this server began."""
         with self._lock:
             server.streams.add(stream)
 
-    def drop(self, server: Server, stream: Call) -> None:
-        """A long call on this server ended."""
+    def remove_stream(self, server: Server, stream: Call) -> None:
+        """Record that a long call on this server ended."""
         with self._lock:
             server.streams.discard(stream)
 
-    def enter(self) -> None:
-        """A session begins."""
+    def open_session(self) -> None:
+        """Count a new session."""
         with self._lock:
             self._sessions += 1
 
-    def exit(self) -> None:
-        """A session ends; with the last one go the channels."""
+    def close_session(self) -> None:
+        """Count a session less; closes the channels with the last one."""
         with self._lock:
             self._sessions -= 1
             last = self._sessions == 0
@@ -218,22 +218,23 @@ class EtcdCluster:
             for server in self.servers:
                 server.close()
 
-    def take_in(self, server: Server, header: pb.ResponseHeader, known: int, settles: bool) -> None:
-        """Look at an answer's header; `known`: our revision when the request was sent. Raises EtcdReset."""
+    def check_header(self, server: Server, header: pb.ResponseHeader, known: int, linearizable: bool) -> None:
+        """Check an answer's header. `known`: `revision` when the request was sent. Raises EtcdReset if another cluster
+        answered, or this one at an older revision."""
         with self._lock:
-            self.looked = True
+            self.reached = True
             if header.cluster_id and self._cluster_id not in (0, header.cluster_id):
                 raise EtcdReset(
-                    f"etcd at {server} is of cluster {header.cluster_id:x}, and {self} was {self._cluster_id:x}: the "
-                    "endpoints lead to different clusters, or this one was made anew; correct the endpoints"
+                    f"etcd at {server} belongs to cluster {header.cluster_id:x}, and {self} was {self._cluster_id:x}: "
+                    "the endpoints lead to different clusters, or this one was recreated; correct the endpoints"
                 )
-            self._cluster_id = header.cluster_id or self._cluster_id  # 3.4 leaves it out of some answers
-            if settles and header.revision < known:
+            self._cluster_id = header.cluster_id or self._cluster_id  # 3.4 omits it in some answers
+            if linearizable and header.revision < known:
                 raise EtcdReset(
                     f"etcd at {server} is at revision {header.revision} and had acknowledged {known}: "
-                    "it was restored from a backup, or its data is lost; start the job anew"
+                    "it was restored from a backup, or its data is lost; restart the job"
                 )
-            if settles:
+            if linearizable:
                 self._revision = max(self._revision, header.revision)
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
@@ -246,9 +247,9 @@ class EtcdCluster:
 
 
 def need_grpc() -> None:
-    """Import what is imported here and not at the top: it takes 50 ms, and only nodes with etcd need it.
+    """Import grpc, here and not at the top: that takes 50 ms, and only nodes with etcd need it.
 
-    Raises StoreError if it is not there.
+    Raises StoreError if it is not installed.
     """
     try:
         import grpc  # noqa: F401 - its users import it again, which costs nothing
@@ -256,11 +257,11 @@ def need_grpc() -> None:
         raise StoreError(f"etcd needs the package grpcio ({why}): pip install 'elastic-agent[etcd]'") from why
 
 
-def _read(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The contents of (CA, key, certificate)."""
+def _read_files(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The contents of the files (CA, key, certificate); None for one that is not given."""
     if bool(tls.cert_file) != bool(tls.key_file):
         alone, missing = ("certificate", "key") if tls.cert_file else ("key", "certificate")
-        raise EtcdTlsRefused(f"a TLS {alone} for etcd is given and no {missing} to it; give both, or none")
+        raise EtcdTlsRefused(f"a TLS {alone} for etcd is given without its {missing}; give both, or neither")
     ca_file = tls.ca_file
     if not ca_file:
         import ssl

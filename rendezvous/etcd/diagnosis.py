@@ -1,7 +1,7 @@
-"""Why an endpoint of etcd cannot be reached, found out with a connection of our own.
+"""Why an etcd endpoint cannot be reached, found by connecting to it as a plain TCP or TLS client.
 
-gRPC's texts change between its versions and say little of certificates. This looks again, as a plain TLS client, when
-nothing else is left to do, so nobody pays for `ssl` but who needs it.
+gRPC's texts change between versions and contain little about certificates. This module imports `ssl`, which costs
+memory, so it is imported only where a call has failed or TLS is configured.
 """
 
 from __future__ import annotations
@@ -15,85 +15,86 @@ from .cluster import Tls
 from .errors import EtcdTlsRefused
 
 PROBE_S = 1.0
-"""How long one step of looking may take."""
+"""Bound on each connect and each read of a probe."""
 
 _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How a client opens HTTP/2 (RFC 9113, 3.4); a server answers with a frame of SETTINGS, whose fourth byte is 4."""
+"""A client's connection preface of HTTP/2 (RFC 9113, 3.4); a server answers with a SETTINGS frame, whose fourth byte
+is 4."""
 
 
-def explain(endpoint: Endpoint, tls: Tls | None, asked: str) -> str:
-    """The reason, for people, naming the endpoint; empty: it can be reached. Raises EtcdTlsRefused if it is a
-    certificate, or TLS itself. `asked`: what could not be asked."""
+def explain(endpoint: Endpoint, tls: Tls | None, what: str) -> str:
+    """The reason why `endpoint` cannot be reached, for a message; empty: it can. Raises EtcdTlsRefused if the reason is
+    a certificate, or TLS itself. `what`: the request, for the message."""
     try:
         with _connected(endpoint) as connection:
             if tls is None:
-                return _explain_plain(connection, endpoint, asked)
-            return _explain_tls(connection, endpoint, tls, asked)
+                return _explain_plain(connection, endpoint, what)
+            return _explain_tls(connection, endpoint, tls, what)
     except StoreUnreachable as why:
         return str(why)
     except TimeoutError:
-        return f"{endpoint} does not answer (its node is down, the address is wrong, or a firewall drops packets)"
+        return f"{endpoint} does not answer (its host is down, the address is wrong, or a firewall drops packets)"
     except OSError as why:
         return f"{endpoint}: {(why.strerror or str(why)).lower()}"
 
 
-def _explain_plain(connection: socket.socket, endpoint: Endpoint, asked: str) -> str:
-    said = _greet(connection)
-    if _is_http2(said):
+def _explain_plain(connection: socket.socket, endpoint: Endpoint, what: str) -> str:
+    answer = _first_answer(connection)
+    if _is_http2(answer):
         return ""
-    if _speaks_tls(endpoint):
+    if _answers_tls(endpoint):
         raise EtcdTlsRefused(
-            f"etcd at {endpoint}, {asked}: it speaks TLS, and TLS was not asked for; "
-            "name the CA of its certificate, or correct the endpoint"
+            f"etcd at {endpoint}, {what}: the server uses TLS, and this agent does not; "
+            "name the CA of the server's certificate, or correct the endpoint"
         )
-    return _no_etcd(endpoint, said)
+    return _not_etcd(endpoint, answer)
 
 
-def _explain_tls(connection: socket.socket, endpoint: Endpoint, tls: Tls, asked: str) -> str:
-    begin = f"etcd at {endpoint}, {asked}:"
+def _explain_tls(connection: socket.socket, endpoint: Endpoint, tls: Tls, what: str) -> str:
+    begin = f"etcd at {endpoint}, {what}:"
     context = _context(tls, begin)
     try:
         with context.wrap_socket(connection, server_hostname=endpoint.host) as secure:
-            said = _greet(secure)  # with TLS 1.3, what the server thinks of our certificate comes only now
+            answer = _first_answer(secure)  # with TLS 1.3, a server rejects a client certificate only now
     except ssl.SSLCertVerificationError as why:
-        raise EtcdTlsRefused(f"{begin} {_of_theirs(why, endpoint, tls)}") from why
+        raise EtcdTlsRefused(f"{begin} {_server_certificate_error(why, endpoint, tls)}") from why
     except (ssl.SSLError, ConnectionError) as why:
-        if _speaks_plain(endpoint):
+        if _answers_plain(endpoint):
             raise EtcdTlsRefused(
-                f"{begin} it does not speak TLS, which was asked for; switch TLS on there, or leave it out here"
+                f"{begin} the server does not use TLS, and this agent does; enable TLS there, or leave it out here"
             ) from why
-        raise EtcdTlsRefused(f"{begin} {_of_ours(why, tls)}") from why
-    return "" if _is_http2(said) else _no_etcd(endpoint, said)
+        raise EtcdTlsRefused(f"{begin} {_client_certificate_error(why, tls)}") from why
+    return "" if _is_http2(answer) else _not_etcd(endpoint, answer)
 
 
-def _no_etcd(endpoint: Endpoint, said: bytes) -> str:
-    return f"{endpoint} is no etcd: it answered {said!r}" if said else f"{endpoint} hangs up at once"
+def _not_etcd(endpoint: Endpoint, answer: bytes) -> str:
+    return f"{endpoint} is not etcd: it answered {answer!r}" if answer else f"{endpoint} closes the connection at once"
 
 
-def _greet(connection: socket.socket) -> bytes:
+def _first_answer(connection: socket.socket) -> bytes:
     connection.sendall(_SETTINGS)
     return connection.recv(16)
 
 
-def _is_http2(said: bytes) -> bool:
-    return said[3:4] == b"\x04"
+def _is_http2(answer: bytes) -> bool:
+    return answer[3:4] == b"\x04"
 
 
-def _speaks_plain(endpoint: Endpoint) -> bool:
+def _answers_plain(endpoint: Endpoint) -> bool:
     try:
         with _connected(endpoint) as connection:
-            return _is_http2(_greet(connection))
+            return _is_http2(_first_answer(connection))
     except OSError:
         return False
 
 
-def _speaks_tls(endpoint: Endpoint) -> bool:
-    """Whether the beginning of a TLS handshake gets an answer in TLS, also one that refuses it."""
+def _answers_tls(endpoint: Endpoint) -> bool:
+    """Whether the start of a TLS handshake is answered in TLS, be it with an alert."""
     out = ssl.MemoryBIO()
     try:
         ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname=endpoint.host).do_handshake()
     except ssl.SSLWantReadError:
-        pass  # as must be: what it would say is in `out`
+        pass  # expected: the client hello is in `out`
     try:
         with _connected(endpoint) as connection:
             connection.sendall(out.read())
@@ -114,15 +115,15 @@ def _connected(endpoint: Endpoint) -> socket.socket:
     return connection
 
 
-_SIGN = "have it signed by the CA that the servers trust, for use as a client, and renew it before it expires"
+_SIGN_AND_RENEW = "have it signed by the CA that the servers trust, for client use, and renew it before it expires"
 
 
 def _context(tls: Tls, begin: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
-    except OSError as why:  # an SSLError is one too
+    except OSError as why:  # SSLError is a subclass
         raise EtcdTlsRefused(
-            f"{begin} the CA file {tls.ca_file} holds no certificate in PEM ({why}); correct it"
+            f"{begin} the CA file {tls.ca_file} contains no PEM certificate ({why}); correct it"
         ) from why
     context.set_alpn_protocols(["h2"])
     if tls.cert_file:
@@ -130,53 +131,55 @@ def _context(tls: Tls, begin: str) -> ssl.SSLContext:
             context.load_cert_chain(tls.cert_file, tls.key_file)
         except OSError as why:
             raise EtcdTlsRefused(
-                f"{begin} our certificate {tls.cert_file} and key {tls.key_file} are no pair in PEM ({why}); "
+                f"{begin} the certificate {tls.cert_file} and the key {tls.key_file} are not a PEM pair ({why}); "
                 "correct the paths"
             ) from why
-        _check_own(tls, begin)
+        _check_client_certificate(tls, begin)
     return context
 
 
-def _check_own(tls: Tls, begin: str) -> None:
-    """Raise EtcdTlsRefused if our own certificate has expired, is not valid yet, or is not for clients.
+def _check_client_certificate(tls: Tls, begin: str) -> None:
+    """Raise EtcdTlsRefused if the client certificate has expired, is not valid yet, or is not for client use.
 
-    Servers only hang up on such a one. So it is shown, in memory, to a server of ours that trusts it and nothing else.
+    A server that gets such a certificate closes the connection without a reason. So a handshake in memory presents it
+    to a TLS server that trusts only this certificate.
     """
-    judge = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    judge.load_cert_chain(tls.cert_file, tls.key_file)
-    judge.verify_mode = ssl.CERT_REQUIRED
-    judge.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    judge.load_verify_locations(tls.cert_file)
-    shower = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    shower.check_hostname = False
-    shower.verify_mode = ssl.CERT_NONE
-    shower.load_cert_chain(tls.cert_file, tls.key_file)
-    to_judge, to_shower = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [shower.wrap_bio(to_shower, to_judge), judge.wrap_bio(to_judge, to_shower, server_side=True)]
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tls.cert_file, tls.key_file)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    server.load_verify_locations(tls.cert_file)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    client.load_cert_chain(tls.cert_file, tls.key_file)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     for _ in range(4):  # flights of a handshake
         for side in sides:
             try:
                 side.do_handshake()
             except ssl.SSLWantReadError:
-                pass  # the other side is to speak
+                pass  # it waits for the other side
             except ssl.SSLCertVerificationError as why:
                 raise EtcdTlsRefused(
-                    f"{begin} our certificate {tls.cert_file} is not good: {why.verify_message}; {_SIGN}"
+                    f"{begin} the client certificate {tls.cert_file} is not valid: {why.verify_message}; "
+                    f"{_SIGN_AND_RENEW}"
                 ) from why
 
 
-def _of_theirs(why: ssl.SSLCertVerificationError, endpoint: Endpoint, tls: Tls) -> str:
-    said = why.verify_message or "not verified"
-    if "expired" in said or "not yet valid" in said:
-        return f"the server's certificate is not good: {said}; renew it, and see whether this node's clock is right"
-    if "match" in said:
-        return f"the server's certificate is for another host: {said.rstrip('.')}; use the name that it has"
+def _server_certificate_error(why: ssl.SSLCertVerificationError, endpoint: Endpoint, tls: Tls) -> str:
+    reason = why.verify_message or "not verified"
+    if "expired" in reason or "not yet valid" in reason:
+        return f"the server's certificate is not valid: {reason}; renew it, and check that this host's clock is right"
+    if "match" in reason:
+        return f"the server's certificate is for another host: {reason.rstrip('.')}; use the name in the certificate"
     trusted = f"the CA in {tls.ca_file}" if tls.ca_file else "the CAs that this system trusts"
-    return f"the server's certificate is not signed by {trusted}: {said}; give the CA that signed it"
+    return f"the server's certificate is not signed by {trusted}: {reason}; give the CA that signed it"
 
 
-def _of_ours(why: OSError, tls: Tls) -> str:
+def _client_certificate_error(why: OSError, tls: Tls) -> str:
     reason = (getattr(why, "reason", None) or why.strerror or str(why)).lower().replace("_", " ")
     if not tls.cert_file:
-        return f"it asks for a certificate of ours ({reason}); give a certificate and its key"
-    return f"it refuses our certificate {tls.cert_file} ({reason}); {_SIGN}"
+        return f"the server requires a client certificate ({reason}); give a certificate and its key"
+    return f"the server rejects the client certificate {tls.cert_file} ({reason}); {_SIGN_AND_RENEW}"

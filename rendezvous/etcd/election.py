@@ -1,4 +1,5 @@
-"""Who coordinates, in etcd: whoever creates the leader's key, on its node's lease. That revision is the epoch."""
+"""Leader election in etcd: the node that creates the leader key, on its own lease, coordinates. The revision that
+created the key is the epoch of its term."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .ops import Compare, Item, Outcome, Put, Read, is_absent
 
 
 class Election:
-    """One session's part in it. Deadlines are of `time.monotonic`."""
+    """The election of one incarnation, for one session. Deadlines are in `time.monotonic` seconds."""
 
     def __init__(self, client: EtcdClient, leases: Leases, keys: EtcdKeys) -> None:
         self._client = client
@@ -20,37 +21,37 @@ class Election:
         self._keys = keys
         self._key = keys.leader
 
-    def leads(self, epoch: int) -> Compare:
-        """The term with this epoch is not over."""
+    def is_term(self, epoch: int) -> Compare:
+        """The condition that the term with this epoch has not ended."""
         return Compare(self._key, "create_revision", "=", epoch)
 
-    def win(self, node: str, deadline: float) -> int | None:
-        """Stand until the node leads; the epoch of its term. None at the deadline."""
+    def campaign(self, node: str, deadline: float) -> int | None:
+        """Block until the node leads; returns the epoch of its term. None at the deadline."""
         me = node.encode("utf-8", "surrogateescape")
 
-        def stand() -> tuple[Outcome, int]:
+        def claim() -> tuple[Outcome, int]:
             lease = self._leases.node(self._client, node)
             puts = [Put(self._key, me, lease), Put(self._keys.live(node), b"", lease)]
             return self._client.txn([is_absent(self._key)], puts, [Read(self._key)], repeatable=True), lease
 
         while True:
-            done, lease = self._leases.held(node, stand)
+            done, lease = self._leases.with_leases(node, claim)
             if done.succeeded:
                 return done.revision
             for leader in done.found[0].items:
-                # With another lease it is an earlier term of this node, about to end with that lease.
+                # This node's id on another lease is an earlier term of it, which ends when that lease expires.
                 if (leader.value, leader.lease) == (me, lease):
                     return leader.create_revision
-                if not self._wait_gone(leader.create_revision, done.revision, deadline):
+                if not self._wait_deleted(leader.create_revision, done.revision, deadline):
                     return None
 
-    def wait_over(self, epoch: int, deadline: float) -> bool:
-        """Wait until this term is over; False at the deadline."""
+    def wait_term_over(self, epoch: int, deadline: float) -> bool:
+        """Block until the term with this epoch has ended; False at the deadline."""
         found = self._client.read(Read(self._key))
-        return not _of_term(found.items, epoch) or self._wait_gone(epoch, found.revision, deadline)
+        return not _has_epoch(found.items, epoch) or self._wait_deleted(epoch, found.revision, deadline)
 
-    def _wait_gone(self, epoch: int, revision: int, deadline: float) -> bool:
-        """The same, of a term that was not over at this revision."""
+    def _wait_deleted(self, epoch: int, revision: int, deadline: float) -> bool:
+        """As `wait_term_over`, for a term that had not ended at this revision."""
         while time.monotonic() < deadline:
             watch = self._client.watch(self._key, start_revision=revision + 1)
             try:
@@ -59,7 +60,7 @@ class Election:
                         return True
             except (EtcdWatchLost, EtcdCompacted):
                 found = self._client.read(Read(self._key))
-                if not _of_term(found.items, epoch):
+                if not _has_epoch(found.items, epoch):
                     return True
                 revision = found.revision
             finally:
@@ -67,5 +68,5 @@ class Election:
         return False
 
 
-def _of_term(items: tuple[Item, ...], epoch: int) -> bool:
+def _has_epoch(items: tuple[Item, ...], epoch: int) -> bool:
     return bool(items) and items[0].create_revision == epoch

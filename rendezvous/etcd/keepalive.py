@@ -1,5 +1,4 @@
-"""How a node says in etcd that it lives: each time it renews its lease, and now and then it looks whether what hangs on
-the lease is there."""
+"""A node's heartbeat in etcd: it renews the node's lease, and now and then verifies the node-live/ key."""
 
 from __future__ import annotations
 
@@ -10,50 +9,53 @@ from .client import EtcdClient
 from .keys import EtcdKeys
 from .leases import Leases
 from .ops import Compare, Put, Read
-from .watch_cache import newest_of
+from .watch_cache import parse_version
 
-CONFIRMED = 0.25
-"""Part of the time for which a node may be silent, for which it must have been without a lease to count as gone. A
-server that led, was stopped and goes on revokes leases that were renewed elsewhere meanwhile (seen with etcd 3.5.1); a
-node that lives has another one at its next heartbeat."""
+CONFIRM_FRACTION = 0.25
+"""Fraction of the job's `lease` for which a node must have been without a lease in etcd before it counts as lost. A
+server that led, was stopped and resumes revokes leases that were renewed elsewhere meanwhile (seen with etcd 3.5.1); a
+live node has a new one at its next heartbeat."""
 
 
-class Life:
-    """What all sessions of one agent share of it. A renewal tells that the lease holds, and what hangs on it goes only
-    with it; so a look is due when the lease is another, or as long ago as a lease lasts."""
+class Keepalive:
+    """The heartbeats of one agent, shared by its sessions. A renewal proves that the lease exists, and its keys are
+    deleted only with it; so the key is verified only when the lease is a new one or a whole lease has passed."""
 
-    def __init__(self, leases: Leases, look_every_s: float) -> None:
+    def __init__(self, leases: Leases, verify_every_s: float) -> None:
         self._leases = leases
-        self._look_every_s = look_every_s
-        self._looked_at: dict[str, tuple[int, float]] = {}
-        """Node to the lease on which it was seen to live, and when."""
-        self._gone: dict[str, float] = {}
-        """Nodes that had no lease when we looked last, and since when."""
+        self._verify_every_s = verify_every_s
+        self._verified: dict[str, tuple[int, float]] = {}
+        """Node to the lease on which its key was verified, and when."""
+        self._unleased_since: dict[str, float] = {}
+        """Nodes that had no lease at the last call of `alive`, and since when."""
         self._newest: int | None = None
-        """The newest version that any session heard of; None: none listens."""
+        """The newest version that any session has received; None: no session waits for announcements."""
 
-    def alive(self, nodes: Sequence[str], living: set[str]) -> dict[str, int]:
-        """Of these nodes those that live, given those that have a lease now."""
-        now, late_s = time.monotonic(), CONFIRMED * self._look_every_s
-        self._gone = {node: self._gone.get(node, now) for node in nodes if node not in living}
-        return {node: 0 for node in nodes if node in living or now < self._gone[node] + late_s}
+    def alive(self, nodes: Sequence[str], leased: set[str]) -> dict[str, int]:
+        """Those of `nodes` that are alive, given the ones that have a lease now: a node without one stays alive for
+        CONFIRM_FRACTION more. The values are all 0."""
+        now, confirm_s = time.monotonic(), CONFIRM_FRACTION * self._verify_every_s
+        self._unleased_since = {node: self._unleased_since.get(node, now) for node in nodes if node not in leased}
+        return {node: 0 for node in nodes if node in leased or now < self._unleased_since[node] + confirm_s}
 
-    def heard(self, version: int) -> None:
-        """A session listens, and this is the newest version that it knows."""
+    def update_newest(self, version: int) -> None:
+        """A session waits for announcements; `version` is the newest that it has received."""
         self._newest = max(version, self._newest or 0)
 
-    def sign(self, client: EtcdClient, keys: EtcdKeys, node: str) -> int:
-        """Say that the node lives; returns the newest version known. Raises EtcdLeaseGone if its lease has run out."""
+    def renew(self, client: EtcdClient, keys: EtcdKeys, node: str) -> int:
+        """Renew the node's lease, and the job's when due; returns the newest version known. Raises EtcdLeaseGone if the
+        node's lease has expired."""
         lease, now = self._leases.renew(client, node), time.monotonic()
         self._leases.job(client)
-        on, at = self._looked_at.get(node, (0, 0.0))
-        if self._newest is not None and on == lease and now < at + self._look_every_s:
+        on, at = self._verified.get(node, (0, 0.0))
+        if self._newest is not None and on == lease and now < at + self._verify_every_s:
             return self._newest
-        # What cannot write is answered without a word in the servers' log, and where space has run out.
-        live, newest = keys.live(node), Read(keys.newest)
+        # A transaction that only reads first: it passes under the no space alarm, and leaves no line in the server's
+        # log. The key is written only where it is missing.
+        live, newest = keys.live(node), Read(keys.newest_round)
         done = client.txn([Compare(live, "lease", "=", lease)], [newest], [newest], repeatable=True)
         if not done.succeeded:
             done = client.txn([], [newest, Put(live, b"", lease)], repeatable=True)
-        self._looked_at[node] = lease, now
+        self._verified[node] = lease, now
         items = done.found[0].items
-        return newest_of(keys, items[0].value) if items else 0
+        return parse_version(keys, items[0].value) if items else 0

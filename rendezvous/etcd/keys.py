@@ -1,32 +1,32 @@
-"""How a job's records are named in etcd. Below `<prefix>/<run id, percent-encoded>/`:
+"""The names of a job's keys in etcd. Below `<prefix>/<run id, percent-encoded>/`:
 
     job                  the job's record
 
-and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on:
+and below that, a folder for each incarnation of the job, 1/, 2/ and so on:
 
     node/<id>            the node's record
-    node-live/<id>       nothing; it goes with the node's lease
+    node-live/<id>       empty; exists while the node's lease does
     leader               the coordinator's id, on its node's lease; the revision that created it is the term's epoch
-    round/<version>      what was announced, create-only
-    round-newest         the newest version, decimal
+    round/<version>      an announcement, create-only
+    round-newest         the newest announced version, decimal
 
-All but what hangs on a node's lease hangs on the job's, which every agent renews, so that what is left of a job whose
-agents were all killed goes in the end, and the record of one that has ended.
+node-live/ and leader are attached to a node's lease. All other keys are attached to the job's lease, which every agent
+renews. So nothing stays forever: the keys of a job whose agents were all killed expire, as does an ended job's record.
 
-A job of torchrun's, which comes by the plug-in, has these instead, all on one lease that every agent renews:
+A job of torchrun's (through the plug-in) has these keys instead, all on one lease that every agent renews:
 
-    torchrun/state                what torch keeps of the rendezvous, pickled by torch
-    torchrun/store/<key>          what agents tell each other of a round; the key is torch's, percent-encoded
-    torchrun/adders/<agent>       the agent's last addition to a count, so that none is made twice
+    torchrun/state                torch's rendezvous state, pickled by torch
+    torchrun/store/<key>          what the agents of a round exchange; the key is torch's, percent-encoded
+    torchrun/adders/<agent>       the number of the agent's last addition to a count, so that none is made twice
 """
 
 from __future__ import annotations
 
-from ..c10d.keys import quoted
+from ..c10d.keys import percent_encoded
 from ..codec.digest import sha256
 
 PREFIX = "/elastic-agent"
-"""Where jobs lie unless told otherwise."""
+"""Default prefix of all jobs."""
 
 
 class EtcdKeys:
@@ -37,42 +37,44 @@ class EtcdKeys:
         folder = _folder(prefix, run_id)
         self.job = folder + b"job"
         self.job_lease = _lease_of(folder)
-        """Number of the job's lease: the same on every node, as nobody is there first to choose one."""
-        self.under = folder + b"%d/" % incarnation
-        self.leader = self.under + b"leader"
-        self.nodes = self.under + b"node"
-        """Begins the records and what says who lives."""
-        self.lives = self.under + b"node-live/"
-        self._records = self.under + b"node/"
-        self.rounds = self.under + b"round/"
-        self.newest = self.under + b"round-newest"
+        """Id of the job's lease: computed from its name, so that all nodes agree on it without exchanging it."""
+        self.folder = folder + b"%d/" % incarnation
+        """Prefix of all keys of this incarnation."""
+        self.leader = self.folder + b"leader"
+        self.nodes_prefix = self.folder + b"node"
+        """Prefix of both node/ and node-live/."""
+        self.live_prefix = self.folder + b"node-live/"
+        self._records_prefix = self.folder + b"node/"
+        self.rounds_prefix = self.folder + b"round/"
+        self.newest_round = self.folder + b"round-newest"
 
-    def of(self, incarnation: int) -> EtcdKeys:
+    def for_incarnation(self, incarnation: int) -> EtcdKeys:
         """The keys of another incarnation of the job."""
         return EtcdKeys(self._prefix, self._run_id, incarnation)
 
     def record(self, node: str) -> bytes:
-        return self._records + _word(node)
+        return self._records_prefix + _encoded(node)
 
     def live(self, node: str) -> bytes:
-        return self.lives + _word(node)
+        return self.live_prefix + _encoded(node)
 
     def round(self, version: int) -> bytes:
-        return self.rounds + b"%d" % version
+        return self.rounds_prefix + b"%d" % version
 
     def node_of(self, key: bytes) -> tuple[str, bool] | None:
-        """Whose key this is, and whether it is the node's record (not what says that it lives); None: not ours."""
-        for begins, is_record in ((self._records, True), (self.lives, False)):
-            if key.startswith(begins):
+        """The node that this key belongs to, and whether the key is its record (True) or its node-live/ key (False);
+        None: neither."""
+        for prefix, is_record in ((self._records_prefix, True), (self.live_prefix, False)):
+            if key.startswith(prefix):
                 try:
-                    return _name(key[len(begins) :]), is_record
+                    return _decoded(key[len(prefix) :]), is_record
                 except ValueError:
                     return None
         return None
 
     def version_of(self, key: bytes) -> int | None:
-        """The version whose key this is; None: not ours."""
-        number = key.removeprefix(self.rounds)
+        """The version that this key announces; None: it is no round/ key."""
+        number = key.removeprefix(self.rounds_prefix)
         return int(number) if number.isdigit() and len(number) <= 16 else None
 
 
@@ -80,38 +82,38 @@ class TorchrunKeys:
     """The keys of one job of torchrun's."""
 
     def __init__(self, prefix: str, run_id: str) -> None:
-        self.under = _folder(prefix, run_id) + b"torchrun/"
-        self.lease = _lease_of(self.under)
-        self.state = self.under + b"state"
-        self.stored = self.under + b"store/"
-        """Begins the keys of the store."""
-        self._adders = self.under + b"adders/"
+        self.folder = _folder(prefix, run_id) + b"torchrun/"
+        self.lease = _lease_of(self.folder)
+        """Id of the job's lease, as `EtcdKeys.job_lease`."""
+        self.state = self.folder + b"state"
+        self.store_prefix = self.folder + b"store/"
+        self._adders_prefix = self.folder + b"adders/"
 
-    def of(self, key: str) -> bytes:
-        """What the store's `key` is called here."""
-        return self.stored + _word(key)
+    def stored(self, key: str) -> bytes:
+        """The etcd key that holds the store's `key`."""
+        return self.store_prefix + _encoded(key)
 
     def adder(self, agent: str) -> bytes:
-        return self._adders + _word(agent)
+        return self._adders_prefix + _encoded(agent)
 
 
 def _folder(prefix: str, run_id: str) -> bytes:
-    return f"{prefix.rstrip('/')}/{_word(run_id).decode()}/".encode()
+    return f"{prefix.rstrip('/')}/{_encoded(run_id).decode()}/".encode()
 
 
 def _lease_of(folder: bytes) -> int:
     return int.from_bytes(sha256(folder).digest()[:8], "big") >> 1 or 1
 
 
-def _word(node: str) -> bytes:
-    return quoted(node.encode("utf-8", "surrogateescape")).encode("ascii")
+def _encoded(name: str) -> bytes:
+    return percent_encoded(name.encode("utf-8", "surrogateescape")).encode("ascii")
 
 
-def _name(word: bytes) -> str:
-    """Raises ValueError for what is no word of ours."""
-    head, *rest = word.split(b"%")
+def _decoded(segment: bytes) -> str:
+    """Raises ValueError if `_encoded` never produces this segment."""
+    head, *rest = segment.split(b"%")
     raw = head + b"".join(bytes([int(part[:2], 16)]) + part[2:] for part in rest)
     name = raw.decode("utf-8", "surrogateescape")
-    if _word(name) != word:
-        raise ValueError(word)
+    if _encoded(name) != segment:
+        raise ValueError(segment)
     return name

@@ -1,4 +1,5 @@
-"""The leases that one agent keeps in etcd: its node's, which says that it lives, and the job's, which outlasts it."""
+"""The leases that one agent keeps in etcd: its node's, which shows that the node is alive, and the job's, which lasts
+longer than any agent."""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from .client import EtcdClient, Lease
 from .errors import EtcdLeaseGone
 
 RENEWALS = 4
-"""How often in its length the job's lease is renewed by each agent: with three lost it still stands."""
-TRIES = 3
-"""For what hangs on a lease, while leases are gone each time."""
+"""Renewals of the job's lease within its TTL, by each agent: the lease survives three lost ones."""
+ATTEMPTS = 3
+"""Attempts to attach keys to leases, where the leases expire each time."""
 
 T = TypeVar("T")
 
 
 class Leases:
-    """What all sessions of one agent share. Any thread may use it; the network's calls are made by the caller's
-    session, so that closing that one ends them."""
+    """The leases that all sessions of one agent share. Any thread may use it. Network calls go through the client that
+    the caller passes, so that closing that session ends them."""
 
     def __init__(self, node_s: float, job_s: float, job_number: int) -> None:
-        """Lengths in seconds, rounded up to whole ones, as etcd has them."""
+        """`node_s`, `job_s`: TTLs in seconds, rounded up to whole ones, as etcd requires. `job_number`: id of the job's
+        lease."""
         self._node_s = max(1, math.ceil(node_s))
         self._job_s = max(1, math.ceil(job_s))
         self._job_number = job_number
@@ -34,41 +36,42 @@ class Leases:
         self._job_due = 0.0
 
     def job(self, client: EtcdClient) -> int:
-        """Number of the job's lease, which is there then."""
+        """Id of the job's lease, granted or renewed if that is due."""
         with self._lock:
             if self._job is None:
                 self._job = client.grant(self._job_s, self._job_number)
-                self._job_due = time.monotonic()  # another agent may have granted it long ago
+                self._job_due = time.monotonic()  # renew now: another agent may have granted it long ago
             if time.monotonic() >= self._job_due:
                 client.renew(self._job)
                 self._job_due = time.monotonic() + self._job.ttl_s / RENEWALS
             return self._job.id
 
     def node(self, client: EtcdClient, node: str) -> int:
-        """Number of the node's lease, which was there when last heard of."""
+        """Id of the node's lease, granted if the node has none. It may have expired since the last renewal."""
         with self._lock:
             if node not in self._of_nodes:
                 self._of_nodes[node] = client.grant(self._node_s)
             return self._of_nodes[node].id
 
     def renew(self, client: EtcdClient, node: str) -> int:
-        """Begin the node's lease anew; returns its number. Raises EtcdLeaseGone if it has run out."""
+        """Renew the node's lease; returns its id. Raises EtcdLeaseGone if it has expired."""
         number = self.node(client, node)
         with self._lock:
             client.renew(self._of_nodes[node])
         return number
 
     def restart_job(self, client: EtcdClient) -> None:
-        """Begin the job's lease anew, now."""
+        """Renew the job's lease now, due or not."""
         with self._lock:
             self._job_due = 0.0
         self.job(client)
 
-    def held(self, node: str, hang: Callable[[], T]) -> T:
-        """What `hang` returns, which hangs something on leases; once more with new ones if one of them was gone."""
-        for left in reversed(range(TRIES)):
+    def with_leases(self, node: str, attach: Callable[[], T]) -> T:
+        """Return `attach()`, which attaches keys to the job's or the node's lease. If one of them has expired, forget
+        both, so that `attach` obtains new ones, and repeat. Raises EtcdLeaseGone after ATTEMPTS."""
+        for left in reversed(range(ATTEMPTS)):
             try:
-                return hang()
+                return attach()
             except EtcdLeaseGone:
                 if not left:
                     raise

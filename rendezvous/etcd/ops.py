@@ -1,6 +1,6 @@
-"""What is asked of etcd's keys and what comes back, as frozen values. Keys and values are bytes, revisions counts.
+"""Requests on etcd's keys and their answers, as frozen values. Keys and values are bytes, revisions integers.
 
-A `Read`, `Put` or `Delete` stands alone or inside a transaction; `Compare` is what a transaction looks at first.
+A `Read`, `Put` or `Delete` is a request of its own or part of a transaction; a `Compare` is a transaction's condition.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ...proto import etcd_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A key as one revision has it."""
+    """A key at one revision."""
 
     key: bytes
     value: bytes
     create_revision: int
-    """The revision that created it; stays through puts, begins anew after a deletion."""
+    """The revision that created it; unchanged by puts, another one after a deletion."""
     mod_revision: int
     """The revision that wrote this value."""
     version: int
-    """Puts since it was created, that one included; 0 for a deleted key."""
+    """Puts since it was created, the first included; 0 for a deleted key."""
     lease: int
-    """The lease that it goes with; 0: none."""
+    """The lease that it is attached to; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Found:
     """The answer to a `Read`."""
 
     revision: int
-    """The store's revision when it was read: watching from the next one misses nothing."""
+    """The cluster's revision when it was read: a watch from the next one misses nothing."""
     items: tuple[Item, ...]
-    """In the order of their keys."""
+    """Sorted by key."""
     more: bool
     """Whether `limit` cut the list."""
 
@@ -45,39 +45,39 @@ class Change:
     """One event of a watch."""
 
     item: Item
-    """As it is now. A deleted key has no value, version 0, and the deletion's revision as `mod_revision`."""
+    """As the event left it. A deleted key has no value, version 0, and the deletion's revision as `mod_revision`."""
     deleted: bool
-    """Deleted, or gone with its lease."""
+    """Deleted by a request, or because its lease ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One key, or all that begin with it."""
+    """One key, or with `prefix` all that begin with it."""
 
     key: bytes
     prefix: bool = False
     changed_since: int = 0
     """Only keys written at this revision or later."""
     revision: int = 0
-    """As the store was then; 0: now. EtcdCompacted if that is no longer kept."""
+    """The revision to read at; 0: the newest. Raises EtcdCompacted if it is no longer kept."""
     limit: int = 0
-    """At most so many; 0: all."""
+    """Most items; 0: no limit."""
     keys_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key, whatever it held."""
+    """Write a key, whatever it holds."""
 
     key: bytes
     value: bytes
     lease: int = 0
-    """The key goes when this lease does; 0: it stays."""
+    """The lease to attach the key to, with which it is deleted; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one key, or all that begin with it."""
+    """Delete one key, or with `prefix` all that begin with it."""
 
     key: bytes
     prefix: bool = False
@@ -88,28 +88,28 @@ Op = Read | Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition on one key. A key that is not there has version, revisions and lease 0, and compares by value with
-    nothing, not even b"" (etcd 3.4: false)."""
+    """A condition on one key. A key that does not exist has version, revisions and lease 0; a compare of its value is
+    false, even with b"" (etcd 3.4)."""
 
     key: bytes
-    of: Literal["version", "create_revision", "mod_revision", "lease", "value"]
-    sign: Literal["=", "!=", "<", ">"]
-    than: int | bytes
-    """bytes with "value", int with the others."""
+    target: Literal["version", "create_revision", "mod_revision", "lease", "value"]
+    operator: Literal["=", "!=", "<", ">"]
+    operand: int | bytes
+    """bytes for "value", int for the others."""
 
 
 def is_absent(key: bytes) -> Compare:
-    """The key is not there."""
+    """The key does not exist."""
     return Compare(key, "create_revision", "=", 0)
 
 
 def is_unchanged(key: bytes, mod_revision: int) -> Compare:
-    """Nobody wrote the key since this revision, which did."""
+    """The key was last written by this revision; 0: it does not exist."""
     return Compare(key, "mod_revision", "=", mod_revision)
 
 
 def holds(key: bytes, value: bytes) -> Compare:
-    """The key is there and has this value."""
+    """The key exists and has this value."""
     return Compare(key, "value", "=", value)
 
 
@@ -118,16 +118,16 @@ class Outcome:
     """The answer to a transaction."""
 
     succeeded: bool
-    """Whether all compares held, so which of the two lists was carried out."""
+    """Whether all compares held, and so which of the two lists of requests was carried out."""
     revision: int
-    """The store's revision after it."""
+    """The cluster's revision after it."""
     found: tuple[Found, ...]
-    """The answers to the reads among what was carried out, in order."""
+    """The answers to the reads among the requests carried out, in order."""
 
 
 # -- to and from the wire ---------------------------------------------------------------------------------------------
 
-_SIGNS = {"=": pb.Compare.EQUAL, "!=": pb.Compare.NOT_EQUAL, "<": pb.Compare.LESS, ">": pb.Compare.GREATER}
+_OPERATORS = {"=": pb.Compare.EQUAL, "!=": pb.Compare.NOT_EQUAL, "<": pb.Compare.LESS, ">": pb.Compare.GREATER}
 _TARGETS = {
     "version": pb.Compare.VERSION,
     "create_revision": pb.Compare.CREATE,
@@ -138,21 +138,21 @@ _TARGETS = {
 
 
 def range_end(key: bytes, prefix: bool) -> bytes:
-    """What etcd wants as the end of a range: empty for one key, else the first key that does not begin so."""
+    """etcd's `range_end`: empty for one key, else the first key after all that begin with `key`."""
     if not prefix:
         return b""
     head = key.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else b"\0"
 
 
-def start(key: bytes, prefix: bool) -> bytes:
-    """What etcd wants as the beginning: with an empty prefix, which means all keys, the least one."""
+def range_start(key: bytes, prefix: bool) -> bytes:
+    """etcd's `key` of a range: `key`, but the least key there is for an empty prefix, which means all keys."""
     return key or (b"\0" if prefix else b"")
 
 
 def range_request(read: Read) -> pb.RangeRequest:
     return pb.RangeRequest(
-        key=start(read.key, read.prefix),
+        key=range_start(read.key, read.prefix),
         range_end=range_end(read.key, read.prefix),
         limit=read.limit,
         revision=read.revision,
@@ -162,7 +162,9 @@ def range_request(read: Read) -> pb.RangeRequest:
 
 
 def delete_request(delete: Delete) -> pb.DeleteRangeRequest:
-    return pb.DeleteRangeRequest(key=start(delete.key, delete.prefix), range_end=range_end(delete.key, delete.prefix))
+    return pb.DeleteRangeRequest(
+        key=range_start(delete.key, delete.prefix), range_end=range_end(delete.key, delete.prefix)
+    )
 
 
 def put_request(put: Put) -> pb.PutRequest:
@@ -178,8 +180,8 @@ def txn_request(compares: Iterable[Compare], then: Iterable[Op], otherwise: Iter
 
 
 def _compare(compare: Compare) -> pb.Compare:
-    message = pb.Compare(key=compare.key, result=_SIGNS[compare.sign], target=_TARGETS[compare.of])
-    setattr(message, compare.of, compare.than)
+    message = pb.Compare(key=compare.key, result=_OPERATORS[compare.operator], target=_TARGETS[compare.target])
+    setattr(message, compare.target, compare.operand)
     return message
 
 

@@ -1,9 +1,9 @@
-"""Calls to etcd that keep their deadlines: short attempts, another endpoint after each that failed, a login when the
-cluster asks for one.
+"""Calls to etcd that keep their deadlines: short attempts, the next endpoint after each failed one, and a login when
+the cluster requires one.
 
-A hung server costs one attempt (0.7 s), a dead one milliseconds. Each attempt says `hasleader`, so that a server that
-is cut off says so at once, where it would else hold a write for 5 to 7 s. When all endpoints hang, attempts get longer,
-as a cluster under load is slow and not dead.
+A hung server costs one attempt (0.7 s), a dead one milliseconds. Each attempt carries `hasleader`, so a server that is
+cut off rejects it at once; without it, the server would hold a write for 5 to 7 s. When all endpoints hang, attempts
+get longer: a cluster under load is slow, not dead.
 """
 
 from __future__ import annotations
@@ -17,87 +17,90 @@ from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
 from .cluster import Answer, Call, EtcdCluster, Method, Request, Server
 from .errors import (
+    EtcdAuthDisabled,
     EtcdClosed,
     EtcdFailed,
-    EtcdNoLogin,
     EtcdTlsRefused,
     EtcdTokenRefused,
     EtcdUnknown,
     EtcdWatchLost,
     error_of,
-    is_unsent,
+    is_unreached,
 )
 
 CALL_S = 4.0
-"""A call that no attempt has answered by then is given up; below `connection.CALL_LIMIT_S`."""
+"""Bound on a call with all its attempts; below `connection.CALL_LIMIT_S`."""
 ATTEMPT_S = 0.7
-"""Length of an attempt, doubled each time that every endpoint had one."""
+"""Bound on an attempt, doubled after each pass over all endpoints."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 0.5
-"""Between rounds of attempts that fail at once, doubled from the first to the most."""
+"""Pause between passes over all endpoints: the first, and the longest; doubled each time."""
 LOGIN_ATTEMPTS = 3
-"""A login may take as long as so many attempts: servers hash passwords slowly, on purpose, and go on doing so for each
-login that was given up."""
+"""A login may take as long as so many attempts: servers hash passwords slowly, on purpose, and go on hashing for a
+login that the client has given up."""
 LOGINS = 3
-"""Logins within one call before the cluster is believed that it wants none of us."""
+"""Logins within one call, after which a refused token is an error."""
 
 AUTHENTICATE = Method(
-    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse.FromString, reads=True
+    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse.FromString, read_only=True
 )
 
 T = TypeVar("T")
 
 
 class Calls:
-    """The calls of one session. Threads may share it; `close` may come from any, and ends what is under way."""
+    """The calls of one session. Threads may share it; any may call `close`, which ends all calls in progress."""
 
     def __init__(self, cluster: EtcdCluster, call_s: float = CALL_S) -> None:
         self.cluster = cluster
         self._call_s = call_s
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._under_way: set[Call] = set()
-        cluster.enter()
+        self._in_progress: set[Call] = set()
+        cluster.open_session()
 
     def close(self) -> None:
-        """End every call under way, with EtcdClosed. Idempotent."""
+        """End every call in progress, with EtcdClosed. Idempotent."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
-            calls = tuple(self._under_way)
+            calls = tuple(self._in_progress)
         for call in calls:
             call.cancel()
-        self.cluster.exit()
+        self.cluster.close_session()
 
-    def ask(self, method: Method[Request, Answer], request: Request, asked: str, *, repeatable: bool = True) -> Answer:
-        """The answer to a request. `asked`: the same for people; `repeatable`: applied twice is as good as once.
+    def call(self, method: Method[Request, Answer], request: Request, what: str, *, repeatable: bool = True) -> Answer:
+        """Send a request and return its answer. `what`: the request, for messages; `repeatable`: applying it twice has
+        the effect of once.
 
         Raises EtcdFailed, EtcdUnknown (at once if not `repeatable`), EtcdRefused, StoreForeign or EtcdClosed.
         """
 
         def attempt(server: Server, timeout_s: float) -> Answer:
             known = self.cluster.revision
-            answer = self.exchange(server, method, request, asked, timeout_s)
-            self.cluster.take_in(server, answer.header, known, method.settles)
+            answer = self.exchange(server, method, request, what, timeout_s)
+            self.cluster.check_header(server, answer.header, known, method.linearizable)
             return answer
 
-        return self.rotate(attempt, asked, repeatable=repeatable, reads=method.reads)
+        return self.retry(attempt, what, repeatable=repeatable, read_only=method.read_only)
 
-    def rotate(
-        self, attempt: Callable[[Server, float], T], asked: str, *, repeatable: bool = True, reads: bool = True
+    def retry(
+        self, attempt: Callable[[Server, float], T], what: str, *, repeatable: bool = True, read_only: bool = True
     ) -> T:
-        """What `attempt` returns, given a server and how many seconds it may take, as soon as it does for one."""
+        """Return `attempt(server, time-out in s)`, called with one server after another until it succeeds.
+
+        `read_only`: the attempt changes nothing, so an unanswered one counts as failed. Raises as `call`."""
         deadline = time.monotonic() + self._call_s
-        rounds = _Rounds(len(self.cluster.servers))
-        doubt = ""
+        attempts = _Attempts(len(self.cluster.servers))
+        unanswered = ""
         logins = 0
         if self.cluster.tls is not None:
-            self._look(asked)  # before gRPC, which writes to standard error what it thinks of a certificate
+            self._check_tls(what)  # before gRPC, which writes certificate errors to standard error
         while (left_s := deadline - time.monotonic()) > 0:
             server = self.cluster.current()
             try:
-                self._log_in(server, min(LOGIN_ATTEMPTS * rounds.attempt_s, left_s))
-                return attempt(server, min(rounds.attempt_s, left_s))
+                self._log_in(server, min(LOGIN_ATTEMPTS * attempts.attempt_s, left_s))
+                return attempt(server, min(attempts.attempt_s, left_s))
             except EtcdTokenRefused:
                 logins += 1
                 if logins > LOGINS or self.cluster.login is None:
@@ -105,159 +108,162 @@ class Calls:
                 self.cluster.token = None
                 continue
             except (EtcdFailed, EtcdUnknown, EtcdWatchLost) as error:
-                if isinstance(error, EtcdUnknown) and not reads:
-                    doubt = str(error)
+                if isinstance(error, EtcdUnknown) and not read_only:
+                    unanswered = str(error)
                     if not repeatable:
                         raise
-                self.cluster.leave(server)
-                pause_s = rounds.failed(error)
-                if rounds.is_over_unsent:
-                    self._look(asked)
+                self.cluster.switch_from(server)
+                pause_s = attempts.failed(error)
+                if attempts.first_pass_unreached:
+                    self._check_tls(what)
             self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
             self._check_open()
-        raise self._given_up(asked, rounds, doubt)
+        raise self._gave_up(what, attempts, unanswered)
 
     def exchange(
-        self, server: Server, method: Method[Request, Answer], request: Request, asked: str, timeout_s: float
+        self, server: Server, method: Method[Request, Answer], request: Request, what: str, timeout_s: float
     ) -> Answer:
-        """One attempt: one request, one answer. A stream is kept open until the answer is there, as etcd's own proxy
-        takes the end of the requests for the end of the stream."""
+        """One attempt: one request, one answer. The request stream of a streaming method stays open until the answer is
+        there, because etcd's own proxy ends the whole stream when the requests end."""
         import grpc
 
-        held = threading.Event()
+        answered = threading.Event()
         call: Call | None = None
         try:
-            if method.streams:
-                requests = _once(request, held)
+            if method.streaming:
+                requests = _one_request(request, answered)
                 call = stream = server.stream(method)(requests, timeout=timeout_s, metadata=self.metadata())
-                self.begun(call)
+                self.register(call)
                 return next(stream)
             call = future = server.unary(method).future(request, timeout=timeout_s, metadata=self.metadata())
-            self.begun(call)
+            self.register(call)
             return future.result()
         except StopIteration:
-            raise EtcdUnknown(f"etcd at {server}, {asked}: the server ended the stream without an answer") from None
+            raise EtcdUnknown(f"etcd at {server}, {what}: the server ended the stream without an answer") from None
         except (grpc.RpcError, grpc.FutureCancelledError) as why:
-            raise self.error(server, asked, why) from None
-        except ValueError as why:  # how gRPC says that the channel is closed
+            raise self.error(server, what, why) from None
+        except ValueError as why:  # raised by gRPC when the channel is closed
             if not self._closed.is_set():
                 raise
-            raise self.error(server, asked, why) from None
+            raise self.error(server, what, why) from None
         finally:
-            held.set()
-            self.ended(call)
+            answered.set()
+            self.finish(call)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with each request: that the server must have a leader, and who we are."""
+        """Sent with each request: that the server must have a leader, and the login's token."""
         token = self.cluster.token
         return (("hasleader", "true"), *((("token", token),) if token else ()))
 
-    def begun(self, call: Call) -> None:
-        """A call is under way, which `close` ends from here on."""
+    def register(self, call: Call) -> None:
+        """Have `close` cancel this call from now on."""
         with self._lock:
-            self._under_way.add(call)
+            self._in_progress.add(call)
         if self._closed.is_set():
             call.cancel()
 
-    def ended(self, call: Call | None) -> None:
-        """A call is over, or is to be."""
+    def finish(self, call: Call | None) -> None:
+        """Cancel this call, which has no effect on one that has ended, and forget it."""
         if call is not None:
             call.cancel()
             with self._lock:
-                self._under_way.discard(call)
+                self._in_progress.discard(call)
 
-    def error(self, server: Server, asked: str, why: Exception) -> StoreError:
-        """What an exception of gRPC's means."""
+    def error(self, server: Server, what: str, why: Exception) -> StoreError:
+        """The StoreError that an exception of gRPC means."""
         import grpc
 
         if self._closed.is_set():
-            return EtcdClosed(f"etcd at {server}, {asked}: this client was closed here")
+            return EtcdClosed(f"etcd at {server}, {what}: this process closed the client")
         if isinstance(why, grpc.Call):
-            return error_of(str(server), asked, why.code().name, why.details() or "")
-        return EtcdUnknown(f"etcd at {server}, {asked}: {type(why).__name__} {why}")
+            return error_of(str(server), what, why.code().name, why.details() or "")
+        return EtcdUnknown(f"etcd at {server}, {what}: {type(why).__name__} {why}")
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise EtcdClosed(f"etcd at {self.cluster}: this client was closed here")
+            raise EtcdClosed(f"etcd at {self.cluster}: this process closed the client")
 
     def _log_in(self, server: Server, timeout_s: float) -> None:
         self._check_open()
         login = self.cluster.login
         if login is None or self.cluster.token is not None:
             return
-        asked = f"login of user {login.user!r}"
+        what = f"login of user {login.user!r}"
         request = pb.AuthenticateRequest(name=login.user, password=login.password)
         try:
-            self.cluster.token = self.exchange(server, AUTHENTICATE, request, asked, timeout_s).token
-        except EtcdNoLogin:
+            self.cluster.token = self.exchange(server, AUTHENTICATE, request, what, timeout_s).token
+        except EtcdAuthDisabled:
             self.cluster.token = ""
         except EtcdUnknown as error:
-            raise EtcdFailed(str(error)) from error  # nothing of what was asked has been sent
+            raise EtcdFailed(str(error)) from error  # the request itself has not been sent
 
-    def _look(self, asked: str) -> None:
-        """Raise EtcdTlsRefused if a certificate, or TLS itself, is why none can be reached; until one is."""
-        if self.cluster.looked:
+    def _check_tls(self, what: str) -> None:
+        """Until a server has answered: raise EtcdTlsRefused if none can be reached because of a certificate, or of TLS
+        itself."""
+        if self.cluster.reached:
             return
-        from .diagnosis import explain  # imports ssl, which few need
+        from .diagnosis import explain  # imports ssl, which most processes never need
 
         refused: EtcdTlsRefused | None = None
         for _ in self.cluster.servers:
             server = self.cluster.current()
             try:
-                self.cluster.looked = not explain(server.endpoint, self.cluster.tls, asked)
+                self.cluster.reached = not explain(server.endpoint, self.cluster.tls, what)
             except EtcdTlsRefused as error:
                 refused = error
-            if self.cluster.looked:
+            if self.cluster.reached:
                 return
-            self.cluster.leave(server)
+            self.cluster.switch_from(server)
             self._check_open()
         if refused is not None:
             raise refused
 
-    def _reasons(self, asked: str) -> Iterator[str]:
+    def _reasons(self, what: str) -> Iterator[str]:
         from .diagnosis import explain
 
         for server in self.cluster.servers:
             self._check_open()
-            yield explain(server.endpoint, self.cluster.tls, asked) or f"{server} answers now"
+            yield explain(server.endpoint, self.cluster.tls, what) or f"{server} answers now"
 
-    def _given_up(self, asked: str, rounds: _Rounds, doubt: str) -> StoreUnreachable:
-        if doubt:
-            return EtcdUnknown(f"{doubt}; given up after {self._call_s:g} s, and it may have been applied")
-        if rounds.all_unsent:
+    def _gave_up(self, what: str, attempts: _Attempts, unanswered: str) -> StoreUnreachable:
+        if unanswered:
+            return EtcdUnknown(f"{unanswered}; gave up after {self._call_s:g} s, and it may have been applied")
+        if attempts.none_reached:
             return EtcdFailed(
-                f"{asked}: no server of etcd can be reached: {'; '.join(self._reasons(asked))}; "
-                "see whether the cluster runs, and correct the endpoints"
+                f"{what}: no etcd server can be reached: {'; '.join(self._reasons(what))}; "
+                "check that the cluster runs, or correct the endpoints"
             )
-        return EtcdFailed(f"{rounds.last}; given up after {self._call_s:g} s: see whether most of its servers run")
+        return EtcdFailed(
+            f"{attempts.last}; gave up after {self._call_s:g} s; check that a majority of its servers runs"
+        )
 
 
-class _Rounds:
-    """Counts attempts: how long the next may be, and how long to pause before it."""
+class _Attempts:
+    """Counts the attempts of a call: how long the next may take, and how long to pause before it."""
 
     def __init__(self, servers: int) -> None:
         self._servers = servers
         self._tried = 0
-        self._unsent = 0
+        self._unreached = 0
         self._pause_s = PAUSE_FIRST_S
         self.attempt_s = ATTEMPT_S
         self.last = "no attempt was made"
 
     @property
-    def all_unsent(self) -> bool:
-        """Every endpoint was tried just now, and none was reached."""
-        return self._unsent >= self._servers
+    def none_reached(self) -> bool:
+        """Whether the last attempt at each endpoint failed to reach it."""
+        return self._unreached >= self._servers
 
     @property
-    def is_over_unsent(self) -> bool:
-        """As `all_unsent`, for the first time."""
-        return self._tried == self._servers and self.all_unsent
+    def first_pass_unreached(self) -> bool:
+        """Whether the first pass over all endpoints has just ended, and reached none."""
+        return self._tried == self._servers and self.none_reached
 
     def failed(self, error: StoreError) -> float:
-        """An attempt failed; returns how long to pause (s)."""
+        """Count a failed attempt; returns how long to pause (s)."""
         self.last = str(error)
         self._tried += 1
-        self._unsent = self._unsent + 1 if is_unsent(error) else 0
+        self._unreached = self._unreached + 1 if is_unreached(error) else 0
         if self._tried % self._servers:
             return 0.0
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_MOST_S)
@@ -265,7 +271,7 @@ class _Rounds:
         return pause_s
 
 
-def _once(request: Request, held: threading.Event) -> Iterator[Request]:
-    """The requests of a stream: one, and no end before `held` is set."""
+def _one_request(request: Request, answered: threading.Event) -> Iterator[Request]:
+    """The requests of a stream: one, and then no end until `answered` is set."""
     yield request
-    held.wait()
+    answered.wait()

@@ -1,8 +1,8 @@
-"""A job's store in etcd v3 (3.4 and newer), which nobody of us serves: nodes have leases, and elect who coordinates.
+"""A job's store in etcd v3 (3.4 and newer). No node hosts it: each node has a lease, and the nodes elect a coordinator.
 
-Change is a watch, liveness a lease, fencing a compare on the revision that created the leader's key. A lease runs out
-only while the cluster works: servers that stand still evict nobody, and a change of leaders begins every lease anew.
-The keys: `keys.py`.
+Changes come by watches, liveness is a lease, fencing a compare of the revision that created the leader key. A lease
+expires only while the cluster works: no node is lost because all servers stand still, and a new etcd leader restarts
+every lease. The keys are in `keys.py`.
 """
 
 from __future__ import annotations
@@ -19,50 +19,51 @@ from .client import EtcdClient
 from .cluster import Login, Tls
 from .election import Election
 from .errors import EtcdNoSpace, EtcdRefused
-from .keepalive import CONFIRMED, Life
+from .keepalive import CONFIRM_FRACTION, Keepalive
 from .keys import PREFIX, EtcdKeys
 from .leases import Leases
 from .ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
-from .watch_cache import Announced, Follower, Nodes, newest_of
+from .watch_cache import NewestAnnouncement, NodeRecords, WatchCache, parse_version
 
 KEEP_VERSIONS = 64
-"""Announced versions kept. A reader only ever asks for the newest; the rest serve idempotent repeats."""
+"""Announced versions kept. Readers read the newest only; the others make repeated announcements idempotent."""
 RECORD_TTL_S = 24 * 3600.0
-"""How long the record of an ended job stays, and all of one whose agents were killed."""
+"""Default TTL of the job's lease: how long an ended job's record stays, or all keys of a job whose agents were
+killed."""
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
-"""Pause between attempts to reach the cluster at the beginning."""
+"""Pause between attempts to reach the cluster at the start: the first, and the longest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job lies, and how long things last there. Times in seconds."""
+class Location:
+    """Where a job's keys are, and how long they last. Times in seconds."""
 
     run_id: str
     prefix: str = PREFIX
     lease_s: float = 5.0
-    """After which a silent node is lost. Its lease in etcd is shorter by half, rounded up, and at least 2 s as servers
-    have it; the rest goes into making sure."""
+    """A node whose last heartbeat is older is lost. Its lease in etcd is half as long, rounded up, and at least 2 s on
+    servers with default settings; the other half covers the confirmation that it is gone."""
     record_ttl_s: float = RECORD_TTL_S
 
 
-class _Agent:
+class _Shared:
     """What all sessions of one agent share."""
 
-    def __init__(self, place: Place) -> None:
-        self.keys = EtcdKeys(place.prefix, place.run_id)
-        self.leases = Leases(place.lease_s * (1 - 2 * CONFIRMED), place.record_ttl_s, self.keys.job_lease)
+    def __init__(self, location: Location) -> None:
+        self.keys = EtcdKeys(location.prefix, location.run_id)
+        self.leases = Leases(location.lease_s * (1 - 2 * CONFIRM_FRACTION), location.record_ttl_s, self.keys.job_lease)
         self.written: dict[bytes, int] = {}
-        """Record's key to the revision in which we wrote it: a delayed write of ours must not undo a later one."""
+        """Record's key to the revision at which this agent wrote it: a delayed write must not undo a later one."""
         self.joined = False
-        self.life = Life(self.leases, place.lease_s)
+        self.keepalive = Keepalive(self.leases, location.lease_s)
 
 
 class EtcdStore:
-    """One connection; implements `Store`. Made by `open_etcd`, and by `session`."""
+    """One connection; implements `Store`. Use `open_etcd` and `session`."""
 
-    def __init__(self, client: EtcdClient, agent: _Agent, incarnation: int = 1) -> None:
+    def __init__(self, client: EtcdClient, shared: _Shared, incarnation: int = 1) -> None:
         self._client = client
-        self._agent = agent
+        self._shared = shared
         self.use_incarnation(incarnation)
 
     @property
@@ -78,50 +79,50 @@ class EtcdStore:
         return True
 
     def session(self) -> EtcdStore:
-        return EtcdStore(self._client.session(), self._agent, self._incarnation)
+        return EtcdStore(self._client.session(), self._shared, self._incarnation)
 
     def close(self) -> None:
         self._client.close()
 
     def close_host(self) -> None:
-        """The cluster is nobody's of us to stop."""
+        """No-op: agents do not run the etcd servers."""
 
-    # -- whose run id it is -------------------------------------------------------------------------------------------
+    # -- the job's record --------------------------------------------------------------------------------------------
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
         key = self._keys.job
 
         def write() -> Outcome:
-            put = Put(key, value, self._agent.leases.job(self._client))
+            put = Put(key, value, self._shared.leases.job(self._client))
             return self._txn([holds(key, over) if over else is_absent(key)], [put], [Read(key)])
 
-        with self._patient():
-            done = self._agent.leases.held("", write)
+        with self._refusals_as_outage():
+            done = self._shared.leases.with_leases("", write)
         return value if done.succeeded else _value(done, 0)
 
     def use_incarnation(self, number: int) -> None:
         self._incarnation = number
-        self._keys = self._agent.keys.of(number)
-        self._announced = Announced(self._keys)
-        self._rounds = Follower(self._client, self._announced)
-        self._nodes = Nodes(self._keys)
-        self._records = Follower(self._client, self._nodes)
-        self._election = Election(self._client, self._agent.leases, self._keys)
+        self._keys = self._shared.keys.for_incarnation(number)
+        self._announcement = NewestAnnouncement(self._keys)
+        self._round_watch = WatchCache(self._client, self._announcement)
+        self._node_records = NodeRecords(self._keys)
+        self._node_watch = WatchCache(self._client, self._node_records)
+        self._election = Election(self._client, self._shared.leases, self._keys)
 
     # -- what a node does ---------------------------------------------------------------------------------------------
 
     def publish_node(self, node: str, value: bytes) -> None:
         key = self._keys.record(node)
-        leases, written = self._agent.leases, self._agent.written
+        leases, written = self._shared.leases, self._shared.written
 
         def publish() -> Outcome:
             put = Put(key, value, leases.job(self._client))
             live = Put(self._keys.live(node), b"", leases.node(self._client, node))
             return self._txn([is_unchanged(key, written.get(key, 0))], [put, live], [Read(key)])
 
-        with self._patient():
-            while not (done := leases.held(node, publish)).succeeded:
-                # An attempt whose answer was lost came first, of this record or of an earlier one.
+        with self._refusals_as_outage():
+            while not (done := leases.with_leases(node, publish)).succeeded:
+                # An earlier attempt, of this record or of one before it, was applied though its answer was lost.
                 items = done.found[0].items
                 written[key] = items[0].mod_revision if items else 0
                 if items and items[0].value == value:
@@ -129,84 +130,86 @@ class EtcdStore:
             written[key] = done.revision
 
     def beat(self, node: str, count: int) -> int:
-        agent = self._agent
-        with self._patient():
-            return agent.leases.held(node, lambda: agent.life.sign(self._client, self._keys, node))
+        shared = self._shared
+        with self._refusals_as_outage():
+            return shared.leases.with_leases(node, lambda: shared.keepalive.renew(self._client, self._keys, node))
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
-        seen = self._announced
-        self._agent.life.heard(seen.version)
-        with self._patient():
-            found = self._rounds.wait(lambda: (seen.version, seen.value) if seen.version > after else None, timeout_s)
-        self._agent.life.heard(seen.version)
+        newest = self._announcement
+        self._shared.keepalive.update_newest(newest.version)
+        with self._refusals_as_outage():
+            found = self._round_watch.wait(
+                lambda: (newest.version, newest.value) if newest.version > after else None, timeout_s
+            )
+        self._shared.keepalive.update_newest(newest.version)
         return found
 
-    # -- who coordinates ----------------------------------------------------------------------------------------------
+    # -- election ---------------------------------------------------------------------------------------------------
 
     def lead(self, node: str, timeout_s: float) -> int | None:
-        with self._patient():
-            return self._election.win(node, time.monotonic() + timeout_s)
+        with self._refusals_as_outage():
+            return self._election.campaign(node, time.monotonic() + timeout_s)
 
     def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
-        with self._patient():
-            return self._election.wait_over(epoch, time.monotonic() + timeout_s)
+        with self._refusals_as_outage():
+            return self._election.wait_term_over(epoch, time.monotonic() + timeout_s)
 
     def resign(self, epoch: int) -> None:
-        with self._patient():
-            self._txn([self._election.leads(epoch)], [Delete(self._keys.leader)])
+        with self._refusals_as_outage():
+            self._txn([self._election.is_term(epoch)], [Delete(self._keys.leader)])
 
     # -- what the coordinator does ------------------------------------------------------------------------------------
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
-        with self._patient():
-            return self._records.wait(lambda: self._nodes.since(cursor), timeout_s) or (cursor, {})
+        with self._refusals_as_outage():
+            return self._node_watch.wait(lambda: self._node_records.since(cursor), timeout_s) or (cursor, {})
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
-        with self._patient():
-            found = self._client.read(Read(self._keys.lives, prefix=True, keys_only=True))
-        living = {item.key for item in found.items}
-        return self._agent.life.alive(nodes, {node for node in nodes if self._keys.live(node) in living})
+        with self._refusals_as_outage():
+            found = self._client.read(Read(self._keys.live_prefix, prefix=True, keys_only=True))
+        leased = {item.key for item in found.items}
+        return self._shared.keepalive.alive(nodes, {node for node in nodes if self._keys.live(node) in leased})
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:
-        with self._patient():
+        with self._refusals_as_outage():
             self._announce(version, value, epoch)
 
     def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
-        with self._patient():
+        with self._refusals_as_outage():
             for before in (over, job):
-                lease = self._agent.leases.job(self._client)
+                lease = self._shared.leases.job(self._client)
                 record = Put(self._keys.job, job, lease)
                 if self._announce(version, value, epoch, (holds(self._keys.job, before),), (record,)):
-                    self._agent.leases.restart_job(self._client)
+                    self._shared.leases.restart_job(self._client)
                     return True
             self._announce(version, value, epoch)
             return False
 
     def clear(self, epoch: int) -> None:
-        with self._patient():
-            self._txn([self._election.leads(epoch)], [Delete(self._keys.under, prefix=True)])
+        with self._refusals_as_outage():
+            self._txn([self._election.is_term(epoch)], [Delete(self._keys.folder, prefix=True)])
 
     def _announce(
         self, version: int, value: bytes, epoch: int, also: tuple[Compare, ...] = (), puts: tuple[Put, ...] = ()
     ) -> bool:
-        """Announce if `also` holds too, and then write `puts` with it; False if only `also` does not.
-        Raises StoreFenced."""
+        """Announce, and write `puts` in the same transaction, if `also` holds too; False if nothing was written and
+        only `also` does not hold. Raises StoreFenced."""
         keys = self._keys
         number = b"%d" % version
-        fits = holds(keys.newest, b"%d" % (version - 1)) if version > 1 else is_absent(keys.newest)
+        follows = holds(keys.newest_round, b"%d" % (version - 1)) if version > 1 else is_absent(keys.newest_round)
 
         def announce() -> Outcome:
-            lease = self._agent.leases.job(self._client)
-            said = (Put(keys.round(version), value, lease), Put(keys.newest, number, lease))
+            lease = self._shared.leases.job(self._client)
+            announcement = (Put(keys.round(version), value, lease), Put(keys.newest_round, number, lease))
             old = (Delete(keys.round(version - KEEP_VERSIONS)),) if version > KEEP_VERSIONS else ()
-            look = [Read(keys.round(version)), Read(keys.newest), Read(keys.leader), Read(keys.job)]
-            return self._txn([self._election.leads(epoch), fits, *also], [*said, *old, *puts], look)
+            reads = [Read(keys.round(version)), Read(keys.newest_round), Read(keys.leader), Read(keys.job)]
+            return self._txn([self._election.is_term(epoch), follows, *also], [*announcement, *old, *puts], reads)
 
-        done = self._agent.leases.held("", announce)
+        done = self._shared.leases.with_leases("", announce)
         if done.succeeded:
             return True
-        there, newest = _value(done, 0), self._newest(done, 1)
-        if there == value and done.found[0].items:
+        announced, newest = _value(done, 0), self._newest_version(done, 1)
+        if announced == value and done.found[0].items:
             return not also or _value(done, 3) == puts[0].value
         leaders = done.found[2].items
         if newest >= version:
@@ -214,42 +217,42 @@ class EtcdStore:
                 f"version {version} is taken: another coordinator announced up to {newest}; stop announcing"
             )
         if not leaders or leaders[0].create_revision != epoch:
-            who = f"epoch {leaders[0].create_revision}" if leaders else "or none"
-            raise StoreFenced(f"epoch {epoch} is over: another node coordinates ({who})")
+            now = f"another node coordinates (epoch {leaders[0].create_revision})" if leaders else "no node coordinates"
+            raise StoreFenced(f"epoch {epoch} is over: {now}; stop announcing")
         if newest != version - 1:
             raise StoreFenced(f"version {version} does not follow {newest}, the newest in etcd; stop announcing")
         return False
 
-    def _newest(self, done: Outcome, which: int) -> int:
+    def _newest_version(self, done: Outcome, which: int) -> int:
         items = done.found[which].items
-        return newest_of(self._keys, items[0].value) if items else 0
+        return parse_version(self._keys, items[0].value) if items else 0
 
     def _txn(self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()) -> Outcome:
-        # Repeatable, all of them: where one was applied whose answer was lost, its compares fail the second time, and
-        # what is read instead tells so.
+        # All are repeatable: if one was applied and its answer lost, its compares fail the second time, and the reads
+        # in `otherwise` show that it was applied.
         return self._client.txn(compares, then, otherwise, repeatable=True)
 
     @contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Once this node has joined, a cluster that refuses it may change its mind (a role is taken away and given
-        back, space runs out and is made): that is a store which is away, and `store_grace` is how long it may be."""
+    def _refusals_as_outage(self) -> Iterator[None]:
+        """Once this node has joined, raise StoreUnreachable for EtcdRefused. An operator can undo a refusal (grant the
+        role again, make space), so it counts as an outage, which may last for `store_grace`."""
         try:
             yield
         except EtcdRefused as error:
-            if not self._agent.joined:
+            if not self._shared.joined:
                 raise
             raise StoreUnreachable(str(error)) from error
 
 
 def _value(done: Outcome, which: int) -> bytes:
-    """What the key held, of the reads in the transaction the one with this number; empty: it was not there."""
+    """The value that read number `which` of the transaction found; empty: the key does not exist."""
     items = done.found[which].items
     return items[0].value if items else b""
 
 
 def open_etcd(
     endpoints: Sequence[Endpoint],
-    place: Place,
+    location: Location,
     *,
     tls: Tls | None = None,
     login: Login | None = None,
@@ -260,26 +263,26 @@ def open_etcd(
 ) -> EtcdStore:
     """The job's store in the cluster at `endpoints`.
 
-    connect_timeout_s: how long to try to reach it. on_wait: called once, with one line, if it comes to that. cancelled:
-    set it, and the wait ends with StoreUnreachable. join: called with the store; what it raises ends the opening, but
-    for StoreUnreachable, after which it is tried anew.
+    connect_timeout_s: how long to try to reach it. on_wait: called once, with one line, if the first attempt fails.
+    cancelled: when set, the wait ends with StoreUnreachable. join: called with the store; its exceptions pass through,
+    except StoreUnreachable and EtcdNoSpace, after which it is called again.
 
-    Raises StoreUnreachable if nobody answered in time; a kind of EtcdRefused if the cluster refuses this node;
-    StoreForeign if it is no etcd v3; StoreError if grpcio is not installed; ValueError for no endpoints.
+    Raises StoreUnreachable if no server answered in time; a kind of EtcdRefused if the cluster refuses this node;
+    StoreForeign if an endpoint is not etcd v3; StoreError if grpcio is not installed; ValueError without endpoints.
     """
     stop, pause_s = cancelled or threading.Event(), RETRY_FIRST_S
     deadline = time.monotonic() + connect_timeout_s
-    agent = _Agent(place)
-    store = EtcdStore(EtcdClient(endpoints, tls, login), agent)
+    shared = _Shared(location)
+    store = EtcdStore(EtcdClient(endpoints, tls, login), shared)
     try:
         while True:
             try:
-                agent.leases.job(store._client)
+                shared.leases.job(store._client)
                 if join is not None:
                     join(store)
-                agent.joined = True
+                shared.joined = True
                 return store
-            except (StoreUnreachable, EtcdNoSpace) as why:  # room is made by others, as servers are started by others
+            except (StoreUnreachable, EtcdNoSpace) as why:  # an operator makes space, or starts the servers
                 reason = str(why)
             left_s = deadline - time.monotonic()
             if left_s <= 0:

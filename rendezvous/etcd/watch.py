@@ -1,8 +1,8 @@
-"""Watching keys of etcd: every change from a revision on, in order, each once.
+"""Watches on keys of etcd: every change from a revision on, in order, each once.
 
-A watch lives on one server. When it ends, for whatever reason, the reader learns why by an exception, and takes up
-again from `next_revision` at whichever server is in use then; so nothing is missed and nothing comes twice. Only where
-the servers have compacted that revision away (EtcdCompacted) must it read anew.
+A watch exists on one server. When it ends, `wait` raises the reason, and the reader watches again from `next_revision`,
+on the server in use by then: no change is missed, none is delivered twice. Only if the servers have compacted that
+revision (EtcdCompacted) must the reader read the keys anew.
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ from .cluster import Method, Server
 from .errors import EtcdClosed, EtcdCompacted, EtcdPermissionDenied, EtcdTokenRefused, EtcdWatchLost, error_of
 from .retries import Calls
 
-WATCH = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, reads=True, streams=True)
+WATCH = Method(
+    "/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, read_only=True, streaming=True
+)
 
 
 class Watch:
-    """Changes of one key or prefix. One thread waits; `close` may come from any."""
+    """The changes of one key or prefix. One thread calls `wait`; any may call `close`."""
 
-    def __init__(self, calls: Calls, server: Server, request: pb.WatchRequest, asked: str) -> None:
-        """Made by `open_watch`."""
+    def __init__(self, calls: Calls, server: Server, request: pb.WatchRequest, what: str) -> None:
+        """Use `open_watch`."""
         self._calls = calls
         self._server = server
-        self._asked = asked
-        self._held = threading.Event()
+        self._what = what
+        self._stream_ended = threading.Event()
         self._inbox: queue.SimpleQueue[pb.WatchResponse | StoreError] = queue.SimpleQueue()
         self._end: StoreError | None = None
         self._closed = False
         self.next_revision = request.create_request.start_revision
-        """Changes before this one have been returned by `wait`."""
+        """All changes before this revision have been returned by `wait`."""
         self._call = server.stream(WATCH)(self._requests(request), metadata=calls.metadata())
-        calls.begun(self._call)
-        calls.cluster.hold(server, self._call)
+        calls.register(self._call)
+        calls.cluster.add_stream(server, self._call)
         threading.Thread(target=self._receive, name="elastic-agent-etcd-watch", daemon=True).start()
 
     def wait(self, timeout_s: float) -> tuple[ops.Change, ...]:
-        """All changes since the last call, in order; blocks until there is one. Empty when `timeout_s` passed first.
+        """Block until there is a change; returns all since the last call, in order. Empty if `timeout_s` passed first.
 
-        Raises EtcdCompacted, EtcdWatchLost, EtcdRefused (the permission was taken away) or EtcdClosed, then and at
-        every later call.
+        Raises EtcdCompacted, EtcdWatchLost, EtcdRefused (the permission was revoked) or EtcdClosed, then and at every
+        later call.
         """
         changes: list[ops.Change] = []
         while self._end is None:
             try:
-                word = self._inbox.get(not changes, timeout_s)
+                response = self._inbox.get(not changes, timeout_s)
             except queue.Empty:
                 return tuple(changes)
             try:
-                changes += self._take_in(word)
+                changes += self._changes_in(response)
             except StoreError as end:
                 self._end = end
                 self.close()
@@ -62,97 +64,97 @@ class Watch:
         raise self._end
 
     def close(self) -> None:
-        """End it, and a `wait` that blocks, with EtcdClosed. Idempotent."""
+        """End the watch; a blocked `wait` raises EtcdClosed. Idempotent."""
         self._closed = True
-        self._call.cancel()  # so the receiver ends, which frees all else
+        self._call.cancel()  # ends the receiving thread, which releases the rest
 
-    def created(self, timeout_s: float) -> None:
-        """Wait until the server watches. Raises as `wait`, also EtcdWatchLost when `timeout_s` has passed."""
+    def wait_created(self, timeout_s: float) -> None:
+        """Block until the server has created the watch. Raises as `wait`, and EtcdWatchLost after `timeout_s`."""
         try:
-            word = self._inbox.get(timeout=timeout_s)
+            response = self._inbox.get(timeout=timeout_s)
         except queue.Empty:
-            raise EtcdWatchLost(f"etcd at {self._server}, {self._asked}: no answer for {timeout_s:g} s") from None
-        self._take_in(word)
+            raise EtcdWatchLost(f"etcd at {self._server}, {self._what}: no answer for {timeout_s:g} s") from None
+        self._changes_in(response)
 
-    def _take_in(self, word: pb.WatchResponse | StoreError) -> tuple[ops.Change, ...]:
-        if isinstance(word, StoreError):
-            raise word
-        self._calls.cluster.take_in(self._server, word.header, 0, settles=False)
-        if word.canceled:
-            raise self._cancelled(word)
-        if not word.created or not self.next_revision:
-            self.next_revision = max(self.next_revision, word.header.revision + 1)
-        return tuple(ops.change_of(event) for event in word.events)
+    def _changes_in(self, response: pb.WatchResponse | StoreError) -> tuple[ops.Change, ...]:
+        if isinstance(response, StoreError):
+            raise response
+        self._calls.cluster.check_header(self._server, response.header, 0, linearizable=False)
+        if response.canceled:
+            raise self._cancelled(response)
+        if not response.created or not self.next_revision:
+            self.next_revision = max(self.next_revision, response.header.revision + 1)
+        return tuple(ops.change_of(event) for event in response.events)
 
-    def _cancelled(self, word: pb.WatchResponse) -> StoreError:
-        begin = f"etcd at {self._server}, {self._asked}:"
-        if word.compact_revision:
+    def _cancelled(self, response: pb.WatchResponse) -> StoreError:
+        begin = f"etcd at {self._server}, {self._what}:"
+        if response.compact_revision:
             return EtcdCompacted(
-                f"{begin} revision {self.next_revision} has been compacted away (kept: {word.compact_revision} on); "
+                f"{begin} revision {self.next_revision} has been compacted (kept: {response.compact_revision} on); "
                 "read anew, and watch from there",
-                word.compact_revision,
+                response.compact_revision,
             )
-        error = error_of(str(self._server), self._asked, "UNKNOWN", word.cancel_reason)
+        error = error_of(str(self._server), self._what, "UNKNOWN", response.cancel_reason)
         if isinstance(error, StoreUnreachable):
-            return EtcdWatchLost(f"{begin} the server cancelled it ({word.cancel_reason or 'no reason given'})")
+            return EtcdWatchLost(f"{begin} the server cancelled it ({response.cancel_reason or 'no reason given'})")
         return error
 
     def _requests(self, request: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
         yield request
-        self._held.wait()
+        self._stream_ended.wait()
 
     def _receive(self) -> None:
         import grpc
 
-        end: StoreError = EtcdWatchLost(f"etcd at {self._server}, {self._asked}: the server ended it")
+        end: StoreError = EtcdWatchLost(f"etcd at {self._server}, {self._what}: the server ended it")
         try:
             for response in self._call:
                 self._inbox.put(response)
         except grpc.RpcError as why:
             end = self._ended(why)
         finally:
-            self._held.set()
-            self._calls.cluster.drop(self._server, self._call)
-            self._calls.ended(self._call)
+            self._stream_ended.set()
+            self._calls.cluster.remove_stream(self._server, self._call)
+            self._calls.finish(self._call)
             self._inbox.put(end)
 
     def _ended(self, why: Exception) -> StoreError:
         if self._closed:
-            return EtcdClosed(f"etcd at {self._server}, {self._asked}: this watch was closed here")
-        error = self._calls.error(self._server, self._asked, why)
+            return EtcdClosed(f"etcd at {self._server}, {self._what}: this process closed the watch")
+        error = self._calls.error(self._server, self._what, why)
         if isinstance(error, StoreUnreachable) and not isinstance(error, EtcdClosed):
             return EtcdWatchLost(str(error))
         return error
 
 
 def open_watch(calls: Calls, key: bytes, prefix: bool, start_revision: int) -> Watch:
-    """A watch that a server has acknowledged. Raises as `Calls.ask`."""
-    asked = f"watch of {key!r}"
+    """A watch that a server has created. Raises as `Calls.call`."""
+    what = f"watch of {key!r}"
     request = pb.WatchRequest(
         create_request=pb.WatchCreateRequest(
-            key=ops.start(key, prefix),
+            key=ops.range_start(key, prefix),
             range_end=ops.range_end(key, prefix),
             start_revision=start_revision,
-            progress_notify=True,  # so that the revision of a watch in which nothing happens is not compacted away
+            progress_notify=True,  # advances `next_revision` while nothing changes, so it is not compacted
         )
     )
 
-    doubted: list[str | None] = []
+    denied_tokens: list[str | None] = []
 
     def attempt(server: Server, timeout_s: float) -> Watch:
         token = calls.cluster.token
-        watch = Watch(calls, server, request, asked)
+        watch = Watch(calls, server, request, what)
         try:
-            watch.created(timeout_s)
+            watch.wait_created(timeout_s)
         except EtcdPermissionDenied as error:
             watch.close()
-            if not token or doubted:
+            if not token or denied_tokens:
                 raise
-            doubted.append(token)  # etcd 3.5 says so of a token that it has forgotten, too
+            denied_tokens.append(token)  # etcd 3.5 reports an expired token as permission denied, too
             raise EtcdTokenRefused(str(error)) from error
         except StoreError:
             watch.close()
             raise
         return watch
 
-    return calls.rotate(attempt, asked)
+    return calls.retry(attempt, what)

@@ -1,6 +1,6 @@
-"""What lies under a prefix in etcd, kept up to date by a watch; and looked at again where a watch may lag.
+"""The keys below a prefix in etcd, kept up to date by a watch, and read again where the watch may lag.
 
-A watch that ends, for whatever reason, is replaced after reading anew, so that nothing stays unseen.
+A watch that ends is replaced after reading the keys anew, so that no change is missed.
 """
 
 from __future__ import annotations
@@ -16,49 +16,50 @@ from .keys import EtcdKeys
 from .ops import Change, Read
 from .watch import Watch
 
-LOOK_S = 0.5
-"""Who waits no longer than this wants to know how things stand, so it is read; else the watch will tell."""
-RECHECK_S = 30.0
-"""A watch that has said nothing for so long is not believed without reading."""
+SHORT_WAIT_S = 0.5
+"""A wait no longer than this must return the current state, so it reads; a longer one relies on the watch."""
+REREAD_S = 30.0
+"""The keys are read anew after so long: a watch may be silent because it hangs."""
 
 T = TypeVar("T")
 
 
 class View(Protocol):
-    """What is followed."""
+    """What a `WatchCache` keeps up to date."""
 
     @property
     def watched(self) -> bytes:
-        """The prefix."""
+        """The prefix of the keys."""
         ...
 
     def read(self, client: EtcdClient) -> int:
-        """Take in how things stand; returns the revision of that."""
+        """Read the keys as they are; returns the revision of that."""
         ...
 
-    def change(self, change: Change) -> None:
-        """Take in what has changed."""
+    def apply(self, change: Change) -> None:
+        """Apply one event of the watch."""
         ...
 
 
-class Follower:
-    """Keeps a view up to date for one thread."""
+class WatchCache:
+    """Keeps a view up to date, for one thread."""
 
     def __init__(self, client: EtcdClient, view: View) -> None:
         self._client = client
         self._view = view
         self._watch: Watch | None = None
-        self._looked_at = 0.0
+        self._read_at = 0.0
 
     def wait(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
-        """What `ready` makes of the view as soon as that is something; None when `timeout_s` passed first."""
+        """Block until `ready` returns something other than None, and return it; None when `timeout_s` passed first.
+        `ready` is called after each change of the view."""
         deadline = time.monotonic() + timeout_s
-        if timeout_s <= LOOK_S or time.monotonic() >= self._looked_at + RECHECK_S:
-            self._drop()
+        if timeout_s <= SHORT_WAIT_S or time.monotonic() >= self._read_at + REREAD_S:
+            self._close_watch()
         while True:
             try:
                 if self._watch is None:
-                    revision = self._look()
+                    revision = self._read()
                     if (found := ready()) is not None or time.monotonic() >= deadline:
                         return found
                     self._watch = self._client.watch(self._view.watched, prefix=True, start_revision=revision + 1)
@@ -66,106 +67,108 @@ class Follower:
                     return found
                 changes = self._watch.wait(max(0.0, deadline - time.monotonic()))
             except (EtcdWatchLost, EtcdCompacted):
-                self._drop()
+                self._close_watch()
                 continue
             for change in changes:
-                self._view.change(change)
+                self._view.apply(change)
             if not changes:
                 return ready()
 
-    def _look(self) -> int:
+    def _read(self) -> int:
         revision = self._view.read(self._client)
-        self._looked_at = time.monotonic()
+        self._read_at = time.monotonic()
         return revision
 
-    def _drop(self) -> None:
+    def _close_watch(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
 
-class Announced:
-    """The newest announcement."""
+class NewestAnnouncement:
+    """The newest announced version and its bytes."""
 
     def __init__(self, keys: EtcdKeys) -> None:
         self._keys = keys
-        self.watched = keys.rounds
+        self.watched = keys.rounds_prefix
         self.version = 0
         self.value = b""
 
     def read(self, client: EtcdClient) -> int:
         while True:
-            found = client.read(Read(self._keys.newest))
-            version = newest_of(self._keys, found.items[0].value) if found.items else 0
+            found = client.read(Read(self._keys.newest_round))
+            version = parse_version(self._keys, found.items[0].value) if found.items else 0
             if version <= self.version:
                 return found.revision
-            there = client.read(Read(self._keys.round(version))).items
-            if there:  # else it was deleted meanwhile, far behind a newer one
-                self.version, self.value = version, there[0].value
+            items = client.read(Read(self._keys.round(version))).items
+            if items:  # else it was deleted between the two reads, as versions far behind the newest are
+                self.version, self.value = version, items[0].value
                 return found.revision
 
-    def change(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         version = self._keys.version_of(change.item.key)
         if version is not None and version > self.version and not change.deleted:
             self.version, self.value = version, change.item.value
 
 
-class Nodes:
-    """The nodes' records, and which were touched last: published, or with a lease that began or ended."""
+class NodeRecords:
+    """The nodes' records, and the revision at which each node last changed: published its record, or had its lease
+    granted or ended."""
 
     def __init__(self, keys: EtcdKeys) -> None:
         self._keys = keys
-        self.watched = keys.nodes
+        self.watched = keys.nodes_prefix
         self._records: dict[str, bytes] = {}
-        self._touched: dict[str, int] = {}
-        """Node to the revision that did."""
-        self._living: set[str] = set()
+        self._changed_at: dict[str, int] = {}
+        """Node to the revision of its last change."""
+        self._leased: set[str] = set()
 
     def since(self, revision: int) -> tuple[int, dict[str, bytes]] | None:
-        """Records of nodes touched after this revision, and the last revision that did; None: there are none."""
-        fresh = [node for node, touched in self._touched.items() if touched > revision and node in self._records]
+        """The records of the nodes that changed after this revision, and the revision of the last such change; None:
+        no node did."""
+        fresh = [node for node, changed in self._changed_at.items() if changed > revision and node in self._records]
         if not fresh:
             return None
-        return max(self._touched[node] for node in fresh), {node: self._records[node] for node in fresh}
+        return max(self._changed_at[node] for node in fresh), {node: self._records[node] for node in fresh}
 
     def read(self, client: EtcdClient) -> int:
-        found = client.read(Read(self._keys.nodes, prefix=True))
-        lived, self._living = self._living, set()
+        found = client.read(Read(self._keys.nodes_prefix, prefix=True))
+        leased_before, self._leased = self._leased, set()
         for item in found.items:
-            self._take_in(item.key, item.value, item.mod_revision)
-        for node in lived - self._living:
-            self._touched[node] = found.revision
+            self._put(item.key, item.value, item.mod_revision)
+        for node in leased_before - self._leased:
+            self._changed_at[node] = found.revision
         return found.revision
 
-    def change(self, change: Change) -> None:
+    def apply(self, change: Change) -> None:
         item = change.item
         if not change.deleted:
-            self._take_in(item.key, item.value, item.mod_revision)
-        elif (whose := self._keys.node_of(item.key)) is not None:
-            node, is_record = whose
+            self._put(item.key, item.value, item.mod_revision)
+        elif (parsed := self._keys.node_of(item.key)) is not None:
+            node, is_record = parsed
             if is_record:
                 self._records.pop(node, None)
             else:
-                self._living.discard(node)
-                self._touched[node] = item.mod_revision
+                self._leased.discard(node)
+                self._changed_at[node] = item.mod_revision
 
-    def _take_in(self, key: bytes, value: bytes, revision: int) -> None:
-        whose = self._keys.node_of(key)
-        if whose is None:
+    def _put(self, key: bytes, value: bytes, revision: int) -> None:
+        parsed = self._keys.node_of(key)
+        if parsed is None:
             return
-        node, is_record = whose
-        self._touched[node] = max(revision, self._touched.get(node, 0))
+        node, is_record = parsed
+        self._changed_at[node] = max(revision, self._changed_at.get(node, 0))
         if is_record:
             self._records[node] = value
         else:
-            self._living.add(node)
+            self._leased.add(node)
 
 
-def newest_of(keys: EtcdKeys, value: bytes) -> int:
-    """The version in the key that counts them. Raises StoreForeign if there is none."""
+def parse_version(keys: EtcdKeys, value: bytes) -> int:
+    """The version in the value of `keys.newest_round`. Raises StoreForeign if it holds no number."""
     if value.isdigit() and len(value) <= 16:
         return int(value)
     raise StoreForeign(
-        f"etcd's key {keys.newest.decode()} holds {value[:40]!r}, where a count belongs; "
-        "somebody else writes there: choose another --rdzv-id or prefix"
+        f"etcd's key {keys.newest_round.decode()} holds {value[:40]!r} instead of a version number; "
+        "another program writes there: choose another --rdzv-id or prefix"
     )

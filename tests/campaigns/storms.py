@@ -1,10 +1,10 @@
-"""Send ten signals to an agent at random times and see how it ends: `make storms`.
+"""Send ten signals to an agent at random times and check how it exits: `make storms`.
 
-Each trial starts a real agent with two workers, alone or as one of two nodes, and from the first line of its program
-on, which the kernel tells by the handlers it has, sends it ten signals within a random time. So they fall into every
-phase: imports, joining, workers that begin, run, crash and are restarted, workers that end well, stopping, finishing,
-ending. It must end with a status that docs/exit-codes.md gives for what happened, say so in its last line, show no
-traceback, and leave no process.
+Each trial starts a real agent with two workers, alone or as one of two nodes, and sends it ten signals within a random
+time, from the moment at which it has its signal handlers (/proc/<pid>/status). So signals arrive in every phase:
+imports, joining, workers that start, run, crash and are restarted, workers that exit 0, stopping, finishing, ending. It
+must exit with a status that docs/exit-codes.md gives for what happened, name it in its last line, print no traceback,
+and leave no process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 WITHIN_S = (0.0, 0.1, 0.5, 1.0, 2.0)
 SCRIPTS = {
-    "works": "sleep 1000",
-    "hears": "trap 'exit 0' TERM; trap : USR1; while :; do sleep 0.1; done",
-    "is deaf": "trap '' TERM INT HUP QUIT; while :; do sleep 1; done",
-    "has a stray": "setsid sh -c \"trap '' TERM; sleep 1000\" & sleep 1000",
     "crashes": "sleep 0.05; exit 3",
-    "ends well": "sleep 0.2",
+    "exits 0": "sleep 0.2",
+    "has a child in another session": "setsid sh -c \"trap '' TERM; sleep 1000\" & sleep 1000",
+    "handles TERM": "trap 'exit 0' TERM; trap : USR1; while :; do sleep 0.1; done",
+    "ignores signals": "trap '' TERM INT HUP QUIT; while :; do sleep 1; done",
+    "works": "sleep 1000",
 }
 BOUND_S = 60.0
 LEFT_S = 1.0
@@ -52,15 +52,15 @@ class Storm:
 
     @property
     def statuses(self) -> set[int]:
-        """Those documented for what may happen here: stopped by one of the signals, or done before any came."""
+        """Those documented for what may happen here: stopped by one of the signals, or done before any arrived."""
         stopped = {128 + signum for signum in self.signals if signum in STOPS}
-        return stopped | ({0} if self.script == "ends well" else set())
+        return stopped | ({0} if self.script == "exits 0" else set())
 
 
 def plan(seed: int, index: int) -> Storm:
     rng = random.Random(f"{seed}.{index}")
-    scripts = sorted(SCRIPTS)
-    # Others may come before, but at last one that ends it.
+    scripts = list(SCRIPTS)
+    # The last one always ends the agent.
     signals = (*(rng.choice((*STOPS, *FORWARDED)) for _ in range(SIGNALS - 1)), rng.choice(STOPS))
     within_s = rng.choice(WITHIN_S)
     start_s = rng.choice((0.0, rng.uniform(0, 1.5)))
@@ -69,7 +69,7 @@ def plan(seed: int, index: int) -> Storm:
 
 
 def run(storm: Storm) -> tuple[list[int], str]:
-    """Carry it out, on every node of the job at once. Return the nodes' statuses, and what is wrong if anything is."""
+    """Send it to every node of the job at once. Returns the exit statuses, and what is wrong; empty if nothing."""
     token = f"{os.getpid()}.{time.monotonic_ns()}"
     env = {**os.environ, TOKEN: token, "OMP_NUM_THREADS": "1"}
     agents = [
@@ -90,9 +90,9 @@ def run(storm: Storm) -> tuple[list[int], str]:
     finally:
         for agent in agents:
             agent.kill()
-    said = [agent.communicate()[1] for agent in agents]
+    texts = [agent.communicate()[1] for agent in agents]
     codes = [agent.returncode for agent in agents]
-    troubles = [trouble(storm, code, text) for code, text in zip(codes, said, strict=True)]
+    troubles = [trouble(storm, code, text) for code, text in zip(codes, texts, strict=True)]
     return codes, "; ".join(filter(None, [*troubles, left_behind(token)]))
 
 
@@ -113,14 +113,14 @@ def commands(storm: Storm) -> list[list[str]]:
 
 
 def wait_handlers(agent: subprocess.Popen[str]) -> None:
-    """Until the first line of the program has run: it handles SIGTERM."""
+    """Wait until the agent handles SIGTERM, which the first line of its program sets."""
     until = time.monotonic() + BOUND_S
     while time.monotonic() < until and agent.poll() is None:
         for line in read(f"/proc/{agent.pid}/status").splitlines():
             if line.startswith(b"SigCgt:") and int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
                 return
         select.select([], [], [], 0.0005)
-    raise AssertionError("the agent never came to handle SIGTERM")
+    raise AssertionError("the agent never set its handler of SIGTERM")
 
 
 def trouble(storm: Storm, code: int, text: str) -> str:
@@ -146,10 +146,10 @@ def marked(token: str) -> list[int]:
 
 
 def campaign(seed: int, first: int, count: int) -> tuple[Counter[int], list[str]]:
-    """Run `count` storms: how often each status was seen, and a line for each storm that went wrong."""
+    """Run `count` storms: how often each status was seen, and a line for each storm in which something was wrong."""
     statuses: Counter[int] = Counter()
     wrong = []
-    # What we ignore, as a shell has what it starts in the background ignore SIGINT, an agent of ours would ignore too.
+    # A shell starts background jobs with SIGINT ignored, and the agents would inherit that.
     before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in STOPS}
     try:
         for index in range(first, first + count):
@@ -168,7 +168,7 @@ def campaign(seed: int, first: int, count: int) -> tuple[Counter[int], list[str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--storms", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0, help="number of the first")
+    parser.add_argument("--first", type=int, default=0, help="number of the first storm")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     statuses, wrong = campaign(given.seed, given.first, given.storms)

@@ -1,10 +1,10 @@
-"""Kill agent, nursery, guardian, in every order, and count who survives: `make survivors`.
+"""Kill agent, nursery and guardian in every order, and count the processes that survive: `make survivors`.
 
-Each trial starts a real agent with two workers. Each worker has a family that does all it can to get away: children in
-the worker's group, in sessions of their own, forked twice, with nothing in their environment, deaf to SIGTERM; in every
-tenth trial there are 500 more of the last kind. Then the victims are killed with SIGKILL, with 0 to 20 ms between them.
-A second after the last kill nobody may be left. Beside all trials runs a bystander, an agent with a family of its own
-under the same user, of which nobody may be missing at the end.
+Each trial starts a real agent with two workers. Each worker starts descendants that are hard to find: children in its
+process group, in sessions of their own, forked twice, with an empty environment, ignoring SIGTERM; in every tenth trial
+500 more of the last kind. Then the victims are killed with SIGKILL, 0 to 20 ms apart. One second after the last kill no
+process may be left. Beside all trials runs a bystander, an agent with workers and descendants of the same user, all of
+which must be alive at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support.workers import WORKERS
 FAMILY = str(WORKERS / "sup_family.py")
 LIMIT_S = 1.0
 BOUND_S = 60.0
-"""For what must come; only a broken trial waits so long."""
+"""Bound on waits for an event; only a broken trial takes so long."""
 BOMB = 500
 TOKEN = "ELASTIC_AGENT_SURVIVORS"
 PROMISED = (("agent",), ("nursery",), ("agent", "nursery"), ("nursery", "agent"))
@@ -38,16 +38,16 @@ BEYOND = (("guardian",), ("agent", "guardian"), ("guardian", "agent"))
 
 @dataclass(frozen=True)
 class Trial:
-    """What is killed, how, and what came of it."""
+    """What is killed, how, and the result."""
 
     victims: tuple[str, ...]
     bomb: bool
     pause_s: float
     watched: int = 0
     survivors: int = 0
-    """Of those watched."""
+    """How many of the watched processes are alive after the limit."""
     cleared_s: float = 0.0
-    """When the last of them was gone, since the last kill."""
+    """Seconds from the last kill until the last watched process had exited."""
     trouble: str = ""
 
     @property
@@ -62,7 +62,7 @@ def plan(seed: int, index: int, orders: Sequence[tuple[str, ...]]) -> Trial:
 
 
 def run(trial: Trial, limit_s: float) -> Trial:
-    """Carry the trial out; survivors are those who live `limit_s` after the last kill."""
+    """Carry the trial out; survivors are the processes alive `limit_s` after the last kill."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stop = Path(folder) / "stop"
         token = f"{os.getpid()}.{time.monotonic_ns()}"
@@ -70,14 +70,14 @@ def run(trial: Trial, limit_s: float) -> Trial:
         agent, families = stack.enter_context(started(token, [*flags, "--unless", str(stop)]))
         pids = {"agent": agent.pid, "nursery": parent_of(families[0][0])}
         pids["guardian"] = parent_of(pids["nursery"])
-        watchers = {who: stack.enter_context(pidfd(pid)) for who, pid in pids.items()}
+        watchers = {name: stack.enter_context(pidfd(pid)) for name, pid in pids.items()}
         fds = [stack.enter_context(pidfd(pid)) for family in families for pid in family]
         fds += [watchers["guardian"], watchers["nursery"]]
         stop.touch()
         for at, victim in enumerate(trial.victims):
             if at and trial.pause_s:
                 select.select([], [], [], trial.pause_s)
-            with suppress(ProcessLookupError):  # it may be gone already, because of the first
+            with suppress(ProcessLookupError):  # it may have exited because of the first kill
                 signal.pidfd_send_signal(watchers[victim], signal.SIGKILL)
         began = time.monotonic()
         left = still_alive(fds, began + limit_s)
@@ -88,22 +88,22 @@ def run(trial: Trial, limit_s: float) -> Trial:
 
 
 def aftermath(agent: subprocess.Popen[bytes], trial: Trial, token: str, deadline: float) -> str:
-    """What is wrong after the killing, besides survivors: an agent that lives must have gone on, and nobody is left, of
-    those either that the agent may have started between the first kill and the second."""
+    """What is wrong besides survivors; empty if nothing is. An agent that was not killed must finish its job, and no
+    process may be left that the agent started between the first kill and the second."""
     code = agent.wait(BOUND_S)
     if "agent" not in trial.victims and code != 0:
-        return f"the agent did not go on, but exited {code}"
+        return f"the agent was not killed, but exited {code}"
     for pid in marked(token):
         wait_exit(pid, deadline)
-    strangers = marked(token)
-    return f"processes of the trial are left: {strangers}" if strangers else ""
+    left = marked(token)
+    return f"processes of the trial are left: {left}" if left else ""
 
 
 @contextmanager
-def started(token: str, words: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], list[list[int]]]]:
-    """An agent with two families, all of whose pids are known; killed in the end."""
+def started(token: str, arguments: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], list[list[int]]]]:
+    """An agent with two workers, and the pids of each worker and its descendants; killed in the end."""
     flags = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--log-dir", os.devnull, "--no-python"]
-    argv = [sys.executable, "-m", "elastic_agent", *flags, sys.executable, "-S", FAMILY, *words]
+    argv = [sys.executable, "-m", "elastic_agent", *flags, sys.executable, "-S", FAMILY, *arguments]
     env = {**os.environ, TOKEN: token, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as agent:
         try:
@@ -117,9 +117,9 @@ def families_of(agent: subprocess.Popen[bytes]) -> list[list[int]]:
     found: list[list[int]] = []
     while len(found) < 2:
         line = agent.stdout.readline()
-        assert line, "the agent ended before its families were complete"
-        word, *pids = line.split()
-        assert word == b"family", line
+        assert line, "the agent exited before its workers had started all their descendants"
+        label, *pids = line.split()
+        assert label == b"family", line
         found.append(list(map(int, pids)))
     return found
 
@@ -155,17 +155,17 @@ def marked(token: str) -> list[int]:
 
 
 def campaign(seed: int, count: int, orders: Sequence[tuple[str, ...]], limit_s: float = LIMIT_S) -> list[Trial]:
-    """Run `count` trials beside a bystander; raises AssertionError if one of its family is missing at the end."""
+    """Run `count` trials beside a bystander; raises AssertionError if one of its processes is missing at the end."""
     trials = []
     with started("bystander", []) as (_, families), ExitStack() as stack:
-        innocents = [stack.enter_context(pidfd(pid)) for family in families for pid in family]
+        bystanders = [stack.enter_context(pidfd(pid)) for family in families for pid in family]
         for index in range(count):
             trial = run(plan(seed, index, orders), limit_s)
             trials.append(trial)
             if not trial.good:
                 print(f"trial {index}: {trial}", flush=True)
-        missing = len(innocents) - still_alive(innocents, time.monotonic())
-        assert not missing, f"{missing} of the bystander's {len(innocents)} processes were killed"
+        missing = len(bystanders) - still_alive(bystanders, time.monotonic())
+        assert not missing, f"{missing} of the bystander's {len(bystanders)} processes were killed"
     return trials
 
 

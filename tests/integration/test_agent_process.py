@@ -1,4 +1,4 @@
-"""The agent as a process: signals, stopping, and that nothing of it or its workers is ever left."""
+"""The agent as a process: signals, stopping, and that no process of its job is left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
-from support.harness import WORKER, Desk, ProcessNode
+from support.desk import WORKER, Desk
+from support.harness import ProcessNode
 from support.procfs import parent_of, wait_exit
 
 SLOW_GRACE_S = 60
 
 
-class Machine:
-    """One machine, one agent, no store."""
+class Host:
+    """One host, one agent, no store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +30,7 @@ class Machine:
         self._nodes: list[ProcessNode] = []
 
     def start(self, *flags: str, **env: str) -> ProcessNode:
-        known = {
+        base = {
             **os.environ,
             "TEST_NODE": "one",
             "TEST_DESK": self.desk.path,
@@ -37,7 +38,7 @@ class Machine:
             "OMP_NUM_THREADS": "1",
         }
         logs = ("--log-dir", str(self.folder / "logs"))
-        node = ProcessNode("one", ["--standalone", *logs, *flags, WORKER], {**known, **env}, self.folder)
+        node = ProcessNode("one", ["--standalone", *logs, *flags, WORKER], {**base, **env}, self.folder)
         self._nodes.append(node)
         return node
 
@@ -48,8 +49,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
     yield made
     made.close()
 
@@ -62,15 +63,15 @@ def alive(pid: int) -> bool:
         return False
 
 
-def spawned(machine: Machine, worker_index: int = 0) -> int:
-    """Have a worker start a child that outlives it, and tell its pid."""
-    worker = machine.desk.workers[worker_index]
+def spawned(host: Host, worker_index: int = 0) -> int:
+    """Have a worker start a child that outlives it; return the child's pid."""
+    worker = host.desk.workers[worker_index]
     worker.order("spawn")
-    said = machine.desk.wait(lambda: [line for line in worker.said if line.startswith("spawned")], "a child")
-    return int(said[0].split()[1])
+    lines = host.desk.wait(lambda: [line for line in worker.sent if line.startswith("spawned")], "a child")
+    return int(lines[0].split()[1])
 
 
-def wait_dead(pids: list[int], bound_s: float) -> None:
+def wait_gone(pids: list[int], bound_s: float) -> None:
     deadline = time.monotonic() + bound_s
     for pid in pids:
         wait_exit(pid, deadline)
@@ -78,10 +79,10 @@ def wait_dead(pids: list[int], bound_s: float) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(machine: Machine, signum: int) -> None:
-    """A signal to the agent stops the workers with that same signal and ends the agent truthfully."""
-    agent = machine.start("--nproc-per-node", "2")
-    world = machine.desk.wait_world(2)
+def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(host: Host, signum: int) -> None:
+    """A signal to the agent is sent to the workers as well, and the last line and the exit status name it."""
+    agent = host.start("--nproc-per-node", "2")
+    world = host.desk.wait_world(2)
     agent.terminate(signum)
     assert agent.wait() == 128 + signum
     assert all(worker.gone.is_set() or not alive(worker.pid) for worker in world)
@@ -89,73 +90,74 @@ def test_a_signal_is_forwarded_and_the_agent_exits_128_plus_its_number(machine: 
     assert "elastic_agent/" not in agent.text()  # a traceback of ours would name our modules
 
 
-def test_a_signal_to_everybody_at_once_is_a_request_to_stop_and_no_failure(machine: Machine) -> None:
-    """Schedulers signal all processes of a step, workers too: what the agent then sees at one time is preemption."""
-    agent = machine.start("--nproc-per-node", "2")
-    world = machine.desk.wait_world(2)
+def test_a_signal_to_agent_and_workers_at_once_is_a_request_to_stop_and_no_failure(host: Host) -> None:
+    """Schedulers signal all processes of a step, workers too: if the agent finds both at once, it is preemption."""
+    agent = host.start("--nproc-per-node", "2")
+    world = host.desk.wait_world(2)
     agent.terminate(signal.SIGSTOP)
     for worker in world:
         os.kill(worker.pid, signal.SIGTERM)
-    machine.desk.wait_gone(world)
+    host.desk.wait_gone(world)
     agent.terminate(signal.SIGTERM)
     agent.terminate(signal.SIGCONT)
     assert agent.wait() == 143
     assert "worker failed" not in agent.text()
 
 
-def test_a_signal_that_comes_to_the_workers_first_is_no_failure_either(machine: Machine) -> None:
-    """Between one process of a step and the next a scheduler may take its time; no restart is left here."""
-    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "0")
-    world = machine.desk.wait_world(2)
+def test_a_signal_that_reaches_the_workers_first_is_no_failure_either(host: Host) -> None:
+    """A scheduler may pause between two processes of a step: the agent waits 1 s for its own signal, and restarts
+    nothing."""
+    agent = host.start("--nproc-per-node", "2", "--max-restarts", "0")
+    world = host.desk.wait_world(2)
     for worker in world:
         os.kill(worker.pid, signal.SIGTERM)
-    agent.wait_text("waiting 1 s for one to this agent")
+    agent.wait_text("waiting 1 s for the same signal to this agent")
     agent.terminate(signal.SIGTERM)
     assert agent.wait() == 143
 
 
-def test_a_stop_signal_to_a_worker_alone_is_a_failure(machine: Machine) -> None:
-    """The agent waits for its own, and no longer than it says."""
-    agent = machine.start("--max-restarts", "0")
-    os.kill(machine.desk.wait_world(1)[0].pid, signal.SIGTERM)
+def test_a_stop_signal_to_a_worker_alone_is_a_failure(host: Host) -> None:
+    """The agent waits for a signal of its own no longer than 1 s, then counts the exit as a failure."""
+    agent = host.start("--max-restarts", "0")
+    os.kill(host.desk.wait_world(1)[0].pid, signal.SIGTERM)
     assert agent.wait(SLOW_GRACE_S / 4) == 1
 
 
-def test_the_grace_is_kept_and_then_the_worker_is_killed(machine: Machine) -> None:
-    """--shutdown-timeout holds: a worker that ignores SIGTERM is killed when it has passed, not before."""
-    agent = machine.start("--shutdown-timeout", "1")
-    worker = machine.desk.wait_world(1)[0]
+def test_a_worker_is_killed_when_its_grace_is_over_and_not_before(host: Host) -> None:
+    """A worker that ignores SIGTERM is killed after --shutdown-timeout."""
+    agent = host.start("--shutdown-timeout", "1")
+    worker = host.desk.wait_world(1)[0]
     worker.order("ignore 15")
-    machine.desk.wait(lambda: "done ignore" in worker.said, "a worker that ignores SIGTERM")
+    host.desk.wait(lambda: "done ignore" in worker.sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     agent.terminate()
     assert agent.wait() == 143
     assert 1.0 <= time.monotonic() - began < 4.0
 
 
-def test_the_grace_holds_for_a_failure_too(machine: Machine) -> None:
-    """--shutdown-timeout also bounds how long a failed worker's stubborn peer delays the restart."""
-    agent = machine.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
-    world = machine.desk.wait_world(2)
+def test_the_grace_holds_after_a_failure_too(host: Host) -> None:
+    """--shutdown-timeout also bounds how long a worker that ignores SIGTERM delays the restart after a failure."""
+    agent = host.start("--nproc-per-node", "2", "--max-restarts", "1", "--shutdown-timeout", "1")
+    world = host.desk.wait_world(2)
     world[0].order("ignore 15")
-    machine.desk.wait(lambda: "done ignore" in world[0].said, "a worker that ignores SIGTERM")
+    host.desk.wait(lambda: "done ignore" in world[0].sent, "a worker that ignores SIGTERM")
     began = time.monotonic()
     world[1].order("exit 5")
-    again = machine.desk.wait_world(2, after=1)
+    again = host.desk.wait_world(2, after=1)
     assert 1.0 <= time.monotonic() - began < 5.0
     for worker in again:
         worker.order("exit 0")
     assert agent.wait() == 0
 
 
-def test_a_second_signal_shortens_the_grace_and_abandons_nobody(machine: Machine) -> None:
-    """A second SIGINT kills what was given time; the workers are gone when the agent is."""
-    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
-    worker = machine.desk.wait_world(1)[0]
+def test_a_second_signal_shortens_the_grace_and_leaves_no_process(host: Host) -> None:
+    """A second SIGINT kills the workers at once; they and their children are gone when the agent exits."""
+    agent = host.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = host.desk.wait_world(1)[0]
     for number in (2, 15):
         worker.order(f"ignore {number}")
-    machine.desk.wait(lambda: worker.said.count("done ignore") == 2, "a worker that ignores both")
-    child = spawned(machine)
+    host.desk.wait(lambda: worker.sent.count("done ignore") == 2, "a worker that ignores both")
+    child = spawned(host)
     agent.terminate(signal.SIGINT)
     agent.wait_text("stopped by signal 2")
     agent.terminate(signal.SIGINT)
@@ -164,49 +166,49 @@ def test_a_second_signal_shortens_the_grace_and_abandons_nobody(machine: Machine
     assert not alive(child)
 
 
-def test_killing_the_agent_takes_its_workers_and_their_children_within_a_second(machine: Machine) -> None:
+def test_killing_the_agent_ends_its_workers_and_their_children_within_a_second(host: Host) -> None:
     """kill -9 of the agent: its workers and what they started are gone within 1 s."""
-    agent = machine.start("--nproc-per-node", "2")
-    world = machine.desk.wait_world(2)
-    child = spawned(machine)
+    agent = host.start("--nproc-per-node", "2")
+    world = host.desk.wait_world(2)
+    child = spawned(host)
     agent.process.kill()
-    wait_dead([*(worker.pid for worker in world), child], 1.0)
+    wait_gone([*(worker.pid for worker in world), child], 1.0)
     agent.wait()
 
 
-def test_what_a_crashed_worker_had_started_dies_before_the_next_round(machine: Machine) -> None:
-    """After a worker crashes, its children are gone before its successor runs."""
-    agent = machine.start("--max-restarts", "1")
-    worker = machine.desk.wait_world(1)[0]
-    child = spawned(machine)
+def test_children_of_a_crashed_worker_are_gone_before_the_next_round(host: Host) -> None:
+    """A child of a worker that crashed does not run when the worker of the next round does."""
+    agent = host.start("--max-restarts", "1")
+    worker = host.desk.wait_world(1)[0]
+    child = spawned(host)
     worker.order("kill 9")
-    again = machine.desk.wait_world(1, after=1)
+    again = host.desk.wait_world(1, after=1)
     assert not alive(child)
     again[0].order("exit 0")
     assert agent.wait() == 0
 
 
-def test_what_a_successful_worker_left_behind_is_stopped_and_the_node_still_succeeds(machine: Machine) -> None:
-    """A child left by a worker that exited 0 does not survive the job, nor spoil it."""
-    agent = machine.start()
-    worker = machine.desk.wait_world(1)[0]
-    child = spawned(machine)
+def test_children_of_a_successful_worker_are_stopped_and_the_node_succeeds(host: Host) -> None:
+    """A child left by a worker that exited with 0 does not outlive the agent, and does not change its exit status."""
+    agent = host.start()
+    worker = host.desk.wait_world(1)[0]
+    child = spawned(host)
     worker.order("exit 0")
     assert agent.wait() == 0
     assert not alive(child)
 
 
-def test_a_stopped_worker_can_still_be_stopped(machine: Machine) -> None:
-    """A worker under SIGSTOP sees SIGTERM all the same, because it is woken for it."""
-    agent = machine.start("--shutdown-timeout", str(SLOW_GRACE_S))
-    worker = machine.desk.wait_world(1)[0]
+def test_a_stopped_worker_can_still_be_stopped(host: Host) -> None:
+    """A worker that SIGSTOP holds is woken, and ends by SIGTERM."""
+    agent = host.start("--shutdown-timeout", str(SLOW_GRACE_S))
+    worker = host.desk.wait_world(1)[0]
     os.kill(worker.pid, signal.SIGSTOP)
     agent.terminate()
     assert agent.wait(10) == 143
 
 
 def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
-    """Under nohup a hang-up ends neither agent nor job."""
+    """Under nohup SIGHUP ends neither agent nor worker."""
     script = tmp_path / "job.py"
     script.write_text("import signal\nprint(repr(signal.getsignal(signal.SIGHUP)), flush=True)\ninput()\n")
     agent = subprocess.Popen(
@@ -234,7 +236,7 @@ sys.path.remove(os.path.dirname(__file__))
 del sys.modules["click"]
 import click
 """
-"""A module `click` whose import waits for a line on stdin, and then becomes the real one."""
+"""A module `click` whose import waits for a line on stdin, and then imports the real one."""
 
 
 @pytest.fixture
@@ -259,61 +261,61 @@ def importing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_signal_during_the_imports_ends_in_the_documented_way(
     importing: subprocess.Popen[str], signum: signal.Signals
 ) -> None:
-    """Handlers exist from the first line on: one line, status 128+n, at once."""
+    """Handlers are installed from the first line on: the agent prints one line and exits with 128+n at once."""
     importing.send_signal(signum)
     out, err = importing.communicate(timeout=20)
     assert importing.returncode == 128 + signum
-    because = f"the agent was stopped by signal {signum} before anything began"
+    because = f"the agent was stopped by signal {signum} before it started anything"
     assert err == f"elastic-agent: exit {128 + signum}: {because}\n"
     assert out == ""
 
 
 def test_a_forwarded_signal_during_the_imports_ends_nothing(importing: subprocess.Popen[str]) -> None:
-    """SIGUSR1 would end a program that has not read yet that it is meant for the workers."""
+    """SIGUSR1, which is meant for the workers, does not end an agent that has not read its flags yet."""
     importing.send_signal(signal.SIGUSR1)
     out, err = importing.communicate("go on\n", timeout=20)
     assert importing.returncode == 0, err
     assert out == "trained\n"
-    assert "signal 10 came while no worker of this node ran; nobody heard it" in err
+    assert "signal 10 arrived while no worker of this node ran; it was dropped" in err
 
 
-def test_forwarded_signals_reach_the_workers_and_stop_nothing(machine: Machine) -> None:
-    """--forward-signals: each worker's handler runs, the worker without one goes on, and so does the job."""
-    agent = machine.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
-    world = machine.desk.wait_world(2)
+def test_forwarded_signals_reach_the_workers_and_stop_nothing(host: Host) -> None:
+    """With --forward-signals each worker's handler runs, and a worker without one goes on."""
+    agent = host.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
+    world = host.desk.wait_world(2)
     world[0].order("handle 10")
-    machine.desk.wait(lambda: "done handle" in world[0].said, "a worker that handles SIGUSR1")
+    host.desk.wait(lambda: "done handle" in world[0].sent, "a worker that handles SIGUSR1")
     agent.terminate(signal.SIGUSR1)
-    machine.desk.wait(lambda: "signal 10" in world[0].said, "the signal at the worker")
-    agent.wait_text("local rank 1 has no handler for signal 10, which was not passed on to it")
+    host.desk.wait(lambda: "signal 10" in world[0].sent, "the signal at the worker")
+    agent.wait_text("signal 10 was not passed on to local rank 1, which has no handler for it")
     agent.terminate(signal.SIGUSR2)
-    agent.wait_text("local rank 0 has no handler for signal 12")
+    agent.wait_text("signal 12 was not passed on to local rank 0")
     for worker in world:
         worker.order("exit 0")
     assert agent.wait() == 0
 
 
-def test_the_nursery_dying_costs_no_restart_and_the_job_goes_on(machine: Machine) -> None:
-    """If the process that owns the workers is killed, the agent says so, starts another and goes on, though no script
-    may be restarted here."""
-    agent = machine.start("--max-restarts", "0")
-    worker = machine.desk.wait_world(1)[0]
+def test_a_killed_nursery_costs_no_restart_and_the_job_goes_on(host: Host) -> None:
+    """If the parent of the workers is killed, the agent reports it, starts another and goes on, even with
+    --max-restarts 0."""
+    agent = host.start("--max-restarts", "0")
+    worker = host.desk.wait_world(1)[0]
     assert parent_of(worker.pid) != agent.process.pid
     os.kill(parent_of(worker.pid), signal.SIGKILL)
-    again = machine.desk.wait_world(1, after=1)
+    again = host.desk.wait_world(1, after=1)
     assert again[0].restarts == 0
-    assert "a failure of this machine, not of the script: the process that owns the workers died" in agent.text()
+    assert "a failure of this host, not of the script: the process that owns the workers died" in agent.text()
     assert "costs this node no restart" in agent.text()
     again[0].order("exit 0")
     assert agent.wait() == 0
 
 
-def test_a_machine_that_kills_its_nursery_again_and_again_is_left(machine: Machine) -> None:
-    """The third time in a row the agent gives up, whatever the budget, with a status that says whose fault it was."""
-    agent = machine.start("--max-restarts", "9")
+def test_a_host_that_kills_its_nursery_three_times_in_a_row_ends_the_agent(host: Host) -> None:
+    """Whatever the restart budget; the exit status blames the host."""
+    agent = host.start("--max-restarts", "9")
     seen = []
     for after in range(MAX_HOST_FAILURES):
-        seen += machine.desk.wait_world(1, after=after)
+        seen += host.desk.wait_world(1, after=after)
         os.kill(parent_of(seen[-1].pid), signal.SIGKILL)
     assert agent.wait() == 71
     last = agent.text().splitlines()[-1]
@@ -322,10 +324,10 @@ def test_a_machine_that_kills_its_nursery_again_and_again_is_left(machine: Machi
     assert not any(alive(worker.pid) for worker in seen)
 
 
-def test_a_machine_without_descriptors_ends_the_agent(machine: Machine) -> None:
-    """Another nursery cannot be had: that is said in the last line, with a status that says whose fault it was."""
-    agent = machine.start()
-    worker = machine.desk.wait_world(1)[0]
+def test_a_host_without_descriptors_ends_the_agent(host: Host) -> None:
+    """If another nursery cannot be started, the last line gives the reason, and the exit status blames the host."""
+    agent = host.start()
+    worker = host.desk.wait_world(1)[0]
     least = len(os.listdir(f"/proc/{agent.process.pid}/fd"))
     resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (least, least))
     os.kill(parent_of(worker.pid), signal.SIGKILL)
@@ -334,22 +336,22 @@ def test_a_machine_without_descriptors_ends_the_agent(machine: Machine) -> None:
     assert not alive(worker.pid)
 
 
-def test_logs_of_every_round_are_kept_under_their_own_name(machine: Machine) -> None:
-    """Nothing of an earlier attempt is overwritten or deleted."""
-    agent = machine.start("--max-restarts", "2", "--redirects", "3")
+def test_logs_of_every_round_are_kept_under_their_own_name(host: Host) -> None:
+    """No file of an earlier attempt is overwritten or deleted."""
+    agent = host.start("--max-restarts", "2", "--redirects", "3")
     for after in range(3):
-        worker = machine.desk.wait_world(1, after=after)[0]
+        worker = host.desk.wait_world(1, after=after)[0]
         worker.order(f"raise attempt {after}" if after < 2 else "exit 0")
     assert agent.wait() == 0
-    texts = sorted(path.read_text() for path in (machine.folder / "logs").glob("*/attempt_*/0/stderr.log"))
+    texts = sorted(path.read_text() for path in (host.folder / "logs").glob("*/attempt_*/0/stderr.log"))
     assert len(texts) == 3
     assert ["attempt 0" in texts[1], "attempt 1" in texts[2]] == [True, True]
 
 
-def test_ten_signals_at_once_end_in_the_documented_way(machine: Machine) -> None:
-    """A storm of signals neither hangs the agent nor leaves a worker."""
-    agent = machine.start("--nproc-per-node", "2")
-    world = machine.desk.wait_world(2)
+def test_ten_signals_at_once_end_in_the_documented_way(host: Host) -> None:
+    """Ten SIGTERMs at once neither hang the agent nor leave a worker."""
+    agent = host.start("--nproc-per-node", "2")
+    world = host.desk.wait_world(2)
     for _ in range(10):
         agent.terminate(signal.SIGTERM)
     assert agent.wait(15) == 143

@@ -1,7 +1,7 @@
-"""Bad input and faults, from outside in: each ends in one line that names the thing, the value and what to do.
+"""Bad input and faults: each ends in one line with the thing, its value and what to do.
 
-Everything here runs the command line as a process of its own. Whatever happens: no traceback of ours, no hang, nobody
-left (the leak check of every test sees to that).
+Each test runs the command line as a process. There is no traceback of ours, no hang, and no process is left, which the
+leak check of every test makes sure of.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Any
 
 import pytest
 
-from support.harness import WORKER, Cluster, Desk, ProcessNode, free_port
+from support.desk import WORKER, Desk
+from support.harness import Cluster, ProcessNode, free_port
 
 SOON_S = 10.0
-"""Within this time every mistake is told."""
+"""Within this time every mistake is reported."""
 CONNECT_S = 1.0
-"""read_timeout of the tests that wait for nobody."""
+"""read_timeout of the tests in which no store comes."""
 HINT = " (see elastic-agent --help)"
 AGENT = (sys.executable, "-m", "elastic_agent")
 
@@ -48,7 +49,7 @@ class Done:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """A worker that prints one word and succeeds."""
+    """A worker that prints `trained` and exits 0."""
     path = tmp_path / "train.py"
     path.write_text("print('trained')\n")
     return str(path)
@@ -57,7 +58,7 @@ def script(tmp_path: Path) -> str:
 def elastic_agent(
     *args: str, cwd: Path, env: Mapping[str, str] | None = None, code: str = "", limit_s: float = 30.0
 ) -> Done:
-    """Run the command line to its end; `code` is run in its process before it."""
+    """Run the command line to its end; `code` runs in its process first."""
     command = (
         [sys.executable, "-c", f"{code}\nfrom elastic_agent.launcher.cli import entry; entry()"] if code else AGENT
     )
@@ -75,7 +76,7 @@ def elastic_agent(
 
 
 def assert_one_line(done: Done, status: int, *parts: str, within_s: float = SOON_S) -> None:
-    """Refused in time, with one line that says all of `parts`; a line that it is waiting may come before."""
+    """Refused in time, with one line that has all of `parts`; a line that it is waiting may come before."""
     lines = [line for line in done.err.splitlines() if "] waiting for " not in line]
     assert (done.code, len(lines)) == (status, 1), done.err
     assert lines[0].startswith(f"elastic-agent: exit {status}: ")
@@ -105,7 +106,7 @@ WRONG: list[tuple[Sequence[str], Sequence[str]]] = [
     (["--rdzv-id", "x" * 201], ["201 characters", "limit is 200", "shorten"]),
     (["--nnodes", "2", "--node-rank", "2", "--master-port", "29777"], ["--node-rank is 2", "0 to 1"]),
     (["--nnodes", "2", "--master-port", "70000"], ["--master-port", "'70000'"]),
-    (["--nnodes", "2", "--master-port", "0"], ["0 means any", "--master-port"]),
+    (["--nnodes", "2", "--master-port", "0"], ["0, which means any", "--master-port"]),
     (["--log-dir", "/proc/none"], ["/proc/none", "--log-dir"]),
     (["--log-dir", "train.py/logs"], ["train.py", "--log-dir"]),
     (["--log-dir", "train.py"], ["'train.py'", "directory"]),
@@ -113,20 +114,18 @@ WRONG: list[tuple[Sequence[str], Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("flags", "parts"), WRONG, ids=[" ".join(flags)[:40] for flags, _ in WRONG])
-def test_a_wrong_flag_is_told_in_one_line(
-    flags: Sequence[str], parts: Sequence[str], script: str, tmp_path: Path
-) -> None:
-    """The flag, its value and what to do; nothing starts."""
+def test_a_wrong_flag_brings_one_line(flags: Sequence[str], parts: Sequence[str], script: str, tmp_path: Path) -> None:
+    """It has the flag, its value and what to do; no worker starts."""
     assert_one_line(elastic_agent(*flags, script, cwd=tmp_path), 2, *parts)
 
 
 MISSING: list[tuple[Sequence[str], Mapping[str, str], Sequence[str]]] = [
-    (["gone.py"], {}, ["'gone.py'", "is not there", "correct the path"]),
+    (["gone.py"], {}, ["'gone.py'", "does not exist", "correct the path"]),
     (["folder"], {}, ["'folder'", "directory", "__main__.py"]),
     (["-m", "gone_module"], {}, ["'gone_module'", "PYTHONPATH"]),
     (["-m", "gone_package.train"], {}, ["'gone_package'", "PYTHONPATH"]),
     (["--no-python", "gone-program"], {}, ["'gone-program'", "PATH"]),
-    (["--no-python", "./gone"], {}, ["'./gone'", "is not there"]),
+    (["--no-python", "./gone"], {}, ["'./gone'", "does not exist"]),
     (["--no-python", "./train.py"], {}, ["'./train.py'", "not executable", "chmod +x"]),
     (["--no-python", "echo"], {"PATH": ""}, ["'echo'", "PATH"]),
     (["train.py"], {"PYTHON_EXEC": "/gone/python"}, ["PYTHON_EXEC", "'/gone/python'"]),
@@ -136,17 +135,18 @@ MISSING: list[tuple[Sequence[str], Mapping[str, str], Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("args", "env", "parts"), MISSING, ids=[" ".join(args) for args, _, _ in MISSING])
-def test_what_cannot_run_is_told_in_one_line(
+def test_what_cannot_run_brings_one_line(
     args: Sequence[str], env: Mapping[str, str], parts: Sequence[str], script: str, tmp_path: Path
 ) -> None:
-    """A script, module, program or interpreter that is not there, or that cannot be run, never becomes a worker."""
+    """A script, module, program or interpreter that does not exist or cannot be run is found before a worker starts."""
     (tmp_path / "folder").mkdir()
     assert_one_line(elastic_agent(*args, cwd=tmp_path, env=env), 2, *parts)
 
 
 @pytest.mark.parametrize("args", [["-m", "here"], ["-m", "package.deep"], ["program"], ["--no-python", "./run.sh"]])
 def test_what_can_run_is_not_refused(args: Sequence[str], tmp_path: Path) -> None:
-    """A module here, one in a package without __init__.py, a directory with __main__.py, an executable script."""
+    """A module in this directory, one in a package without __init__.py, a directory with __main__.py, an executable
+    script."""
     for path in ("here.py", "package/deep.py", "program/__main__.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("print('ran')\n")
@@ -157,7 +157,7 @@ def test_what_can_run_is_not_refused(args: Sequence[str], tmp_path: Path) -> Non
 
 
 def test_a_program_that_the_kernel_cannot_run_ends_the_job(tmp_path: Path) -> None:
-    """What only exec can find out is the worker's failure, named in the last line with status 1."""
+    """Only exec finds that out, so it is the worker's failure: status 1, with the reason in the last line."""
     program = tmp_path / "garbage"
     program.write_bytes(b"\x00\x01 not a program")
     program.chmod(0o755)
@@ -173,9 +173,8 @@ CLOSERS = {"0": "<&-", "1": ">&-", "2": "2>&-", "12": ">&- 2>&-", "012": "<&- >&
 
 
 def in_shell(redirects: str, args: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> int:
-    words = [*AGENT, *args]
     return subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirects}', "sh", *words],
+        ["sh", "-c", f'exec "$@" {redirects}', "sh", *AGENT, *args],
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         cwd=cwd,
         check=False,
@@ -188,7 +187,7 @@ def in_shell(redirects: str, args: Sequence[str], cwd: Path, env: Mapping[str, s
 @pytest.mark.parametrize("tee", ["0", "3"])
 @pytest.mark.parametrize("closed", CLOSERS)
 def test_closed_standard_streams_change_nothing(closed: str, tee: str, tmp_path: Path) -> None:
-    """The job runs, its workers get streams that swallow, and none of our own descriptors takes a stream's place."""
+    """The job runs, output is dropped, and no descriptor of the agent gets the number of a standard stream."""
     (tmp_path / "look.py").write_text(
         "import json, os, sys\n"
         "print('out'); print('err', file=sys.stderr)\n"
@@ -203,28 +202,28 @@ def test_closed_standard_streams_change_nothing(closed: str, tee: str, tmp_path:
 @pytest.mark.parametrize("redirects", [*CLOSERS.values(), "2>/dev/full", ">/dev/full 2>/dev/full"])
 @pytest.mark.parametrize(("name", "status"), [("gone.py", 2), ("fail.py", 1), ("fine.py", 0)])
 def test_an_exit_status_needs_no_console(redirects: str, name: str, status: int, tmp_path: Path) -> None:
-    """Whatever takes or refuses what we say, the status says how it ended."""
+    """Whether or not the last line can be written, the status is right."""
     (tmp_path / "fail.py").write_text("raise SystemExit(7)\n")
     (tmp_path / "fine.py").write_text("")
     assert in_shell(redirects, [name], tmp_path) == status
 
 
 @pytest.mark.parametrize("args", [["train.py"], ["SCRIPT"], ["--log-dir", "logs", "SCRIPT"], ["-m", "this"]])
-def test_a_deleted_working_directory_is_told_in_one_line(args: Sequence[str], script: str, tmp_path: Path) -> None:
-    """Neither agent nor workers can start where there is nothing; the line says so."""
+def test_a_deleted_working_directory_brings_one_line(args: Sequence[str], script: str, tmp_path: Path) -> None:
+    """Neither the agent nor workers can start there."""
     gone = tmp_path / "gone"
     gone.mkdir()
-    words = [script if word == "SCRIPT" else word for word in args]
+    filled = [script if arg == "SCRIPT" else arg for arg in args]
     code = f"import os; os.rmdir({str(gone)!r})"
-    assert_one_line(elastic_agent(*words, cwd=gone, code=code), 2, "working directory", "cd ")
+    assert_one_line(elastic_agent(*filled, cwd=gone, code=code), 2, "working directory", "cd ")
 
 
-def test_a_working_directory_deleted_during_the_run_fails_the_next_round_by_name(machine: Machine) -> None:
-    """Workers that run go on; those of the next round have nowhere to start, which is told."""
-    here = machine.folder / "here"
+def test_a_working_directory_deleted_during_the_run_fails_the_next_round(one_node: OneNode) -> None:
+    """Workers that run go on; those of the next round cannot start, and the last line has the reason."""
+    here = one_node.folder / "here"
     here.mkdir()
-    agent = machine.start("--max-restarts", "1", cwd=here)
-    (worker,) = machine.desk.wait_world(1)
+    agent = one_node.start("--max-restarts", "1", cwd=here)
+    (worker,) = one_node.desk.wait_world(1)
     here.rmdir()
     worker.order("exit 3")
     assert agent.wait() == 1
@@ -247,7 +246,7 @@ def test_a_bare_environment_is_enough(script: str, tmp_path: Path) -> None:
 
 
 def test_a_temporary_directory_that_cannot_be_used_is_passed_over(script: str, tmp_path: Path) -> None:
-    """TMPDIR may be missing or refuse everything (here: /proc, which takes no directory); another place is found."""
+    """TMPDIR may not exist, or take no directory (as /proc); another place is found."""
     for place in ("/gone", "/proc"):
         done = elastic_agent(script, cwd=tmp_path, env={"TMPDIR": place})
         assert (done.code, done.out) == (0, "trained\n"), done.err
@@ -255,7 +254,7 @@ def test_a_temporary_directory_that_cannot_be_used_is_passed_over(script: str, t
 
 @pytest.mark.parametrize("backend", ["memory", "c10d"])
 def test_64_descriptors_are_enough_for_a_few_workers(backend: str, script: str, tmp_path: Path) -> None:
-    """A low limit on open files is no trouble for four workers, also on the node that hosts the store."""
+    """Four workers run with a low limit on open files, also on the node that hosts the store."""
     there = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"] if backend == "c10d" else []
     code = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     done = elastic_agent(*there, "--nproc-per-node", "4", "--tee", "3", script, cwd=tmp_path, code=code)
@@ -265,7 +264,7 @@ def test_64_descriptors_are_enough_for_a_few_workers(backend: str, script: str, 
 
 @pytest.mark.parametrize(("backend", "limit"), [("memory", 8), ("memory", 12), ("memory", 20), ("c10d", 20)])
 def test_too_few_descriptors_end_the_job_with_a_reason(backend: str, limit: int, script: str, tmp_path: Path) -> None:
-    """Where the limit is absurd, the job ends, and says which limit it met."""
+    """With a limit that is far too low, the job ends, and the last line names the limit."""
     there = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"] if backend == "c10d" else []
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))"
     done = elastic_agent(*there, "--nproc-per-node", "8", "--tee", "3", script, cwd=tmp_path, code=code)
@@ -278,8 +277,8 @@ def test_too_few_descriptors_end_the_job_with_a_reason(backend: str, limit: int,
 # -- log files and error files -------------------------------------------------------------------------------------
 
 
-class Machine:
-    """One machine, one agent, workers that report to a desk."""
+class OneNode:
+    """One node with one agent, whose workers report to a desk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -299,8 +298,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
+def one_node(tmp_path: Path) -> Iterator[OneNode]:
+    made = OneNode(tmp_path)
     yield made
     made.close()
 
@@ -317,12 +316,12 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
-def test_a_garbage_error_file_costs_no_restart_and_is_told(content: bytes, machine: Machine) -> None:
-    """The job restarts within its budget all the same; the summary names the file and what is wrong with it."""
-    agent = machine.start("--max-restarts", "1")
+def test_a_garbage_error_file_does_not_prevent_a_restart(content: bytes, one_node: OneNode) -> None:
+    """The job restarts within its budget; the summary has the file's path and what is wrong with it."""
+    agent = one_node.start("--max-restarts", "1")
     path = Path()
     for attempt in range(2):
-        (worker,) = machine.desk.wait_world(1, after=attempt)
+        (worker,) = one_node.desk.wait_world(1, after=attempt)
         assert worker.restarts == attempt
         path = Path(worker.env["TORCHELASTIC_ERROR_FILE"])
         path.write_bytes(content)
@@ -332,26 +331,26 @@ def test_a_garbage_error_file_costs_no_restart_and_is_told(content: bytes, machi
     assert f"error file {path}: " in agent.text()
 
 
-def test_an_error_file_of_our_own_that_cannot_be_written_is_told(machine: Machine) -> None:
-    """TORCHELASTIC_ERROR_FILE of the agent itself may lead nowhere: one line more, the same status."""
-    agent = machine.start("--max-restarts", "0", TORCHELASTIC_ERROR_FILE="/gone/error.json")
-    machine.desk.wait_world(1)[0].order("exit 3")
+def test_the_agents_error_file_that_cannot_be_written_brings_a_line(one_node: OneNode) -> None:
+    """TORCHELASTIC_ERROR_FILE of the agent may be a path that cannot be written: one line more, the same status."""
+    agent = one_node.start("--max-restarts", "0", TORCHELASTIC_ERROR_FILE="/gone/error.json")
+    one_node.desk.wait_world(1)[0].order("exit 3")
     assert agent.wait() == 1
     assert "cannot write error file /gone/error.json" in agent.text()
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced by a file"])
-def test_a_log_directory_lost_during_the_run_is_made_anew_or_named(replaced: bool, machine: Machine) -> None:
-    """Removed: the next round makes it anew. Replaced by a file: the failure names it, within the budget."""
-    logs = machine.folder / "logs"
-    agent = machine.start("--max-restarts", "1", "--log-dir", str(logs), "--redirects", "3")
-    (worker,) = machine.desk.wait_world(1)
+def test_a_log_directory_lost_during_the_run_is_made_again_or_reported(replaced: bool, one_node: OneNode) -> None:
+    """If it was removed, the next round makes it again; if a file is in its place, the failure has its path."""
+    logs = one_node.folder / "logs"
+    agent = one_node.start("--max-restarts", "1", "--log-dir", str(logs), "--redirects", "3")
+    (worker,) = one_node.desk.wait_world(1)
     subprocess.run(["rm", "-r", str(logs)], check=True)
     if replaced:
         logs.write_text("")
     worker.order("exit 3")
     if not replaced:
-        (again,) = machine.desk.wait_world(1, after=worker.round)
+        (again,) = one_node.desk.wait_world(1, after=worker.round)
         assert Path(again.env["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
         again.order("exit 0")
         assert agent.wait() == 0
@@ -362,8 +361,8 @@ def test_a_log_directory_lost_during_the_run_is_made_anew_or_named(replaced: boo
 
 
 @pytest.mark.parametrize("how", ["--redirects", "--tee"])
-def test_a_log_file_that_is_full_costs_its_bytes_and_no_worker_of_ours(how: str, tmp_path: Path) -> None:
-    """With no room for logs, tee'd output still reaches the console and one line names the file; the job succeeds."""
+def test_a_log_file_that_is_full_loses_output_and_ends_no_worker(how: str, tmp_path: Path) -> None:
+    """Without room for logs, tee'd output still reaches the console, one line names the file, and the job succeeds."""
     (tmp_path / "talk.py").write_text(
         "import os, sys\n"
         "for n in range(2000):\n"
@@ -388,20 +387,21 @@ def at(port: int, host: str = "127.0.0.1", **conf: object) -> list[str]:
 
 
 def test_an_endpoint_that_refuses_is_given_up_after_its_timeout(script: str, tmp_path: Path) -> None:
-    """Nobody listens: status 80 once read_timeout is over, naming the endpoint."""
+    """No process listens: status 80 once read_timeout is over, with the endpoint."""
     port = free_port()
     done = elastic_agent(*at(port, is_host=0), script, cwd=tmp_path)
     assert_one_line(done, 80, f"127.0.0.1:{port}", "connection refused", "--rdzv-endpoint", within_s=CONNECT_S + 3)
 
 
 def test_an_endpoint_that_does_not_resolve_is_given_up_after_its_timeout(script: str, tmp_path: Path) -> None:
-    """A name that nobody knows may come to be known, until read_timeout is over."""
+    """A name that does not resolve may do so later, so it is tried until read_timeout is over."""
     done = elastic_agent(*at(29400, "no-such-host.invalid"), script, cwd=tmp_path)
     assert_one_line(done, 80, "no-such-host.invalid", "does not resolve")
 
 
 def listener(answer: bytes | None) -> tuple[int, Callable[[], None]]:
-    """Somebody on a port who says `answer` to whoever comes and speaks, or nothing; and how to end it."""
+    """A server that sends `answer` to each client that has sent something, or never answers: its port, and a function
+    that closes it."""
     server = socket.create_server(("127.0.0.1", 0))
     links: list[socket.socket] = []
 
@@ -429,22 +429,24 @@ def listener(answer: bytes | None) -> tuple[int, Callable[[], None]]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
-        (None, "says nothing"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is no TCPStore: it answered b'HTTP/1.0'"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "is no TCPStore: it answered b'SSH-2.0-'"),
+        (None, "sends nothing"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "is not a TCPStore: it answered b'HTTP/1.0'"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "is not a TCPStore: it answered b'SSH-2.0-'"),
     ],
     ids=["silent", "http", "ssh"],
 )
-def test_a_stranger_at_the_endpoint_is_told_apart(answer: bytes | None, says: str, script: str, tmp_path: Path) -> None:
-    """A listener that says nothing, and servers of other kinds, are named for what they are."""
+def test_a_foreign_server_at_the_endpoint_is_recognised(
+    answer: bytes | None, message: str, script: str, tmp_path: Path
+) -> None:
+    """A listener that never answers, and servers of other kinds; the line has what came from them."""
     port, end = listener(answer)
     try:
         done = elastic_agent(*at(port), script, cwd=tmp_path)
     finally:
         end()
-    assert_one_line(done, 80, f"127.0.0.1:{port}", says, "choose another port")
+    assert_one_line(done, 80, f"127.0.0.1:{port}", message, "choose another port")
 
 
 STORE = """
@@ -478,7 +480,7 @@ for line in sys.stdin:
 
 
 class TorchStore:
-    """Torch's own TCPStore in a process of its own, client or server of one store after another."""
+    """torch's TCPStore in a separate process, as client or server of one store after another."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -526,27 +528,27 @@ class TorchStore:
 
 
 @pytest.fixture(scope="module")
-def stranger() -> Iterator[TorchStore]:
-    """One for all tests, as importing torch takes longer than most of them."""
+def foreign() -> Iterator[TorchStore]:
+    """One process for all tests, because importing torch takes longer than most of them."""
     made = TorchStore()
     yield made
     made.close()
 
 
-def test_a_tcpstore_without_an_agent_is_told_apart(stranger: TorchStore, script: str, tmp_path: Path) -> None:
-    """Somebody else's TCPStore: the line says that no elastic-agent hosts a job there."""
+def test_a_tcpstore_without_an_agent_is_recognised(foreign: TorchStore, script: str, tmp_path: Path) -> None:
+    """For another program's TCPStore the line says that no elastic-agent hosts a job there."""
     port = free_port()
-    stranger.host(port)
+    foreign.host(port)
     try:
         done = elastic_agent(*at(port), script, cwd=tmp_path)
     finally:
-        stranger.leave()
+        foreign.leave()
     assert_one_line(done, 80, f"127.0.0.1:{port}", "no elastic-agent hosts a job there", "choose another port")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait_for_an_endpoint_at_once(signum: signal.Signals, script: str, tmp_path: Path) -> None:
-    """Who waits for a store stops waiting: 128+n within a second, and nothing is left."""
+    """An agent that waits for a store exits 128+n within 2 s, and nothing is left."""
     flags = at(free_port(), is_host=0, read_timeout=60)
     node = ProcessNode("n", [*flags, script], {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path)
     try:
@@ -560,8 +562,9 @@ def test_a_signal_ends_the_wait_for_an_endpoint_at_once(signum: signal.Signals, 
         node.end()
 
 
-def test_sigterm_at_any_moment_of_the_start_leaves_nobody(tmp_path: Path) -> None:
-    """From the first milliseconds on: stopped by the signal, with our word for it or without, and no traceback."""
+def test_sigterm_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
+    """From the first milliseconds on the signal ends the agent, by its handler or before it has one, without a
+    traceback."""
     (tmp_path / "long.py").write_text("import time; time.sleep(1000)\n")
     for wait_s in [step * 0.02 for step in range(16)]:
         node = ProcessNode("n", ["long.py"], dict(os.environ), tmp_path)
@@ -584,7 +587,7 @@ def test_sigterm_at_any_moment_of_the_start_leaves_nobody(tmp_path: Path) -> Non
     "run_id", ["a/b", "../../up", "two words", "100%", "日本語", "line\nbreak", "'\"$(x)`", "x" * 200, "."]
 )
 def test_any_run_id_works_on_one_node(run_id: str, script: str, tmp_path: Path) -> None:
-    """Run ids hold what people put into them; the log directory stays below the one that was named."""
+    """Run ids may have any characters; the job's log directory is always below --log-dir."""
     logs = tmp_path / "logs"
     done = elastic_agent("--rdzv-id", run_id, "--log-dir", str(logs), "--redirects", "1", script, cwd=tmp_path)
     assert done.code == 0, done.err
@@ -615,9 +618,9 @@ class Static:
     def start(self, rank: int, *flags: str) -> ProcessNode:
         name = f"n{len(self.nodes)}"
         env = {**os.environ, "TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
-        words = ["--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--max-restarts", "1"]
-        words += ["--master-port", str(self.port), "--rdzv-conf", "read_timeout=30", *flags, WORKER]
-        node = ProcessNode(name, words, env, self._folder)
+        args = ["--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--max-restarts", "1"]
+        args += ["--master-port", str(self.port), "--rdzv-conf", "read_timeout=30", *flags, WORKER]
+        node = ProcessNode(name, args, env, self._folder)
         self.nodes.append(node)
         return node
 
@@ -648,8 +651,8 @@ def test_a_static_job_of_two_nodes_runs_and_restarts(static: Static) -> None:
     assert [node.wait() for node in static.nodes] == [0, 0]
 
 
-def test_a_second_node_0_is_told_who_has_the_port(static: Static, script: str, tmp_path: Path) -> None:
-    """Two nodes that both claim rank 0, of two jobs: the second is refused, and told both."""
+def test_a_second_node_0_of_another_job_is_refused(static: Static, script: str, tmp_path: Path) -> None:
+    """Two nodes of two jobs have rank 0 and one port: the line for the second has both commands."""
     static.start(0)
     port = static.port
     static.nodes[0].wait_text("round 1 is gathering")
@@ -661,7 +664,7 @@ def test_a_second_node_0_is_told_who_has_the_port(static: Static, script: str, t
 
 
 def test_a_node_rank_given_twice_ends_the_job_for_all(static: Static) -> None:
-    """Two nodes that claim one rank other than 0: everybody ends, and the line names the rank and both nodes."""
+    """Two nodes have the same rank, which is not 0: all nodes exit, and the line has the rank and both nodes."""
     for rank in (0, 1, 1):
         static.start(rank, "--nnodes", "3")
     assert [node.wait() for node in static.nodes] == [2, 2, 2]
@@ -686,42 +689,42 @@ class Bomb:
 
 
 class Spoiled:
-    """A running job of two nodes on c10d, and a stranger who writes to its store."""
+    """A running job of two nodes on c10d, and a foreign client that writes to its store."""
 
-    def __init__(self, folder: Path, stranger: TorchStore) -> None:
+    def __init__(self, folder: Path, foreign: TorchStore) -> None:
         self.cluster = Cluster("c10d", folder, nnodes="1:2", conf={"beat": 0.3, "lease": 1.5})
         self.endpoint = self.cluster._endpoint
         self.crater = folder / "crater"
-        self.stranger = stranger
+        self.foreign = foreign
         try:
             self.a = self.cluster.start("a")
             self.a.wait_text("round 1 ")
             self.b = self.cluster.start("b")
             self.world = self.cluster.desk.wait_world(2)
-            self.stranger.join(int(self.endpoint.rpartition(":")[2]))
+            self.foreign.join(int(self.endpoint.rpartition(":")[2]))
         except BaseException:
             self.close()
             raise
         self.under = "elastic_agent/contract/1/"
 
     def garbage(self) -> list[bytes]:
-        """Bytes of many kinds that are none of ours."""
+        """Bytes of several kinds, none of which an agent writes."""
         return [b"\xde\xad\xbe\xef", b"hello", b"", b"\x00" * 4096, pickle.dumps(Bomb(self.crater))]
 
     def spoil(self, key: str, value: bytes) -> None:
-        self.stranger.set(key, value)
+        self.foreign.set(key, value)
 
     def nodes(self) -> list[str]:
         """The identities of the two nodes, from the notifications that they left."""
-        head = int(self.stranger.get(self.under + "log/head"))
-        return sorted({self.stranger.get(f"{self.under}log/{n}").decode() for n in range(1, head + 1)})
+        head = int(self.foreign.get(self.under + "log/head"))
+        return sorted({self.foreign.get(f"{self.under}log/{n}").decode() for n in range(1, head + 1)})
 
     def version(self) -> int:
         """The newest version announced."""
-        return int(self.stranger.get(self.under + "round/head"))
+        return int(self.foreign.get(self.under + "round/head"))
 
     def assert_goes_on(self) -> None:
-        """A worker fails, both nodes meet again, all succeed; no worker of the old round is left."""
+        """A worker fails, both nodes run another round, and all succeed; no worker of the old round is left."""
         self.world[0].order("exit 3")
         again = self.cluster.desk.wait_world(2, after=self.world[0].round)
         for worker in again:
@@ -730,7 +733,7 @@ class Spoiled:
         self.assert_clean()
 
     def assert_ends(self, *parts: str) -> None:
-        """Both agents end with status 80 within 10 s, their workers too, and say which key it was."""
+        """Both agents exit 80 within 10 s, with all of `parts` in the last line, and their workers are gone."""
         deadline = time.monotonic() + SOON_S
         for node in (self.a, self.b):
             code = node.wait(max(0.1, deadline - time.monotonic()))
@@ -741,26 +744,27 @@ class Spoiled:
         self.assert_clean()
 
     def assert_clean(self) -> None:
-        """No traceback of ours, and no pickle of theirs was opened."""
+        """No traceback of ours, and no foreign pickle was loaded."""
         for node in (self.a, self.b):
             assert "Traceback" not in node.text(), node.text()
             assert "mistake" not in node.text(), node.text()
         assert not self.crater.exists()
 
     def close(self) -> None:
-        self.stranger.leave()
+        self.foreign.leave()
         self.cluster.close()
 
 
 @pytest.fixture
-def spoiled(stranger: TorchStore, tmp_path: Path) -> Iterator[Spoiled]:
-    made = Spoiled(tmp_path, stranger)
+def spoiled(foreign: TorchStore, tmp_path: Path) -> Iterator[Spoiled]:
+    made = Spoiled(tmp_path, foreign)
     yield made
     made.close()
 
 
-def test_garbage_in_keys_that_can_do_without_is_ignored(spoiled: Spoiled) -> None:
-    """Records, heartbeats, notifications, old announcements, and what only newcomers read: the job goes on."""
+def test_garbage_in_keys_that_running_nodes_do_not_need_is_ignored(spoiled: Spoiled) -> None:
+    """The job goes on with garbage in records, heartbeats, notifications, old announcements, and keys that only new
+    nodes read."""
     version = spoiled.version()
     keys = [f"node/{spoiled.nodes()[0]}", f"beat/{spoiled.nodes()[1]}", "node/stranger", "beat/stranger", "log/1"]
     keys += [f"round/{version}", "round/0", "unheard/of", ""]
@@ -773,20 +777,20 @@ def test_garbage_in_keys_that_can_do_without_is_ignored(spoiled: Spoiled) -> Non
     spoiled.assert_goes_on()
 
 
-def test_garbage_under_a_node_that_is_told_of_is_ignored_in_one_line(spoiled: Spoiled) -> None:
-    """The host says which node's record it ignores, once for each notification; the job goes on."""
+def test_garbage_in_a_record_that_a_notification_names_is_ignored_with_one_line(spoiled: Spoiled) -> None:
+    """The host prints whose record it ignores, once for each notification; the job goes on."""
     for node in (spoiled.nodes()[0], "stranger"):
         spoiled.spoil(f"{spoiled.under}node/{node}", pickle.dumps(Bomb(spoiled.crater)))
-        number = spoiled.stranger.add(spoiled.under + "log/head", 1)
+        number = spoiled.foreign.add(spoiled.under + "log/head", 1)
         spoiled.spoil(f"{spoiled.under}log/{number}", node.encode())
-        spoiled.a.wait_text(f"record of node {node!r} in the store is not ours and is ignored")
-    assert spoiled.a.text().count("is not ours and is ignored") == 2
+        spoiled.a.wait_text(f"record of node {node!r} in the store cannot be read and is ignored")
+    assert spoiled.a.text().count("cannot be read and is ignored") == 2
     spoiled.assert_goes_on()
 
 
-def test_garbage_in_notifications_to_come_is_passed_over(spoiled: Spoiled) -> None:
-    """A stranger who writes into the numbers that our nodes would take next: they take others."""
-    head = int(spoiled.stranger.get(spoiled.under + "log/head"))
+def test_garbage_in_numbers_of_later_notifications_is_skipped(spoiled: Spoiled) -> None:
+    """A foreign client takes the numbers that would be next; the nodes use later ones."""
+    head = int(spoiled.foreign.get(spoiled.under + "log/head"))
     for ahead, value in enumerate(spoiled.garbage(), start=1):
         spoiled.spoil(f"{spoiled.under}log/{head + ahead}", value)
     spoiled.assert_goes_on()
@@ -797,38 +801,39 @@ def test_garbage_in_notifications_to_come_is_passed_over(spoiled: Spoiled) -> No
     [("log/head", b"\xde\xad"), ("log/head", b"0"), ("round/head", b""), ("round/head", b"99999999999999999999")],
 )
 def test_garbage_in_a_counter_ends_every_agent(key: str, value: bytes, spoiled: Spoiled) -> None:
-    """No round can be agreed on without the counters: status 80 for all, naming the key."""
+    """Without the counters there is no agreement on a round: all exit 80, with the key."""
     spoiled.spoil(spoiled.under + key, value)
-    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"key {spoiled.under}{key} holds", "another program writes to this store", "another port")
 
 
-def test_a_spoiled_host_without_company_ends_too(stranger: TorchStore, tmp_path: Path) -> None:
-    """A host that is alone waits for nobody to find out: 80 within 10 s, its worker gone."""
+def test_a_spoiled_host_without_other_nodes_ends_too(foreign: TorchStore, tmp_path: Path) -> None:
+    """A host that is alone does not wait for other nodes to read the store: it exits 80 within 10 s, and its worker is
+    gone."""
     cluster = Cluster("c10d", tmp_path, nnodes="1")
     try:
         node = cluster.start("a")
         (worker,) = cluster.desk.wait_world(1)
-        stranger.join(int(cluster._endpoint.rpartition(":")[2]))
-        stranger.set("elastic_agent/contract/1/round/head", b"\xde\xad")
+        foreign.join(int(cluster._endpoint.rpartition(":")[2]))
+        foreign.set("elastic_agent/contract/1/round/head", b"\xde\xad")
         assert node.wait(SOON_S) == 80
         cluster.desk.wait_gone([worker])
         assert "key elastic_agent/contract/1/round/head holds" in node.text().splitlines()[-1]
-        stranger.leave()
+        foreign.leave()
     finally:
         cluster.close()
 
 
 def test_garbage_in_the_next_announcement_ends_every_agent(spoiled: Spoiled) -> None:
-    """Whoever takes the coordinator's next word out of its mouth: status 80 for all, naming the key."""
+    """The key of the coordinator's next announcement holds something else: all exit 80, with the key."""
     number = spoiled.version() + 1
     spoiled.spoil(f"{spoiled.under}round/{number}", pickle.dumps(Bomb(spoiled.crater)))
-    spoiled.assert_ends(f"round/{number}", "somebody else writes to this store", "another port")
+    spoiled.assert_ends(f"round/{number}", "another program writes to this store", "another port")
 
 
-def test_garbage_where_a_newcomer_looks_turns_only_the_newcomer_away(
+def test_garbage_in_a_key_that_only_new_nodes_read_refuses_only_a_new_node(
     spoiled: Spoiled, script: str, tmp_path: Path
 ) -> None:
-    """The mark of the host holds something else: who comes now is told what, who is in goes on."""
+    """The host's mark holds something else: a node that arrives exits 80 with what it holds; the others go on."""
     spoiled.spoil("elastic_agent/served", b"\x80\x05 nothing of ours")
     port = int(spoiled.endpoint.rpartition(":")[2])
     done = elastic_agent(*at(port, is_host=0), "--rdzv-id", "contract", script, cwd=tmp_path)
@@ -836,19 +841,19 @@ def test_garbage_where_a_newcomer_looks_turns_only_the_newcomer_away(
     spoiled.assert_goes_on()
 
 
-def test_garbage_in_the_jobs_record_turns_only_the_newcomer_away(spoiled: Spoiled, script: str, tmp_path: Path) -> None:
-    """Who comes now is told whose record is spoiled, and who is in goes on; at the end the host says so too."""
+def test_garbage_in_the_jobs_record_refuses_only_a_new_node(spoiled: Spoiled, script: str, tmp_path: Path) -> None:
+    """A node that arrives exits 80 with the job's id; the others go on, and at the end the host prints a line too."""
     spoiled.spoil("elastic_agent/contract/job", pickle.dumps(Bomb(spoiled.crater)))
     port = int(spoiled.endpoint.rpartition(":")[2])
     done = elastic_agent(*at(port, is_host=0), "--rdzv-id", "contract", script, cwd=tmp_path)
     assert done.code == 80
-    assert "record of job 'contract' is not ours" in done.err.splitlines()[-1]
+    assert "record of job 'contract' cannot be read" in done.err.splitlines()[-1]
     spoiled.assert_goes_on()
-    assert "somebody else changed the job's record in the store" in spoiled.a.text()
+    assert "another program changed the job's record in the store" in spoiled.a.text()
 
 
-def test_another_run_id_at_the_endpoint_is_told_by_name(spoiled: Spoiled, script: str, tmp_path: Path) -> None:
-    """A node of another job is turned away with both names; the job at the endpoint does not notice."""
+def test_a_node_with_another_run_id_is_refused_with_both(spoiled: Spoiled, script: str, tmp_path: Path) -> None:
+    """A node of another job exits 80 with both run ids; the job at the endpoint goes on."""
     port = int(spoiled.endpoint.rpartition(":")[2])
     done = elastic_agent(*at(port, is_host=0), "--rdzv-id", "other", script, cwd=tmp_path)
     assert_one_line(done, 80, f"127.0.0.1:{port}", "'contract'", "'other'", "--rdzv-id")

@@ -1,4 +1,4 @@
-"""The main example, run as a user runs it: two workers learn to read digits, and a crash costs one epoch at most."""
+"""The main example, run as a user runs it: two workers learn to read digits, and a crash costs at most one epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def accuracies(output: str) -> dict[int, float]:
 
 
 def test_two_workers_learn_to_read_digits(tmp_path: Path) -> None:
-    """An unmodified torchrun script trains to the end: 95 % of unseen digits are read right, and the job exits 0."""
+    """An unmodified torchrun script trains to the end: 95 % of unseen digits are recognised, and the job exits 0."""
     job = train(tmp_path)
     assert job.returncode == 0, job.stderr
     reached = accuracies(job.stdout)
@@ -41,8 +41,8 @@ def test_two_workers_learn_to_read_digits(tmp_path: Path) -> None:
     assert "resuming" not in job.stdout
 
 
-def test_training_goes_on_from_the_last_epoch_after_a_crash(tmp_path: Path) -> None:
-    """A worker that dies in epoch 4 costs one restart; epochs 1 to 3 are not trained again, and the job exits 0."""
+def test_training_continues_from_the_last_epoch_after_a_crash(tmp_path: Path) -> None:
+    """A worker that fails in epoch 4 costs one restart; epochs 1 to 3 are not trained again, and the job exits 0."""
     job = train(tmp_path, "--crash-at-epoch", "4", agent_options=("--max-restarts", "1"))
     assert job.returncode == 0, job.stderr
     assert (tmp_path / "crashed").exists()
@@ -52,15 +52,15 @@ def test_training_goes_on_from_the_last_epoch_after_a_crash(tmp_path: Path) -> N
     assert accuracies(job.stdout)[12] >= 95.0
 
 
-def test_a_crash_without_restarts_fails_the_job_and_says_why(tmp_path: Path) -> None:
-    """With no restart to spend the job exits non-zero, and the worker's own words reach the user."""
+def test_a_crash_without_restarts_fails_the_job_and_its_error_is_printed(tmp_path: Path) -> None:
+    """Without a restart left the exit status is not 0, and the worker's error is on stderr."""
     job = train(tmp_path, "--crash-at-epoch", "1")
     assert job.returncode != 0
     assert "crashing once, as --crash-at-epoch asked" in job.stderr
 
 
-def test_training_too_short_fails_the_job(tmp_path: Path) -> None:
-    """A job whose workers report that they missed the mark does not exit 0."""
+def test_a_job_that_trains_too_little_fails(tmp_path: Path) -> None:
+    """Workers raise an error when the accuracy is too low, and the exit status is not 0."""
     job = train(tmp_path, "--epochs", "1")
     assert job.returncode != 0
     assert "wanted 95%" in job.stderr

@@ -1,4 +1,4 @@
-"""The etcd client on real servers, of each version that we promise."""
+"""The etcd client on one real server, of each supported version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Put, Read, holds,
 from support.etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 10.0
-"""What must happen at once may take this long on a busy machine."""
+"""What must happen at once may take this long on a busy host."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -27,21 +27,21 @@ def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def client(one: Servers) -> Iterator[EtcdClient]:
-    """A client of it; its keys are gone before."""
+    """A client of an empty server."""
     with closing(one.client()) as made:
         made.delete(Delete(b"", prefix=True))
         yield made
 
 
-def test_what_was_put_is_read_with_the_revision_that_wrote_it(client: EtcdClient) -> None:
-    """A key has its value, its revisions and its count of writes."""
+def test_a_key_has_its_value_revisions_and_version(client: EtcdClient) -> None:
+    """After two puts."""
     first = client.put(Put(b"k", b"1"))
     second = client.put(Put(b"k", b"2"))
     [item] = client.read(Read(b"k")).items
     assert (item.value, item.create_revision, item.mod_revision, item.version) == (b"2", first, second, 2)
 
 
-def test_a_prefix_reads_what_begins_with_it_and_nothing_else(client: EtcdClient) -> None:
+def test_a_prefix_reads_exactly_the_keys_that_begin_with_it(client: EtcdClient) -> None:
     """Also where the prefix ends with the greatest byte, and where it is empty."""
     for key in (b"a", b"a/1", b"a/2", b"a0", b"b\xff", b"b\xff\xff1", b"c"):
         client.put(Put(key, b""))
@@ -50,7 +50,7 @@ def test_a_prefix_reads_what_begins_with_it_and_nothing_else(client: EtcdClient)
     assert len(client.read(Read(b"", prefix=True)).items) == 7
 
 
-def test_only_what_changed_since_is_read(client: EtcdClient) -> None:
+def test_a_read_can_be_limited_to_changes_or_to_a_past_revision(client: EtcdClient) -> None:
     """`changed_since` names the oldest revision of interest; `revision` reads the past."""
     client.put(Put(b"k/1", b""))
     before = client.read(Read(b"k/", prefix=True)).revision
@@ -60,8 +60,8 @@ def test_only_what_changed_since_is_read(client: EtcdClient) -> None:
     assert [item.key for item in client.read(Read(b"k/", prefix=True, revision=before)).items] == [b"k/1"]
 
 
-def test_a_transaction_writes_only_where_all_compares_hold(client: EtcdClient) -> None:
-    """Absence, value, revision, version and lease; who loses learns in one step what is there."""
+def test_a_transaction_writes_only_if_all_compares_hold(client: EtcdClient) -> None:
+    """Compares of absence, value, revision, version and lease; a failed transaction returns the current keys."""
     assert client.txn([is_absent(b"k")], [Put(b"k", b"1")]).succeeded
     lost = client.txn([is_absent(b"k")], [Put(b"k", b"2")], [Read(b"k")])
     assert not lost.succeeded
@@ -73,8 +73,8 @@ def test_a_transaction_writes_only_where_all_compares_hold(client: EtcdClient) -
     assert not client.read(Read(b"k")).items
 
 
-def test_a_watch_tells_every_change_from_its_revision_on(client: EtcdClient) -> None:
-    """Past ones too, in order, deletions among them, and of its prefix only."""
+def test_a_watch_delivers_every_change_from_its_start_revision(client: EtcdClient) -> None:
+    """Past ones too, in order, deletions included, of its prefix only."""
     begin = client.put(Put(b"k/1", b"1"))
     client.put(Put(b"other", b""))
     with closing(client.watch(b"k/", prefix=True, start_revision=begin)) as watch:
@@ -86,8 +86,8 @@ def test_a_watch_tells_every_change_from_its_revision_on(client: EtcdClient) -> 
         assert watch.next_revision == changes[-1].item.mod_revision + 1
 
 
-def test_a_watch_from_a_compacted_revision_says_so(client: EtcdClient, one: Servers) -> None:
-    """What was missed cannot be told any more: the reader must read anew."""
+def test_a_watch_from_a_compacted_revision_raises_etcd_compacted(client: EtcdClient, one: Servers) -> None:
+    """The changes are gone: the error names the oldest revision kept."""
     begin = client.put(Put(b"k", b"1"))
     client.put(Put(b"k", b"2"))
     kept = one.compact()
@@ -100,8 +100,8 @@ def test_a_watch_from_a_compacted_revision_says_so(client: EtcdClient, one: Serv
         client.read(Read(b"k", revision=begin))
 
 
-def test_a_lease_takes_its_keys_along(client: EtcdClient) -> None:
-    """Revoked, or run out: keys go, watchers hear of it, and renewing says that it is gone."""
+def test_keys_are_deleted_with_their_lease(client: EtcdClient) -> None:
+    """Whether it is revoked or expires: watches deliver the deletion, and using the lease raises EtcdLeaseGone."""
     lease = client.grant(60)
     client.renew(lease)
     assert 50 < client.left_s(lease) <= 60 == lease.ttl_s
@@ -125,7 +125,7 @@ def test_a_lease_takes_its_keys_along(client: EtcdClient) -> None:
 
 
 def test_closing_from_another_thread_ends_a_wait_at_once(client: EtcdClient) -> None:
-    """An agent that is told to stop waits for nobody; the session beside it goes on."""
+    """So an agent can stop at once. Another session of the same client goes on."""
     session = client.session()
     watch = session.watch(b"k")
     closer = threading.Timer(0.2, session.close)
@@ -140,8 +140,8 @@ def test_closing_from_another_thread_ends_a_wait_at_once(client: EtcdClient) -> 
     assert client.put(Put(b"k", b""))
 
 
-def test_a_server_tells_its_version_and_that_it_leads(client: EtcdClient, one: Servers) -> None:
-    """What a person wants to know first of a cluster."""
+def test_health_reports_version_and_leader(client: EtcdClient, one: Servers) -> None:
+    """And no errors and no alarms, on a healthy server."""
     health = client.health()
     assert health.version.startswith(one.members[0].binaries.version)
     assert health.leader == health.member

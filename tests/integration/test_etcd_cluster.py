@@ -1,4 +1,4 @@
-"""The etcd client on three real servers that die, hang, lose each other and are replaced."""
+"""The etcd client on three real servers that are killed, frozen, cut off and replaced."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_servers import VERSIONS, Server, Servers, free_ports, serving
 
 BOUND_S = 10.0
-"""What must happen at once may take this long on a busy machine."""
+"""What must happen at once may take this long on a busy host."""
 HUNG_S = 2.0
-"""As that, for what should take 1 s and takes more than 5 s if done wrong."""
+"""As BOUND_S, for what should take 1 s and takes more than 5 s if done wrong."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -42,7 +42,7 @@ def client(three: Servers) -> Iterator[EtcdClient]:
 
 @contextmanager
 def frozen(servers: Servers, *members: Server) -> Iterator[None]:
-    """These hang meanwhile."""
+    """These members are frozen during the block."""
     with ExitStack() as undo:
         for member in members:
             undo.callback(member.thaw)
@@ -53,7 +53,7 @@ def frozen(servers: Servers, *members: Server) -> Iterator[None]:
 
 @contextmanager
 def killed(servers: Servers, *members: Server) -> Iterator[None]:
-    """These are dead meanwhile, and come back with their data."""
+    """These members are down during the block, and are restarted with their data."""
     with ExitStack() as undo:
         for member in members:
             undo.callback(member.start)
@@ -83,7 +83,7 @@ def seconds(do: Callable[[], object]) -> float:
 
 
 def test_a_hung_server_costs_one_attempt(three: Servers) -> None:
-    """It keeps its connections and says nothing; reads, writes and renewals go on elsewhere, and stay there."""
+    """It keeps its connections and answers nothing; reads, writes and renewals continue on another server."""
     with closing(client_of_a_follower(three)) as client:
         lease = client.grant(60)
         with frozen(three, used_by(client, three)):
@@ -93,8 +93,8 @@ def test_a_hung_server_costs_one_attempt(three: Servers) -> None:
         client.revoke(lease)
 
 
-def test_a_dead_server_costs_next_to_nothing(three: Servers) -> None:
-    """Its port refuses, so the next one is asked at once; where it led, that waits for an election."""
+def test_a_dead_server_is_skipped_at_once(three: Servers) -> None:
+    """Its port refuses connections, so the next server is used; if it led, the call waits for an election."""
     with closing(client_of_a_follower(three)) as client:
         client.put(Put(b"k", b"1"))
         with killed(three, used_by(client, three)):
@@ -103,8 +103,8 @@ def test_a_dead_server_costs_next_to_nothing(three: Servers) -> None:
         assert seconds(lambda: client.put(Put(b"k", b"3"))) < client.call_s
 
 
-def test_a_watch_leaves_a_hung_server_with_the_calls(three: Servers) -> None:
-    """A call beside it that hangs tells; the watch ends with a reason, and misses nothing when taken up elsewhere."""
+def test_a_watch_on_a_hung_server_ends_when_a_call_switches_endpoints(three: Servers) -> None:
+    """It ends with a reason, and a watch from `next_revision` on another server misses no change."""
     with closing(client_of_a_follower(three)) as client, closing(client.session()) as other:
         watch = client.watch(b"w")
         with frozen(three, used_by(client, three)):
@@ -117,8 +117,8 @@ def test_a_watch_leaves_a_hung_server_with_the_calls(three: Servers) -> None:
                 assert {change.item.value for change in again.wait(BOUND_S)} == {b"1"}  # put twice, perhaps
 
 
-def test_without_most_servers_nothing_is_applied_and_a_watch_ends(three: Servers) -> None:
-    """Who is left says that there is no leader, and is not waited for until the call's end; afterwards all is well."""
+def test_without_a_quorum_nothing_is_applied_and_a_watch_ends(three: Servers) -> None:
+    """The remaining server reports that there is no leader, without waiting; with a quorum again, the client works."""
     with closing(three.client(call_s=1.0)) as client:
         leader = three.leader()
         left = next(member for member in three.members if member is not leader)
@@ -127,22 +127,22 @@ def test_without_most_servers_nothing_is_applied_and_a_watch_ends(three: Servers
             with killed(three, *(member for member in three.members if member is not left)):
                 with pytest.raises(EtcdWatchLost, match="no leader"):
                     watch.wait(BOUND_S)
-                with pytest.raises(EtcdFailed, match="given up after 2 s"):
+                with pytest.raises(EtcdFailed, match="gave up after 2 s"):
                     alone.put(Put(b"lost", b""))
                 with pytest.raises(StoreUnreachable):
                     client.read(Read(b"k"))
         assert not client.read(Read(b"lost")).items
 
 
-def test_all_servers_restarted_are_found_again(three: Servers, client: EtcdClient) -> None:
-    """The same client goes on, its lease and its watch's place too."""
+def test_a_client_survives_a_restart_of_all_servers(three: Servers, client: EtcdClient) -> None:
+    """Its lease is valid, and a watch can continue from its `next_revision`."""
     lease = client.grant(60)
     client.put(Put(b"k", b"before", lease.id))
     watch = client.watch(b"k")
     with killed(three, *three.members):
         with pytest.raises(EtcdWatchLost):
             watch.wait(BOUND_S)
-        with pytest.raises(EtcdFailed, match=r"no server of etcd can be reached: .*refused"):
+        with pytest.raises(EtcdFailed, match=r"no etcd server can be reached: .*refused"):
             client.read(Read(b"k"))
     client.put(Put(b"k", b"after", lease.id))
     client.renew(lease)
@@ -151,17 +151,17 @@ def test_all_servers_restarted_are_found_again(three: Servers, client: EtcdClien
     client.revoke(lease)
 
 
-def test_a_member_is_replaced(three: Servers, client: EtcdClient) -> None:
-    """Another machine under the same address is the same cluster to us."""
+def test_a_client_survives_the_replacement_of_a_member(three: Servers, client: EtcdClient) -> None:
+    """The new member has the old one's address and belongs to the same cluster."""
     client.put(Put(b"k", b"kept"))
     three.replace(used_by(client, three))
     for _ in three.members:
         assert client.read(Read(b"k")).items[0].value == b"kept"
-        client.leave()
+        client.switch_endpoint()
 
 
 def test_an_unanswered_write_is_unknown_and_not_sent_again(tmp_path: Path) -> None:
-    """Unless twice is as good as once. A read that nobody answered has failed."""
+    """Unless it is repeatable. An unanswered read has failed."""
     with serving("3.5", tmp_path) as alone, closing(alone.client(call_s=2.0)) as client:
         client.put(Put(b"k", b""))
         with frozen(alone, *alone.members):
@@ -177,7 +177,7 @@ def test_an_unanswered_write_is_unknown_and_not_sent_again(tmp_path: Path) -> No
 
 
 def test_a_call_to_a_hung_server_ends_when_closed(tmp_path: Path) -> None:
-    """Before its attempt is over, with an error that says so."""
+    """Before its attempt is over, with EtcdClosed."""
     with serving("3.5", tmp_path) as alone, closing(alone.client(call_s=60.0)) as client:
         client.put(Put(b"k", b""))
         with frozen(alone, *alone.members), ThreadPoolExecutor(1) as pool:
@@ -193,7 +193,7 @@ def test_a_call_to_a_hung_server_ends_when_closed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_idle_watch_notices_that_its_server_hangs(tmp_path: Path) -> None:
-    """With nobody else to tell it: gRPC's own pings, each 6 s, have 2 s to be answered."""
+    """Without any other call: gRPC's keepalive pings, each 6 s, must be answered within 2 s."""
     with serving("3.5", tmp_path) as alone, closing(alone.client()) as client, ExitStack() as held:
         watch = held.enter_context(closing(client.watch(b"k")))
         held.enter_context(frozen(alone, *alone.members))
@@ -202,7 +202,7 @@ def test_an_idle_watch_notices_that_its_server_hangs(tmp_path: Path) -> None:
 
 
 def test_a_lease_whose_answer_was_lost_is_not_granted_twice(three: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number is the client's own: who asks again finds the first."""
+    """The client chooses the id, so a repeated grant finds the first lease."""
     chance = SimpleNamespace(randrange=lambda *_: 4711)
     monkeypatch.setattr("elastic_agent.rendezvous.etcd.client.random", chance)
     with closing(three.client()) as client:
@@ -212,8 +212,8 @@ def test_a_lease_whose_answer_was_lost_is_not_granted_twice(three: Servers, monk
         client.revoke(first)
 
 
-def test_a_cluster_that_forgot_is_found_out(tmp_path: Path) -> None:
-    """The same address with an older revision has lost what it acknowledged: nothing that it says may be acted on."""
+def test_a_cluster_that_lost_revisions_raises_etcd_reset(tmp_path: Path) -> None:
+    """A server at an older revision than it had acknowledged has lost data: its answers must not be used."""
     with serving("3.5", tmp_path) as alone, closing(alone.client()) as client:
         for _ in range(3):
             client.put(Put(b"k", b""))
@@ -224,37 +224,37 @@ def test_a_cluster_that_forgot_is_found_out(tmp_path: Path) -> None:
             client.read(Read(b"k"))
 
 
-def test_endpoints_of_two_clusters_are_found_out(tmp_path: Path) -> None:
-    """A slip in a list of endpoints must not become two jobs that think they are one."""
+def test_endpoints_of_two_clusters_raise_etcd_reset(tmp_path: Path) -> None:
+    """A wrong endpoint in the list must not split a job over two clusters."""
     with ExitStack() as both:
         clusters = [both.enter_context(serving("3.5", tmp_path / name)) for name in "ab"]
         endpoints = [endpoint for servers in clusters for endpoint in servers.endpoints]
         client = both.enter_context(closing(EtcdClient(endpoints)))
         client.read(Read(b"k"))
-        client.leave()
+        client.switch_endpoint()
         with pytest.raises(EtcdReset, match="different clusters"):
             client.read(Read(b"k"))
 
 
-def test_nobody_at_an_endpoint_is_said_within_the_calls_time() -> None:
-    """One line with the endpoint, the reason and what to do; and nothing was applied."""
+def test_an_endpoint_without_a_server_fails_within_the_call_timeout() -> None:
+    """With one line that has the endpoint, the reason and what to do; nothing was applied."""
     [port] = free_ports(1)
-    told = rf"127\.0\.0\.1:{port}: connection refused; see whether"
+    message = rf"127\.0\.0\.1:{port}: connection refused; check that"
     client = EtcdClient([Endpoint("127.0.0.1", port)], call_s=1.0)
-    with closing(client), pytest.raises(EtcdFailed, match=told) as caught:
+    with closing(client), pytest.raises(EtcdFailed, match=message) as caught:
         client.txn([], [Put(b"k", b"")])
     assert "\n" not in str(caught.value)
 
 
-def test_no_descriptor_of_a_client_reaches_a_child(client: EtcdClient) -> None:
-    """However the child is made: a worker that held a connection would keep it when its agent is gone."""
+def test_a_child_process_inherits_no_descriptor_of_the_client(client: EtcdClient) -> None:
+    """However it is started: a worker with a descriptor of the connection would keep it open after its agent ended."""
     client.put(Put(b"k", b""))
     begin, end = os.pipe()
-    with closing(client.watch(b"k")), open(begin, encoding="utf-8") as said:
+    with closing(client.watch(b"k")), open(begin, encoding="utf-8") as output:
         actions = [(os.POSIX_SPAWN_DUP2, end, 1)]
         pid = os.posix_spawn("/bin/ls", ["ls", "-l", "/proc/self/fd"], os.environ, file_actions=actions)
         os.close(end)
-        shown = said.read()
+        shown = output.read()
     os.waitpid(pid, 0)
     assert "pipe:" in shown
     assert "socket:" not in shown

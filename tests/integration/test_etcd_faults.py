@@ -1,4 +1,4 @@
-"""Jobs on three etcd servers that fail, each kind of fault once. The long ones: `make chaos STORE=etcd`."""
+"""Jobs on three etcd servers, with each kind of fault once. `make chaos STORE=etcd` runs the random ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, Servants
+from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
 from campaigns.chaos.etcd_plan import SERVERS
 from elastic_agent.rendezvous.etcd.ops import Put, Read
 from support.etcd_servers import Servers, serving
 from support.harness import Cluster, Node
-from support.network import missing, switch
+from support.network import virtual_switch, why_unavailable
 
 SHORT_S = 1.5
 """How long a fault lasts here."""
@@ -26,7 +26,7 @@ AWAY_S = 5.0
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Three servers that ask for a login and have little room."""
+    """Three servers that require a login and have a small quota."""
     flags = ["--quota-backend-bytes", str(QUOTA), *QUICK_LOGINS]
     with serving("3.5", tmp_path_factory.mktemp("etcd"), size=3, flags=flags) as servers:
         servers.require_login(ROOT, USER, PREFIX + "/")
@@ -34,7 +34,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def job(servers: Servers, folder: Path, **conf: Any) -> Cluster:
-    """A job on these servers, as a user who may do no more than it must."""
+    """A job on these servers, with a user limited to the job's prefix."""
     made = Cluster("etcd", folder, servers, nnodes="2:3", conf={"beat": 0.4, "lease": LEASE_S, **conf})
     if servers.login:
         (folder / "password").write_text(USER.password)
@@ -54,42 +54,42 @@ def finish(cluster: Cluster, *nodes: Node) -> None:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_fault_of_the_servers_disturbs_no_worker(kind: str, three: Servers, tmp_path: Path) -> None:
-    """Nobody is evicted, nobody restarted, and the job ends as if nothing had been."""
+def test_a_fault_of_the_servers_interrupts_no_worker(kind: str, three: Servers, tmp_path: Path) -> None:
+    """No node is lost, no worker restarts, and the job succeeds."""
     with closing(job(three, tmp_path)) as cluster:
         nodes = [cluster.start(name, nnodes="2") for name in "ab"]
         world = cluster.desk.wait_world(2)
-        Servants(three, 1, lambda: newest(three)).befall(kind, SHORT_S)
+        EtcdFaults(three, 1, lambda: newest(three)).inject(kind, SHORT_S)
         finish(cluster, *nodes)
         assert len(cluster.desk.workers) == len(world)
 
 
-def test_servers_that_stand_still_for_longer_than_a_lease_evict_nobody(three: Servers, tmp_path: Path) -> None:
-    """Two of three are gone for longer than a lease lasts; its time does not pass then."""
+def test_no_node_is_lost_while_the_servers_have_no_quorum(three: Servers, tmp_path: Path) -> None:
+    """Two of three servers are down for longer than the lease: leases do not expire without a quorum."""
     with closing(job(three, tmp_path)) as cluster:
         nodes = [cluster.start(name, nnodes="2") for name in "ab"]
         world = cluster.desk.wait_world(2)
-        Servants(three, 1, lambda: newest(three)).befall("quorum lost", AWAY_S)
+        EtcdFaults(three, 1, lambda: newest(three)).inject("quorum lost", AWAY_S)
         finish(cluster, *nodes)
         assert len(cluster.desk.workers) == len(world)
 
 
-def test_room_is_made_on_servers_that_somebody_else_compacts(three: Servers) -> None:
-    """Two faults of a campaign may do so at a time; the one that finds it done is no less over."""
+def test_a_no_space_fault_ends_although_another_fault_compacted(three: Servers) -> None:
+    """Two faults of a campaign may compact at the same time; the second finds the revision compacted already."""
 
     def compacted() -> int:
         revision = newest(three)
         three.ctl("compact", str(revision))
         return revision
 
-    Servants(three, 0, compacted).befall("no space", 0.0)
+    EtcdFaults(three, 0, compacted).inject("no space", 0.0)
     with closing(three.client()) as client:
-        client.put(Put(PREFIX.encode() + b"/room", b"there is"))
+        client.put(Put(PREFIX.encode() + b"/room", b"enough"))
 
 
 @pytest.mark.parametrize("coordinates", [False, True])
-def test_a_frozen_agent_finds_itself_out_and_rejoins(coordinates: bool, three: Servers, tmp_path: Path) -> None:
-    """The others go on without it, another coordinates if it did; it stops its workers before it comes back."""
+def test_a_frozen_agent_rejoins_after_it_resumes(coordinates: bool, three: Servers, tmp_path: Path) -> None:
+    """The others go on without it; if it coordinated, another node does. It stops its workers before it rejoins."""
     with closing(job(three, tmp_path)) as cluster:
         nodes = {name: cluster.start(name) for name in "abc"}
         world = cluster.desk.wait_world(3)
@@ -107,11 +107,11 @@ def test_a_frozen_agent_finds_itself_out_and_rejoins(coordinates: bool, three: S
         finish(cluster, *nodes.values())
 
 
-def test_an_agent_that_is_cut_off_and_comes_back_rejoins(tmp_path: Path) -> None:
-    """Its packets are dropped, and nobody is told."""
-    if missing():
-        pytest.skip(missing())
-    with switch() as lines:
+def test_an_agent_that_was_cut_off_rejoins(tmp_path: Path) -> None:
+    """Its packets are dropped, with no error to either side."""
+    if why_unavailable():
+        pytest.skip(why_unavailable())
+    with virtual_switch() as lines:
         for name in "abc":
             lines.add(name)
         with serving("3.5", tmp_path, size=3, host=lines.address) as servers:

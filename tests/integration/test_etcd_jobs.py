@@ -1,4 +1,4 @@
-"""Whole jobs on real etcd servers: what they leave there, who they share them with, what they tell of themselves."""
+"""Whole jobs on real etcd servers: their keys and leases, several jobs on one cluster, takeover, TLS and logins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.etcd.cluster import Login
 from elastic_agent.rendezvous.etcd.ops import Item, Read
 from elastic_agent.rendezvous.records import Outcome
-from support.etcd_certificates import Papers
-from support.etcd_servers import VERSIONS, Secured, Servers, serving, standing, start_standing
+from support.etcd_certificates import Certificates
+from support.etcd_servers import VERSIONS, Servers, ServerTls, serving, shared_servers, start_shared_servers
 from support.harness import Cluster, Node
 from support.procfs import read
 
-PROMISED_S = 10.0
-"""An agent that the cluster refuses has said so by then."""
+REFUSED_WITHIN_S = 10.0
+"""Bound on the exit of an agent that the cluster refuses."""
 SETTLED_S = 20.0
-"""What leases take to run out, and more."""
+"""Bound on the expiry of a node's lease."""
 ROOT_LOGIN = Login("root", "the-root-of-it-all")
 USER = Login("trainer", "s3cret-of-the-trainer")
 PREFIX = "/jobs/of-trainer"
@@ -33,20 +33,20 @@ PREFIX = "/jobs/of-trainer"
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(params=VERSIONS)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """Agents on one server of each version."""
     made = Cluster("etcd", tmp_path, nnodes="2")
-    made.meet_at(standing(request.param))
+    made.meet_at(shared_servers(request.param))
     yield made
     made.close()
 
 
 def keys(cluster: Cluster, prefix: str = "/elastic-agent", until: set[str] | None = None) -> dict[str, Item]:
-    """All that is there of the job, by what comes after its folder; `until`: as soon as it is just these keys."""
+    """All items of the job, by their keys without the job's folder. `until`: wait until there are exactly these."""
     folder = f"{prefix}/{cluster.run_id}/"
     deadline = time.monotonic() + SETTLED_S
     with closing(cluster.etcd.client()) as client:
@@ -65,8 +65,8 @@ def finish(cluster: Cluster, *nodes: Node) -> None:
     assert [node.wait() for node in nodes] == [0] * len(nodes)
 
 
-def test_after_a_job_only_its_record_remains_for_a_time(cluster: Cluster) -> None:
-    """It tells the outcome, and goes with its lease."""
+def test_after_a_job_only_its_record_remains_for_record_ttl(cluster: Cluster) -> None:
+    """The record has the outcome, and expires with its lease."""
     nodes = [cluster.start(name, conf={"record_ttl": 600}) for name in "ab"]
     cluster.desk.wait_world(2)
     assert {"job", "1/leader", "1/round-newest"} < keys(cluster).keys()
@@ -80,8 +80,8 @@ def test_after_a_job_only_its_record_remains_for_a_time(cluster: Cluster) -> Non
     assert 500 < left["ttl"] <= 600
 
 
-def test_a_failed_job_leaves_its_outcome_too(cluster: Cluster) -> None:
-    """Whoever looks later learns how it went."""
+def test_the_record_of_a_failed_job_has_its_outcome(cluster: Cluster) -> None:
+    """Read after all agents have exited."""
     nodes = [cluster.start(name, max_restarts=0) for name in "ab"]
     cluster.desk.wait_world(2)[0].order("exit 3")
     assert [node.wait() for node in nodes] == [1, 1]
@@ -89,8 +89,9 @@ def test_a_failed_job_leaves_its_outcome_too(cluster: Cluster) -> None:
     assert record.outcome is Outcome.FAILED
 
 
-def test_all_of_a_job_hangs_on_leases(cluster: Cluster) -> None:
-    """So that nothing stays for ever of a job whose agents were all killed: the nodes go at once, the rest in time."""
+def test_every_key_of_a_job_is_attached_to_a_lease(cluster: Cluster) -> None:
+    """So the keys of a job whose agents were all killed expire: those of the nodes within seconds, the others with the
+    job's lease."""
     for name in "ab":
         cluster.start(name, conf={"beat": 0.4, "lease": 2})
     cluster.desk.wait_world(2)
@@ -102,8 +103,8 @@ def test_all_of_a_job_hangs_on_leases(cluster: Cluster) -> None:
     keys(cluster, until=there.keys() - living)
 
 
-def test_a_finished_run_id_begins_a_new_incarnation(cluster: Cluster) -> None:
-    """The record says so, and nothing of the first is seen by the second."""
+def test_reusing_a_finished_run_id_starts_a_new_incarnation(cluster: Cluster) -> None:
+    """The record counts it, and the second run does not read the first one's keys."""
     for incarnation in (1, 2):
         nodes = [cluster.start(f"{name}{incarnation}") for name in "ab"]
         world = cluster.desk.wait_world(2)
@@ -114,7 +115,7 @@ def test_a_finished_run_id_begins_a_new_incarnation(cluster: Cluster) -> None:
 
 
 def test_two_jobs_share_a_cluster_without_seeing_each_other(cluster: Cluster, tmp_path: Path) -> None:
-    """One fails and ends; the other never learns of it."""
+    """One fails and ends; the other runs on."""
     (tmp_path / "other").mkdir()
     other = Cluster("etcd", tmp_path / "other", nnodes="2", max_restarts=0)
     other.meet_at(cluster.etcd)
@@ -128,8 +129,8 @@ def test_two_jobs_share_a_cluster_without_seeing_each_other(cluster: Cluster, tm
         finish(cluster, *nodes)
 
 
-def test_an_agent_takes_45_megabytes_at_most(cluster: Cluster) -> None:
-    """It holds no OpenSSL either, which would be a tenth of it: what comes in with asyncio, and that with grpc."""
+def test_an_agent_uses_at_most_45_megabytes(cluster: Cluster) -> None:
+    """OpenSSL is not loaded: asyncio, which grpc imports, would load it, at a tenth of the memory."""
     nodes = [cluster.start(name) for name in "ab"]
     cluster.desk.wait_world(2)
     for node in nodes:
@@ -141,22 +142,22 @@ def test_an_agent_takes_45_megabytes_at_most(cluster: Cluster) -> None:
     finish(cluster, *nodes)
 
 
-def test_whoever_wants_ssl_beside_an_agent_on_etcd_has_it() -> None:
-    """A user's code may come into the agent's process, as that of an accelerator's package."""
+def test_ssl_can_still_be_imported_in_an_agent_on_etcd() -> None:
+    """User code may run in the agent's process, such as an accelerator's package."""
     look = """
 from elastic_agent.launcher import store_link
 store_link._need_only_grpc()
 import asyncio, grpc, ssl
-assert asyncio.base_events.ssl is None, "asyncio had OpenSSL all the same"
+assert asyncio.base_events.ssl is None, "asyncio has imported ssl"
 assert ssl.create_default_context().verify_mode is ssl.CERT_REQUIRED
 assert grpc.ssl_channel_credentials() is not None
 asyncio.run(asyncio.sleep(0))
 """
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=PROMISED_S)
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=REFUSED_WITHIN_S)
 
 
 def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster) -> None:
-    """Its workers die with it, the others re-form and go on, and nobody is charged."""
+    """Its workers are killed with it, the others re-form and go on, and no node is charged."""
     conf = {"beat": 0.4, "lease": 2}
     nodes = {name: cluster.start(name, nnodes="1:3", conf=conf) for name in "abc"}
     world = cluster.desk.wait_world(3)
@@ -171,26 +172,26 @@ def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("papers"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def guarded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, papers: Papers
+def secured_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[Servers]:
-    """A server with certificates on both sides, users, and one who may do all below PREFIX and nothing else."""
-    secured = Secured(*papers.issue("server"), papers.ca_file, asks_clients=True)
+    """A server that requires certificates and a login; USER may do everything below PREFIX and nothing else."""
+    server_tls = ServerTls(*certificates.issue("server"), certificates.ca_file, require_client_cert=True)
     home = tmp_path_factory.mktemp("etcd")
-    with serving(request.param, home, secured=secured, tls=papers.tls("client")) as servers:
+    with serving(request.param, home, server_tls=server_tls, tls=certificates.tls("client")) as servers:
         servers.require_login(ROOT_LOGIN, USER, PREFIX + "/")
         yield servers
 
 
 @pytest.fixture
-def secure(guarded: Servers, papers: Papers, tmp_path: Path) -> Iterator[Cluster]:
-    """Agents that know all they need."""
-    tls = papers.tls("agent")
+def secure_cluster(secured_servers: Servers, certificates: Certificates, tmp_path: Path) -> Iterator[Cluster]:
+    """Agents with a valid certificate, user and password."""
+    tls = certificates.tls("agent")
     (tmp_path / "password").write_text(USER.password + "\n")
     conf = {
         "cacert": tls.ca_file,
@@ -201,33 +202,35 @@ def secure(guarded: Servers, papers: Papers, tmp_path: Path) -> Iterator[Cluster
         "prefix": PREFIX,
     }
     made = Cluster("etcd", tmp_path, nnodes="2", conf=conf)
-    made.meet_at(guarded)
+    made.meet_at(secured_servers)
     yield made
     made.close()
 
 
-def test_a_role_limited_to_the_prefix_and_certificates_are_enough(secure: Cluster) -> None:
-    """From the first key to the clearing up."""
-    nodes = [secure.start(name) for name in "ab"]
-    failing = secure.desk.wait_world(2)[0]
+def test_a_role_limited_to_the_prefix_and_certificates_are_enough(secure_cluster: Cluster) -> None:
+    """For a whole job, its clean-up included."""
+    nodes = [secure_cluster.start(name) for name in "ab"]
+    failing = secure_cluster.desk.wait_world(2)[0]
     failing.order("exit 3")
-    secure.desk.wait_world(2, after=failing.round)
-    finish(secure, *nodes)
-    keys(secure, PREFIX, until={"job"})
+    secure_cluster.desk.wait_world(2, after=failing.round)
+    finish(secure_cluster, *nodes)
+    keys(secure_cluster, PREFIX, until={"job"})
 
 
-def test_the_password_is_nowhere_to_be_read(secure: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not in an argument, a log, an event or any file, nor in a worker's environment; from either source."""
+def test_the_password_is_in_no_argument_log_event_or_file(
+    secure_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor in a worker's environment, whether the password comes from the variable or from a file."""
     monkeypatch.setenv("ELASTIC_AGENT_ETCD_PASSWORD", USER.password)
     monkeypatch.setenv("LOGLEVEL", "DEBUG")
     monkeypatch.setenv("ELASTIC_AGENT_EVENTS", str(tmp_path / "events"))
-    kept = dict(secure._defaults["conf"])
-    secure._defaults["conf"].pop("password_file")
+    kept = dict(secure_cluster._defaults["conf"])
+    secure_cluster._defaults["conf"].pop("password_file")
     (tmp_path / "password").unlink()
-    first = secure.start("a")
+    first = secure_cluster.start("a")
     (tmp_path / "elsewhere").write_text(USER.password)
-    second = secure.start("b", conf={**kept, "password_file": str(tmp_path / "elsewhere")})
-    world = secure.desk.wait_world(2)
+    second = secure_cluster.start("b", conf={**kept, "password_file": str(tmp_path / "elsewhere")})
+    world = secure_cluster.desk.wait_world(2)
     secret = USER.password.encode()
     for worker in world:
         assert secret not in read(f"/proc/{worker.pid}/environ")
@@ -235,8 +238,8 @@ def test_the_password_is_nowhere_to_be_read(secure: Cluster, monkeypatch: pytest
         if pid.isdigit():
             assert secret not in read(f"/proc/{pid}/cmdline")
     world[0].order("raise of itself")
-    secure.desk.wait_world(2, after=world[0].round)
-    finish(secure, first, second)
+    secure_cluster.desk.wait_world(2, after=world[0].round)
+    finish(secure_cluster, first, second)
     assert USER.password not in first.text() + second.text()
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "elsewhere"]
     assert "events" in {path.name for path in files}
@@ -244,47 +247,47 @@ def test_the_password_is_nowhere_to_be_read(secure: Cluster, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"prefix": "/others"}, "permission denied; grant the user's role this prefix"),
         ({"user": "nobody"}, "login of user 'nobody': authentication failed"),
         ({"password_file": "{wrong}"}, "login of user 'trainer': authentication failed"),
         ({"cacert": "{stranger_ca}"}, "the server's certificate is not signed by the CA"),
-        ({"cert": "{late}.pem", "key": "{late}.key"}, "is not good: certificate has expired"),
+        ({"cert": "{late}.pem", "key": "{late}.key"}, "is not valid: certificate has expired"),
         ({"cert": "{stranger}.pem", "key": "{stranger}.key"}, "have it signed by the CA"),
-        ({"cert": "", "key": ""}, "it asks for a certificate of ours"),
+        ({"cert": "", "key": ""}, "the server requires a client certificate"),
     ],
 )
 def test_each_refusal_is_one_line_within_seconds(
-    secure: Cluster, papers: Papers, tmp_path: Path, changes: dict[str, str], told: str
+    secure_cluster: Cluster, certificates: Certificates, tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
-    """Status 80, and what to correct."""
+    """Exit status 80, and what to correct."""
     (tmp_path / "wrong").write_text("not the password")
-    stranger = Papers(tmp_path)
+    stranger = Certificates(tmp_path)
     stranger.issue("stranger", "agent.example")
-    papers.issue("late", "agent.example", days=-1)
+    certificates.issue("late", "agent.example", days=-1)
     places = {
         "wrong": tmp_path / "wrong",
         "stranger_ca": stranger.ca_file,
         "stranger": tmp_path / "stranger",
-        "late": papers.directory / "late",
+        "late": certificates.directory / "late",
     }
     for key, value in changes.items():
-        secure._defaults["conf"][key] = value.format(**places)
+        secure_cluster._defaults["conf"][key] = value.format(**places)
         if not value:
-            del secure._defaults["conf"][key]
+            del secure_cluster._defaults["conf"][key]
     began = time.monotonic()
-    node = secure.start("a")
+    node = secure_cluster.start("a")
     assert node.wait() == 80
-    assert time.monotonic() - began < PROMISED_S
+    assert time.monotonic() - began < REFUSED_WITHIN_S
     last = node.text().strip().splitlines()[-1]
     assert last.startswith("elastic-agent: exit 80: ")
-    assert told in last
+    assert message in last
     assert "Traceback" not in node.text()
 
 
-def test_nobody_at_the_endpoints_is_said_when_the_time_has_passed(cluster: Cluster) -> None:
-    """With each of them."""
+def test_unreachable_endpoints_are_reported_after_read_timeout(cluster: Cluster) -> None:
+    """Each of them, with its reason."""
     cluster._endpoint = "127.0.0.1:1,127.0.0.1:2"
     node = cluster.start("a", conf={"read_timeout": 1})
     assert node.wait() == 80

@@ -1,4 +1,4 @@
-"""Who may speak to etcd, and what each refusal looks like: one line, within 10 s, on real servers."""
+"""Logins, permissions, TLS and the no space alarm on real servers: each refusal is one line, within 10 s."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from elastic_agent.rendezvous.etcd.errors import (
 )
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreError
-from support.etcd_certificates import Papers
-from support.etcd_servers import VERSIONS, Secured, Servers, serving
+from support.etcd_certificates import Certificates
+from support.etcd_servers import VERSIONS, Servers, ServerTls, serving
 
-PROMISED_S = 10.0
-"""How soon each refusal is to be said."""
+REFUSED_WITHIN_S = 10.0
+"""Bound on each refusal."""
 ROOT = Login("root", "over-all")
 USER = Login("agent", "for-the-job")
 
 
 @contextmanager
 def refused(kind: type[StoreError], match: str) -> Iterator[None]:
-    """The block raises just this, in one line without a secret, in time."""
+    """The block raises exactly this error, in one line without a password, in time."""
     started = time.monotonic()
     with pytest.raises(kind, match=match) as caught:
         yield
-    assert time.monotonic() - started < PROMISED_S
+    assert time.monotonic() - started < REFUSED_WITHIN_S
     assert type(caught.value) is kind or kind is EtcdLoginRefused
     text = str(caught.value)
     assert "\n" not in text
@@ -48,81 +48,84 @@ def refused(kind: type[StoreError], match: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """A server that asks for a login; USER may do everything below job/ and nothing else."""
+def servers_with_login(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A server that requires a login; USER may do everything below job/ and nothing else."""
     with serving(request.param, tmp_path_factory.mktemp("etcd")) as servers:
         servers.require_login(ROOT, USER, "job/")
         yield servers
 
 
 @pytest.fixture
-def user(guarded: Servers) -> Iterator[EtcdClient]:
+def client(servers_with_login: Servers) -> Iterator[EtcdClient]:
     """A client as USER."""
-    with closing(guarded.client(login=USER)) as client:
+    with closing(servers_with_login.client(login=USER)) as client:
         yield client
 
 
-def test_a_user_does_everything_below_its_prefix(user: EtcdClient) -> None:
-    """A role limited to the prefix is enough for each thing that a store does."""
-    lease = user.grant(60)
-    user.txn([is_absent(b"job/k")], [Put(b"job/k", b"1", lease.id)])
-    watch = user.watch(b"job/", prefix=True)
-    assert [item.value for item in user.read(Read(b"job/", prefix=True)).items] == [b"1"]
-    user.renew(lease)
-    user.revoke(lease)
-    assert watch.wait(PROMISED_S)[0].deleted
-    assert user.health().version
+def test_a_user_does_everything_below_its_prefix(client: EtcdClient) -> None:
+    """A role limited to the prefix suffices for every request of a store."""
+    lease = client.grant(60)
+    client.txn([is_absent(b"job/k")], [Put(b"job/k", b"1", lease.id)])
+    watch = client.watch(b"job/", prefix=True)
+    assert [item.value for item in client.read(Read(b"job/", prefix=True)).items] == [b"1"]
+    client.renew(lease)
+    client.revoke(lease)
+    assert watch.wait(REFUSED_WITHIN_S)[0].deleted
+    assert client.health().version
     watch.close()
 
 
-def test_a_missing_permission_is_named(user: EtcdClient) -> None:
-    """For a read, a write, and a watch, each with the key."""
+def test_a_missing_permission_is_named(client: EtcdClient) -> None:
+    """For a put, a read and a watch, each with the key."""
     with refused(EtcdPermissionDenied, "put of b'other'.*permission denied.*grant"):
-        user.put(Put(b"other", b""))
+        client.put(Put(b"other", b""))
     with refused(EtcdPermissionDenied, "read of b'job'"):
-        user.read(Read(b"job", prefix=True))
+        client.read(Read(b"job", prefix=True))
     with refused(EtcdPermissionDenied, "watch of b'other'"):
-        user.watch(b"other").wait(PROMISED_S)
+        client.watch(b"other").wait(REFUSED_WITHIN_S)
 
 
-def test_a_wrong_password_is_named(guarded: Servers) -> None:
-    """And so are a user that is not there, and no user at all."""
+def test_a_wrong_password_is_named(servers_with_login: Servers) -> None:
+    """As are an unknown user, and a missing one."""
     for login in (replace(USER, password="wrong"), Login("nobody", "x")):
-        told = f"login of user '{login.user}': authentication failed.*correct"
-        with closing(guarded.client(login=login)) as client, refused(EtcdLoginRefused, told):
+        message = f"login of user '{login.user}': authentication failed.*correct"
+        with closing(servers_with_login.client(login=login)) as client, refused(EtcdLoginRefused, message):
             client.read(Read(b"job/"))
-    with closing(EtcdClient(guarded.endpoints)) as client, refused(EtcdLoginRefused, "asks for a user and a password"):
+    with (
+        closing(EtcdClient(servers_with_login.endpoints)) as client,
+        refused(EtcdLoginRefused, "requires a user and a password"),
+    ):
         client.read(Read(b"job/"))
 
 
-def test_a_token_that_is_refused_is_replaced(guarded: Servers, user: EtcdClient) -> None:
-    """Servers forget tokens, after some minutes or when they start; nobody notices."""
-    user.put(Put(b"job/k", b"1"))
-    guarded.members[0].kill()
-    guarded.members[0].start()
-    guarded.wait()
-    user._cluster.token = "forgotten.1"
-    assert user.read(Read(b"job/k")).items[0].value == b"1"
-    user._cluster.token = "forgotten.2"
-    with closing(user.watch(b"job/k")) as watch:
-        user.put(Put(b"job/k", b"2"))
-        assert watch.wait(PROMISED_S)[0].item.value == b"2"
+def test_a_refused_token_is_replaced(servers_with_login: Servers, client: EtcdClient) -> None:
+    """Servers drop tokens, after some minutes or when they restart; the client logs in again, without an error."""
+    client.put(Put(b"job/k", b"1"))
+    servers_with_login.members[0].kill()
+    servers_with_login.members[0].start()
+    servers_with_login.wait()
+    client._cluster.token = "forgotten.1"
+    assert client.read(Read(b"job/k")).items[0].value == b"1"
+    client._cluster.token = "forgotten.2"
+    with closing(client.watch(b"job/k")) as watch:
+        client.put(Put(b"job/k", b"2"))
+        assert watch.wait(REFUSED_WITHIN_S)[0].item.value == b"2"
 
 
-def test_a_permission_that_is_taken_away_is_named(guarded: Servers, user: EtcdClient) -> None:
-    """In the middle of a job, too; and given back, all goes on."""
-    user.put(Put(b"job/k", b"1"))
-    guarded.ctl("user", "revoke-role", USER.user, "limited")
+def test_a_revoked_permission_is_named(servers_with_login: Servers, client: EtcdClient) -> None:
+    """Also while the client is in use; once the permission is granted again, the client goes on."""
+    client.put(Put(b"job/k", b"1"))
+    servers_with_login.ctl("user", "revoke-role", USER.user, "limited")
     try:
         with refused(EtcdPermissionDenied, "put of b'job/k'"):
-            user.put(Put(b"job/k", b"2"))
+            client.put(Put(b"job/k", b"2"))
     finally:
-        guarded.ctl("user", "grant-role", USER.user, "limited")
-    user.put(Put(b"job/k", b"3"))
+        servers_with_login.ctl("user", "grant-role", USER.user, "limited")
+    client.put(Put(b"job/k", b"3"))
 
 
-def test_a_login_where_none_is_needed_does_no_harm(tmp_path: Path) -> None:
-    """As etcdctl has it: authentication that is switched off asks nobody. Switched on, it asks at once."""
+def test_a_login_is_unused_while_authentication_is_disabled(tmp_path: Path) -> None:
+    """As with etcdctl. Once authentication is enabled, the login is used at once."""
     with serving("3.5", tmp_path) as servers, closing(servers.client(login=USER)) as client:
         client.put(Put(b"job/k", b"1"))
         servers.require_login(ROOT, USER, "job/")
@@ -132,7 +135,7 @@ def test_a_login_where_none_is_needed_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_password_is_in_no_text() -> None:
-    """Whatever shows a login, a client or its cluster, does not show the secret."""
+    """Neither in the text of a login, nor in that of a client or its cluster."""
     assert USER.password not in repr(USER)
     with closing(EtcdClient([Endpoint("h", 1)], login=USER)) as client:
         assert USER.password not in f"{client} {client!r} {client._cluster!r}"
@@ -142,19 +145,19 @@ def test_a_password_is_in_no_text() -> None:
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """Those of the CA that the servers trust."""
-    return Papers(tmp_path_factory.mktemp("papers"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of the CA that the servers trust."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def secure(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, papers: Papers
+def tls_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[Servers]:
-    """A server with TLS that asks clients for certificates."""
-    secured = Secured(*papers.issue("server"), papers.ca_file, asks_clients=True)
+    """A server with TLS that requires client certificates."""
+    server_tls = ServerTls(*certificates.issue("server"), certificates.ca_file, require_client_cert=True)
     home = tmp_path_factory.mktemp("etcd")
-    with serving(request.param, home, secured=secured, tls=papers.tls("client")) as servers:
+    with serving(request.param, home, server_tls=server_tls, tls=certificates.tls("client")) as servers:
         yield servers
 
 
@@ -165,95 +168,104 @@ def ask(servers: Servers, tls: Tls | None) -> None:
         assert client.read(Read(b"k")).items
 
 
-def test_tls_with_certificates_on_both_sides(secure: Servers) -> None:
-    """The way it should be, for watches and leases too."""
-    ask(secure, secure.tls)
-    with closing(secure.client()) as client, closing(client.watch(b"k")) as watch:
+def test_tls_with_certificates_on_both_sides(tls_servers: Servers) -> None:
+    """Requests, watches and leases work."""
+    ask(tls_servers, tls_servers.tls)
+    with closing(tls_servers.client()) as client, closing(client.watch(b"k")) as watch:
         client.put(Put(b"k", b"2", client.grant(60).id))
-        assert watch.wait(PROMISED_S)
+        assert watch.wait(REFUSED_WITHIN_S)
 
 
-def test_a_server_of_another_ca_is_named(secure: Servers, papers: Papers, tmp_path: Path) -> None:
-    """With the file that we were given, as that is what to correct."""
-    other = Papers(tmp_path)
-    tls = replace(papers.tls("client"), ca_file=str(other.ca_file))
+def test_a_server_certificate_of_another_ca_is_named(
+    tls_servers: Servers, certificates: Certificates, tmp_path: Path
+) -> None:
+    """With the CA file, which is what to correct."""
+    other = Certificates(tmp_path)
+    tls = replace(certificates.tls("client"), ca_file=str(other.ca_file))
     with refused(EtcdTlsRefused, rf"server's certificate is not signed by the CA in {other.ca_file}"):
-        ask(secure, tls)
+        ask(tls_servers, tls)
 
 
-def test_a_client_certificate_of_another_ca_is_named(secure: Servers, papers: Papers, tmp_path: Path) -> None:
+def test_a_client_certificate_of_another_ca_is_named(
+    tls_servers: Servers, certificates: Certificates, tmp_path: Path
+) -> None:
     """With its file."""
-    tls = replace(Papers(tmp_path).tls("stranger"), ca_file=str(papers.ca_file))
-    with refused(EtcdTlsRefused, rf"our certificate {tls.cert_file}.*have it signed by the CA"):
-        ask(secure, tls)
+    tls = replace(Certificates(tmp_path).tls("stranger"), ca_file=str(certificates.ca_file))
+    with refused(EtcdTlsRefused, rf"rejects the client certificate {tls.cert_file}.*have it signed by the CA"):
+        ask(tls_servers, tls)
 
 
-def test_no_client_certificate_is_named(secure: Servers, papers: Papers) -> None:
-    """Where the servers ask for one."""
-    with refused(EtcdTlsRefused, "asks for a certificate of ours.*give a certificate and its key"):
-        ask(secure, Tls(str(papers.ca_file)))
+def test_a_missing_client_certificate_is_named(tls_servers: Servers, certificates: Certificates) -> None:
+    """Where the servers require one."""
+    with refused(EtcdTlsRefused, "requires a client certificate.*give a certificate and its key"):
+        ask(tls_servers, Tls(str(certificates.ca_file)))
 
 
-def test_an_expired_client_certificate_is_named(secure: Servers, papers: Papers) -> None:
-    """By our own look at it, as the servers only hang up."""
-    tls = papers.tls("late", days=-1)
-    with refused(EtcdTlsRefused, rf"our certificate {tls.cert_file} is not good: certificate has expired"):
-        ask(secure, tls)
+def test_an_expired_client_certificate_is_named(tls_servers: Servers, certificates: Certificates) -> None:
+    """By the client's own check, as servers close the connection without a reason."""
+    tls = certificates.tls("late", days=-1)
+    with refused(EtcdTlsRefused, rf"client certificate {tls.cert_file} is not valid: certificate has expired"):
+        ask(tls_servers, tls)
 
 
-def test_an_expired_server_certificate_is_named(papers: Papers, secure: Servers) -> None:
-    """With what to do."""
-    member = secure.members[0]
-    good, member.secured = member.secured, Secured(*papers.issue("old", days=-1), papers.ca_file, asks_clients=True)
+def test_an_expired_server_certificate_is_named(certificates: Certificates, tls_servers: Servers) -> None:
+    """With what to do about it."""
+    member = tls_servers.members[0]
+    good, member.server_tls = (
+        member.server_tls,
+        ServerTls(*certificates.issue("old", days=-1), certificates.ca_file, require_client_cert=True),
+    )
     try:
         member.kill()
         member.start()
-        with refused(EtcdTlsRefused, "server's certificate is not good: certificate has expired; renew it"):
-            ask(secure, secure.tls)
+        with refused(EtcdTlsRefused, "server's certificate is not valid: certificate has expired; renew it"):
+            ask(tls_servers, tls_servers.tls)
     finally:
-        member.secured = good
+        member.server_tls = good
         member.kill()
         member.start()
-        secure.wait()
+        tls_servers.wait()
 
 
-def test_a_certificate_for_another_host_is_named(papers: Papers, secure: Servers) -> None:
-    """A server that can be reached by a name that is not in its certificate."""
-    member = secure.members[0]
-    client = EtcdClient([Endpoint("localhost", member.client_port)], secure.tls)
+def test_a_certificate_for_another_host_is_named(certificates: Certificates, tls_servers: Servers) -> None:
+    """The server is reached under a name that is not in its certificate."""
+    member = tls_servers.members[0]
+    client = EtcdClient([Endpoint("localhost", member.client_port)], tls_servers.tls)
     with closing(client), refused(EtcdTlsRefused, "certificate is for another host"):
         client.read(Read(b"k"))
 
 
-def test_plain_and_tls_do_not_meet_in_silence(secure: Servers, papers: Papers, tmp_path: Path) -> None:
-    """A plain client at a TLS server, and the other way round."""
-    with refused(EtcdTlsRefused, "TLS was not asked for"):
-        ask(secure, None)
-    with serving("3.5", tmp_path) as plain, refused(EtcdTlsRefused, "does not speak TLS"):
-        ask(plain, papers.tls("client"))
+def test_a_mismatch_of_plain_and_tls_is_named(tls_servers: Servers, certificates: Certificates, tmp_path: Path) -> None:
+    """A plain client at a TLS server, and a TLS client at a plain server."""
+    with refused(EtcdTlsRefused, "the server uses TLS, and this agent does not"):
+        ask(tls_servers, None)
+    with serving("3.5", tmp_path) as plain, refused(EtcdTlsRefused, "the server does not use TLS, and this agent does"):
+        ask(plain, certificates.tls("client"))
 
 
-def test_files_that_are_no_certificates_are_named(secure: Servers, papers: Papers, tmp_path: Path) -> None:
-    """Missing, half given, garbage, and a key of another certificate; each with its path."""
-    good, other = papers.tls("client"), papers.tls("other")
+def test_certificate_files_that_cannot_be_used_are_named(
+    tls_servers: Servers, certificates: Certificates, tmp_path: Path
+) -> None:
+    """A missing file, a missing key, garbage, and the key of another certificate; each with its path."""
+    good, other = certificates.tls("client"), certificates.tls("other")
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("nothing")
     with refused(EtcdTlsRefused, r"cannot read etcd's TLS CA certificate nowhere\.pem: No such file"):
-        ask(secure, replace(good, ca_file="nowhere.pem"))
-    with refused(EtcdTlsRefused, "certificate for etcd is given and no key to it"):
-        ask(secure, replace(good, key_file=""))
-    with refused(EtcdTlsRefused, rf"the CA file {garbage} holds no certificate in PEM"):
-        ask(secure, replace(good, ca_file=str(garbage)))
-    with refused(EtcdTlsRefused, rf"our certificate {good.cert_file} and key {other.key_file} are no pair"):
-        ask(secure, replace(good, key_file=other.key_file))
+        ask(tls_servers, replace(good, ca_file="nowhere.pem"))
+    with refused(EtcdTlsRefused, "certificate for etcd is given without its key"):
+        ask(tls_servers, replace(good, key_file=""))
+    with refused(EtcdTlsRefused, rf"the CA file {garbage} contains no PEM certificate"):
+        ask(tls_servers, replace(good, ca_file=str(garbage)))
+    with refused(EtcdTlsRefused, rf"the certificate {good.cert_file} and the key {other.key_file} are not a PEM pair"):
+        ask(tls_servers, replace(good, key_file=other.key_file))
 
 
 # -- no space ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_no_space_alarm_is_named_and_what_still_works_works(version: str, tmp_path: Path) -> None:
-    """Leases are renewed and keys deleted, so that nobody is taken for dead; an operator can make it good again."""
+def test_under_the_no_space_alarm_reads_deletes_and_renewals_work(version: str, tmp_path: Path) -> None:
+    """So no node is lost because of it. After an operator has made space, writes work again."""
     quota = ["--quota-backend-bytes", str(256 * 1024)]
     with serving(version, tmp_path, flags=quota) as servers, closing(servers.client()) as client:
         lease = client.grant(60)
@@ -274,7 +286,7 @@ def test_the_no_space_alarm_is_named_and_what_still_works_works(version: str, tm
 
 
 def test_a_value_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    """By the server, at once, and in words."""
+    """By the server, at once, with the reason."""
     with ExitStack() as held:
         client = held.enter_context(closing(held.enter_context(serving("3.5", tmp_path)).client()))
         with refused(EtcdRefused, "larger than max.*raise the servers"):

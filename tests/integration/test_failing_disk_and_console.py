@@ -1,4 +1,4 @@
-"""Whole agents whose console or log disk fails them: workers do not notice, and people learn what was lost."""
+"""Whole agents whose console or log disk fails: workers get no error, and the loss is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from support.consoles import FINISH_S
 
 LINES = 120_000
-"""Of 100 bytes: more than all that is kept for a console and a terminal or pipe together."""
+"""Lines of 100 bytes: more than the buffer of a console and its terminal or pipe hold together."""
 WORKER = f"""
 import sys
 for number in range({LINES}):
@@ -26,23 +26,23 @@ open(sys.argv[1], "w").write("finished")
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    path = tmp_path / "talks.py"
+    path = tmp_path / "writes.py"
     path.write_text(WORKER)
     return path
 
 
-def agent(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "elastic_agent", "--standalone", *map(str, words)]
+def agent(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "elastic_agent", "--standalone", *map(str, arguments)]
 
 
 def finished(path: Path) -> bool:
-    """Whether the worker came to its end."""
+    """Whether the worker ran to its end."""
     return path.exists() and path.read_text() == "finished"
 
 
 @pytest.mark.parametrize("flags", [(), ("--tee", "3"), ("--redirects", "3")])
-def test_nobody_reads_the_terminal(script: Path, tmp_path: Path, flags: Sequence[str]) -> None:
-    """A terminal that takes nothing: the worker writes 12 MB to it and finishes, and so does the agent."""
+def test_a_blocked_terminal(script: Path, tmp_path: Path, flags: Sequence[str]) -> None:
+    """The terminal takes nothing: the worker writes 12 MB to it and finishes, and so does the agent."""
     outer, inner = os.openpty()
     command = agent("--log-dir", tmp_path / "logs", *flags, script, tmp_path / "end")
     run = subprocess.Popen(command, stdout=inner, stderr=inner, start_new_session=True)
@@ -61,8 +61,8 @@ def test_nobody_reads_the_terminal(script: Path, tmp_path: Path, flags: Sequence
 
 @pytest.mark.parametrize("flags", [(), ("--tee", "3")])
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_console_is_closed(script: Path, tmp_path: Path, flags: Sequence[str], stream: str) -> None:
-    """`| head`: whoever read the console is gone, and the worker goes on to its end."""
+def test_a_closed_console(script: Path, tmp_path: Path, flags: Sequence[str], stream: str) -> None:
+    """`| head`: the console's reader is gone, and the worker runs to its end."""
     reader, writer = os.pipe()
     os.close(reader)
     command = agent("--log-dir", tmp_path / "logs", *flags, script, tmp_path / "end", *(["x"] * (stream == "stderr")))
@@ -72,14 +72,14 @@ def test_the_console_is_closed(script: Path, tmp_path: Path, flags: Sequence[str
     assert done.returncode == 0
     assert finished(tmp_path / "end")
     if stream == "stdout":
-        assert b"workers' output does not reach the agent's stdout: Broken pipe" in done.stderr
-        assert b"%d ends of line among them" % LINES in done.stderr
+        assert b"cannot write workers' output to the agent's stdout: Broken pipe" in done.stderr
+        assert b"(%d line ends)" % LINES in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounting a small disk takes root")
 @pytest.mark.parametrize("flags", [("--tee", "3"), ("--redirects", "3")])
-def test_the_log_disk_is_full(script: Path, tmp_path: Path, flags: Sequence[str]) -> None:
-    """A real file system without room: the worker goes on to its end, the file has whole lines, the loss is told."""
+def test_a_full_log_disk(script: Path, tmp_path: Path, flags: Sequence[str]) -> None:
+    """A real file system without room: the worker runs to its end, the file has whole lines, the loss is reported."""
     disk, copy = tmp_path / "disk", tmp_path / "copy"
     disk.mkdir()
     inside = 'mount -t tmpfs -o size=1m none "$1" && d=$1 c=$2 && shift 2 && "$@"; r=$?; cp -r "$d" "$c"; exit $r'
@@ -100,7 +100,7 @@ def test_the_log_disk_is_full(script: Path, tmp_path: Path, flags: Sequence[str]
 
 
 def test_a_stopped_terminal_does_not_keep_a_job_from_restarting(tmp_path: Path) -> None:
-    """What the agent itself has to say waits for nobody either: the next round begins."""
+    """The agent's own messages are dropped when the terminal is blocked: the next round begins."""
     (tmp_path / "twice.py").write_text(
         "import os, sys\n"
         "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"

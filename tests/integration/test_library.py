@@ -1,4 +1,4 @@
-"""The library: launching from a program, watching and steering the agent, and errors that a caller can act on."""
+"""The library: launching from a program, watching and controlling the agent, and errors that a caller can act on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from elastic_agent import (
 from elastic_agent.launcher.cli import main
 from elastic_agent.launcher.in_worker.functions import shown
 from elastic_agent.rendezvous.memory_store import MemoryStore
-from support.harness import WORKER, Desk, ThreadNode
+from support.desk import WORKER, Desk
+from support.harness import ThreadNode
 from support.workers import calls
 
 ONE = LaunchConfig(max_restarts=0)
@@ -45,8 +46,8 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @pytest.fixture(autouse=True)
-def _quiet_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Workers' threads are few, temporary files are the test's own, and so are relative paths."""
+def _private_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workers use one thread each, and temporary files are in the test's own directory."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -61,7 +62,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 class Embedded:
-    """Agents on threads of this process; each is stopped at the end, whatever the test did."""
+    """Agents on threads of this process; each is stopped at the end of the test."""
 
     def __init__(self) -> None:
         self.nodes: list[ThreadNode] = []
@@ -113,7 +114,7 @@ def failure_of(config: LaunchConfig, entrypoint: Any, *args: object) -> WorkersF
 
 
 def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """A user's program in a file of its own."""
+    """Run a user's program from a file."""
     program = folder / "program.py"
     program.write_text("from elastic_agent import *\nimport os\n" + text)
     return subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
@@ -123,12 +124,12 @@ def run_program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_function_returns_its_results_by_rank() -> None:
-    """Each worker calls the function with the arguments given, and what it returned comes back under its rank."""
+    """Each worker calls the function with the given arguments, and the caller gets its result by rank."""
     assert launch(TWO, calls.identity, "a", 7) == {0: (0, 2, ("a", 7)), 1: (1, 2, ("a", 7))}
 
 
 def test_local_rank_in_an_argument_is_replaced() -> None:
-    """As torchrun does for scripts and functions alike."""
+    """torchrun does so for scripts and functions."""
     assert [result[2] for result in launch(TWO, calls.identity, "at ${local_rank}").values()] == [("at 0",), ("at 1",)]
 
 
@@ -150,12 +151,12 @@ def test_a_restarted_function_returns_what_its_last_round_returned() -> None:
 
 @pytest.mark.parametrize("code", [0, None])
 def test_a_function_that_exits_0_has_succeeded_and_returned_nothing(code: object) -> None:
-    """sys.exit(0) is a success for a script, so it is for a function."""
+    """sys.exit(0) is a success for a script, and so for a function."""
     assert launch(ONE, calls.leave, code) == {0: None}
 
 
 def test_functions_and_classes_of_the_main_program_can_be_used(tmp_path: Path) -> None:
-    """As with multiprocessing, workers import the main program under another name, and its classes come back."""
+    """As with multiprocessing, workers import the main program under another name, and can return its classes."""
     done = run_program(
         tmp_path,
         "class Box:\n"
@@ -172,11 +173,11 @@ def test_launching_without_a_main_guard_is_refused_at_once(tmp_path: Path) -> No
     """A worker imports the main program; one that launches on import must not start workers of workers without end."""
     done = run_program(tmp_path, "def work(): pass\nlaunch(LaunchConfig(max_restarts=0), work)\n")
     assert done.returncode != 0
-    assert "launch below `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
+    assert "launch it below `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
 
 
 def test_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
-    """Workers cannot import what is in no file; the error says so before any is started."""
+    """Workers cannot import a function that is in no file; the error comes before any worker starts."""
     text = "from elastic_agent import *\ndef work(): pass\nlaunch(LaunchConfig(), work)\n"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     last = done.stderr.splitlines()[-1]
@@ -186,23 +187,23 @@ def test_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["function", "argument"])
 def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(what: str) -> None:
-    """A lambda, or a lock as argument, cannot cross into a worker; it is said at once, and no file is left."""
+    """A lambda, or a lock as argument, cannot be passed to a worker; the error comes at once, and no file is left."""
     call: tuple[Any, ...] = (lambda: None,) if what == "function" else (calls.identity, threading.Lock())
-    with pytest.raises(UsageError, match="cannot be handed to workers: "):
+    with pytest.raises(UsageError, match="cannot be pickled for the workers: "):
         NodeAgent(ONE, *call)
     assert os.listdir(tempfile.gettempdir()) == []
 
 
 def test_a_result_that_cannot_be_pickled_fails_its_worker_and_says_why() -> None:
     """The failure names the function and what is wrong with what it returned."""
-    error = failure_of(ONE, calls.what_no_pickle_holds)
-    assert "what what_no_pickle_holds returned cannot be handed back" in str(error)
+    error = failure_of(ONE, calls.return_unpicklable)
+    assert "the result of return_unpicklable cannot be pickled for the agent" in str(error)
 
 
-def test_a_result_that_cannot_be_read_back_is_a_usage_error() -> None:
-    """The caller's own class failed here, not the job, and the error says which function's result it was."""
-    with pytest.raises(UsageError, match=r"what bring_only_there returned on rank 0 .* no such place here"):
-        launch(ONE, calls.bring_only_there)
+def test_a_result_that_cannot_be_unpickled_is_a_usage_error() -> None:
+    """The caller's own class failed here, not the job; the error names the function and the rank."""
+    with pytest.raises(UsageError, match=r"the result of return_workers_only on rank 0 .* no such place here"):
+        launch(ONE, calls.return_workers_only)
 
 
 # -- scripts ----------------------------------------------------------------------------------------------------------
@@ -219,13 +220,13 @@ def test_a_script_is_run_with_its_arguments_and_returns_none_by_rank(kind: type,
 
 @pytest.mark.parametrize("entrypoint", ["no/such/script.py", 5])
 def test_an_entrypoint_that_is_not_there_is_a_usage_error(entrypoint: Any) -> None:
-    """A wrong path or a value that is neither path nor function never gets as far as a worker."""
+    """A wrong path, or a value that is neither path nor function, starts no worker."""
     with pytest.raises(UsageError, match=str(entrypoint)):
         launch(ONE, entrypoint)
 
 
-def test_workers_get_the_environment_laid_over_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`env` adds and replaces; the program's own environment stays as it was."""
+def test_workers_get_variables_added_to_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`env` adds and replaces variables; the program's own environment does not change."""
     monkeypatch.setenv("KEPT", "kept")
     monkeypatch.setenv("REPLACED", "old")
     found = launch(LaunchConfig(env={"REPLACED": "new", "ADDED": "added"}), calls.environment)[0]
@@ -237,7 +238,7 @@ def test_workers_get_the_environment_laid_over_the_programs_own(monkeypatch: pyt
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_exception_in_a_function_comes_back_with_all_that_is_known_of_it(embedded: Embedded) -> None:
+def test_an_exception_in_a_function_is_reported_in_full(embedded: Embedded) -> None:
     """WorkersFailed carries node, rank, exit code, message, traceback and the error file."""
     node = embedded.start(TWO, calls.boom, "first line\nsecond line", name="the-node")
     assert node.wait() == 1
@@ -256,9 +257,11 @@ def test_an_exception_in_a_function_comes_back_with_all_that_is_known_of_it(embe
     assert error.failures == (error.cause,)
 
 
-@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.die, 9, -9)])
-def test_a_worker_that_ends_without_an_exception_is_known_by_its_exit_code(call: Any, arg: int, exit_code: int) -> None:
-    """Exit codes come back as `subprocess` has them, negative for a signal; there is no error file then."""
+@pytest.mark.parametrize(("call", "arg", "exit_code"), [(calls.leave, 7, 7), (calls.kill_itself, 9, -9)])
+def test_a_worker_that_exits_without_an_exception_is_reported_by_its_exit_code(
+    call: Any, arg: int, exit_code: int
+) -> None:
+    """Exit codes are those of `subprocess`, negative for a signal; there is no error file then."""
     error = failure_of(ONE, call, arg)
     assert (error.worker_exit_code, error.error_file, error.traceback) == (exit_code, "", "")
 
@@ -293,8 +296,8 @@ def every_error() -> list[AgentError]:
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
-def test_errors_of_the_tree_answer_the_same_questions_and_can_be_pickled(error: AgentError) -> None:
-    """A scheduler may ask any of them for node, rank, exit code and error file, and hand it to another process."""
+def test_errors_of_the_tree_have_the_same_attributes_and_can_be_pickled(error: AgentError) -> None:
+    """A scheduler may read node, rank, exit code and error file of any of them, and send it to another process."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -323,7 +326,7 @@ def test_errors_of_the_tree_answer_the_same_questions_and_can_be_pickled(error: 
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_wrong_configuration_is_a_usage_error_in_one_line(wrong: dict[str, Any]) -> None:
-    """It is found before anything starts, and nothing is left behind."""
+    """It is found before a worker starts, and no file is left."""
     with pytest.raises(UsageError) as caught:
         launch(LaunchConfig(**wrong), calls.identity)
     assert str(caught.value)
@@ -336,7 +339,7 @@ def test_a_wrong_configuration_is_a_usage_error_in_one_line(wrong: dict[str, Any
 
 
 def test_a_thread_that_is_not_the_main_one_may_launch_and_touches_no_signal(embedded: Embedded, desk: Desk) -> None:
-    """The host program's signal handling is its own business."""
+    """The embedding program's signal handlers stay in place."""
     before = [signal.getsignal(signum) for signum in HANDLED]
     node = embedded.start(at_desk(desk), WORKER)
     worker = desk.wait_world(1)[0]
@@ -346,8 +349,8 @@ def test_a_thread_that_is_not_the_main_one_may_launch_and_touches_no_signal(embe
     assert node.results == {0: None}
 
 
-def test_two_launches_at_once_in_one_process_do_not_meet(embedded: Embedded, desk: Desk) -> None:
-    """One job fails and is cleaned up; the other one's workers never notice."""
+def test_two_launches_at_once_in_one_process_are_separate_jobs(embedded: Embedded, desk: Desk) -> None:
+    """One job fails and its workers are stopped; those of the other go on."""
     first = embedded.start(at_desk(desk, env={"TEST_NODE": "first", "TEST_DESK": desk.path}), WORKER, name="first")
     second = embedded.start(at_desk(desk, env={"TEST_NODE": "second", "TEST_DESK": desk.path}), WORKER, name="second")
     desk.wait(lambda: len(desk.workers) == 2, "a worker of each job")
@@ -355,7 +358,7 @@ def test_two_launches_at_once_in_one_process_do_not_meet(embedded: Embedded, des
     of["first"].order("exit 3")
     assert first.wait() == 1
     of["second"].order("ping")
-    desk.wait(lambda: "done ping" in of["second"].said, "an answer of the other job's worker")
+    desk.wait(lambda: "done ping" in of["second"].sent, "an answer of the other job's worker")
     of["second"].order("exit 0")
     assert (second.wait(), second.results) == (0, {0: None})
 
@@ -374,8 +377,8 @@ def test_nodes_embedded_in_one_process_share_a_job(embedded: Embedded) -> None:
     assert {result[:2] for result in (a.results | b.results).values()} == {(rank, 4) for rank in range(4)}
 
 
-def test_functions_and_their_plain_arguments_tell_jobs_apart(embedded: Embedded, desk: Desk) -> None:
-    """Another function, or another plain argument, is another job; the error has a type and a status of its own."""
+def test_functions_and_their_plain_arguments_distinguish_jobs(embedded: Embedded, desk: Desk) -> None:
+    """Another function, or another plain argument, is another job; the error has its own type and status."""
     store = MemoryStore()
     config = LaunchConfig(min_nodes=2, max_nodes=2, rdzv_configs={"last_call_quiet": 0.2})
     a = embedded.start(config, calls.identity, "one", name="a", store=store.host())
@@ -389,15 +392,15 @@ def test_functions_and_their_plain_arguments_tell_jobs_apart(embedded: Embedded,
     assert (a.wait(), c.wait()) == (0, 0)
 
 
-def test_a_value_that_looks_different_in_each_process_tells_no_jobs_apart() -> None:
-    """Of such an argument only its type counts."""
+def test_a_value_that_looks_different_in_each_process_distinguishes_no_jobs() -> None:
+    """Only the type of such an argument counts."""
     assert shown(object()) == shown(object())
     assert shown(1) != shown(2)
     assert shown("1") != shown(1)
 
 
 def test_an_unused_spare_returns_no_results(embedded: Embedded, desk: Desk) -> None:
-    """A node that the job did not need has succeeded, with nothing to show."""
+    """A node that the job did not need has succeeded, and has no results."""
     store = MemoryStore()
     config = at_desk(desk, rdzv_configs={"last_call_quiet": 0.2})
     a = embedded.start(config, WORKER, name="a", store=store.host())
@@ -411,7 +414,7 @@ def test_an_unused_spare_returns_no_results(embedded: Embedded, desk: Desk) -> N
 
 
 def test_launching_again_and_again_leaks_nothing() -> None:
-    """After the first launch, which may import, no further one adds a thread, a descriptor or a private file."""
+    """After the first launch, which may import modules, no launch adds a thread, a descriptor or a private file."""
 
     def held() -> tuple[int, int, int]:
         private = [name for name in os.listdir(tempfile.gettempdir()) if "_call_" in name]
@@ -426,11 +429,11 @@ def test_launching_again_and_again_leaks_nothing() -> None:
     assert first[2] == 0
 
 
-# -- watching and steering --------------------------------------------------------------------------------------------
+# -- watching and controlling -----------------------------------------------------------------------------------------
 
 
-def test_events_come_as_they_happen_in_order_and_say_why(embedded: Embedded) -> None:
-    """A failure, a restart and the end, as a scheduler sees them; on the agent's thread, while it runs."""
+def test_events_come_in_order_as_they_happen_with_their_reason(embedded: Embedded) -> None:
+    """A failure, a restart and the end, as a scheduler sees them: on the agent's thread, while it runs."""
     seen = Watcher()
     node = embedded.start(LaunchConfig(max_restarts=1), calls.fail_once, name="n", on_event=seen)
     assert node.wait() == 0
@@ -453,8 +456,8 @@ def test_events_come_as_they_happen_in_order_and_say_why(embedded: Embedded) -> 
     assert [(member.name, member.nproc) for member in working[0].members] == [("n", 1)]
 
 
-def test_events_can_be_handed_to_another_process(embedded: Embedded) -> None:
-    """A scheduler may gather them from many nodes through a queue."""
+def test_events_can_be_sent_to_another_process(embedded: Embedded) -> None:
+    """A scheduler may collect events of many nodes through a queue."""
     seen = Watcher()
     assert embedded.start(ONE, calls.leave, 4, on_event=seen).wait() == 1
     assert pickle.loads(pickle.dumps(seen.events)) == seen.events
@@ -463,8 +466,8 @@ def test_events_can_be_handed_to_another_process(embedded: Embedded) -> None:
     assert [event.failure.exit_code for event in seen.events if event.failure is not None][-1] == 4
 
 
-def test_a_watcher_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """The job goes on, and the log has the watcher's own traceback."""
+def test_a_callback_that_raises_does_not_affect_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """The job goes on, and the log has the callback's traceback."""
 
     def watch(event: AgentEvent) -> None:
         raise KeyError("a mistake of the scheduler")
@@ -474,8 +477,8 @@ def test_a_watcher_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert "a mistake of the scheduler" in caplog.text
 
 
-def test_status_tells_where_the_node_stands_before_meanwhile_and_after(embedded: Embedded, desk: Desk) -> None:
-    """A snapshot at any time, from any thread; asking changes nothing."""
+def test_status_can_be_read_before_the_run_during_it_and_after(embedded: Embedded, desk: Desk) -> None:
+    """It is a snapshot, from any thread, and changes nothing."""
     agent = NodeAgent(at_desk(desk, nproc_per_node=2, max_restarts=1), WORKER, name="n")
     assert (agent.status().phase, agent.status().name, agent.status().worker_pids) == (Phase.CONNECTING, "n", {})
     node = ThreadNode("n", agent)
@@ -497,7 +500,7 @@ def test_status_tells_where_the_node_stands_before_meanwhile_and_after(embedded:
 
 
 def test_draining_stops_the_workers_within_their_grace_and_raises_preempted(embedded: Embedded, desk: Desk) -> None:
-    """A drained node ends with status 75 and the scheduler's own reason; its workers got SIGTERM."""
+    """A drained node exits 75 with the scheduler's own reason; its workers got SIGTERM."""
     node = embedded.start(at_desk(desk), WORKER)
     world = desk.wait_world(1)
     node.agent.drain("the machine is needed elsewhere")
@@ -509,7 +512,7 @@ def test_draining_stops_the_workers_within_their_grace_and_raises_preempted(embe
 
 
 def test_the_others_go_on_without_a_drained_node(embedded: Embedded, desk: Desk) -> None:
-    """Draining is a goodbye: the job re-forms at once, without waiting for a lease."""
+    """A drained node announces its departure, so the job re-forms at once, without waiting for a lease."""
     store = MemoryStore()
     config = at_desk(desk, max_nodes=2, rdzv_configs={"last_call_quiet": 0.5, "lease": 60})
     a = embedded.start(config, WORKER, name="a", store=store.host())
@@ -527,7 +530,7 @@ def test_stopping_ends_as_sigterm_does_and_a_second_time_at_once(embedded: Embed
     node = embedded.start(at_desk(desk, shutdown_timeout=1000), WORKER)
     worker = desk.wait_world(1)[0]
     worker.order(f"ignore {int(signal.SIGTERM)}")
-    desk.wait(lambda: any(said.startswith("done ignore") for said in worker.said), "the worker to ignore SIGTERM")
+    desk.wait(lambda: any(said.startswith("done ignore") for said in worker.sent), "the worker to ignore SIGTERM")
     node.agent.stop()
     node.wait_text("stopped by signal 15")
     assert not worker.gone.is_set()
@@ -537,16 +540,16 @@ def test_stopping_ends_as_sigterm_does_and_a_second_time_at_once(embedded: Embed
     assert node.error.signum == signal.SIGTERM
 
 
-def test_what_is_asked_before_the_agent_runs_counts() -> None:
-    """A scheduler that changes its mind at once is not raced by the start."""
+def test_a_drain_before_the_run_takes_effect() -> None:
+    """A scheduler may drain an agent at once, whether or not its thread has called `run`."""
     agent = NodeAgent(ONE, calls.wait_for_ever)
     agent.drain("changed its mind")
     with pytest.raises(Preempted, match="changed its mind"):
         agent.run()
 
 
-def test_what_is_asked_after_the_agent_has_ended_changes_nothing() -> None:
-    """Whoever drains or stops does not have to know whether the job has just ended."""
+def test_requests_after_the_agent_has_ended_change_nothing() -> None:
+    """A caller may drain or stop an agent whose job has just ended."""
     agent = NodeAgent(ONE, calls.identity)
     assert agent.run() == {0: (0, 1, ())}
     agent.drain()
@@ -555,7 +558,7 @@ def test_what_is_asked_after_the_agent_has_ended_changes_nothing() -> None:
 
 
 def test_an_agent_runs_once() -> None:
-    """A second run is refused; an agent that is closed instead of run gives back what it holds."""
+    """A second run is refused; an agent that is closed instead of run cannot be run."""
     agent = NodeAgent(ONE, calls.identity)
     agent.run()
     with pytest.raises(UsageError, match="make another"):
@@ -566,8 +569,8 @@ def test_an_agent_runs_once() -> None:
         unused.run()
 
 
-def test_a_machine_that_refuses_the_agent_is_an_error_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptors, no processes: the caller gets an AgentError in one line, and nothing is left."""
+def test_a_host_that_refuses_what_the_agent_needs_is_an_error_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without descriptors or processes the caller gets an AgentError in one line, and nothing is left."""
 
     def refuse(fd: int, grace_s: float, mark: str) -> int:
         raise OSError(24, "Too many open files")
@@ -579,23 +582,22 @@ def test_a_machine_that_refuses_the_agent_is_an_error_of_the_tree(monkeypatch: p
 
 
 def test_no_room_for_a_function_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full or missing temporary directory is said before anything starts, with what to do."""
+    """A full or missing temporary directory is an error before a worker starts, with what to do."""
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/place")
-    with pytest.raises(UsageError, match=r"identity cannot be handed to workers: .*/no/such/place.* set TMPDIR"):
+    with pytest.raises(UsageError, match=r"identity cannot be written for the workers: .*/no/such/place.* set TMPDIR"):
         launch(ONE, calls.identity)
 
 
 # -- signals in the main thread ---------------------------------------------------------------------------------------
 
 
-def test_a_signal_that_the_kernel_gave_to_another_thread_is_heard() -> None:
-    """It wakes the main thread out of its waiting, though it did not interrupt that."""
+def test_a_signal_that_the_kernel_delivers_to_another_thread_is_handled() -> None:
+    """It wakes the main thread, whose wait it did not interrupt."""
     main = threading.main_thread()
 
     def interrupt() -> None:
-        threading.Event().wait(
-            0.3
-        )  # until the main thread waits; if it does not yet, this shows nothing, and harms none
+        # By then the main thread waits; if it does not yet, the test passes without having tested anything.
+        threading.Event().wait(0.3)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     def began(event: AgentEvent) -> None:
@@ -610,7 +612,8 @@ def test_a_signal_that_the_kernel_gave_to_another_thread_is_heard() -> None:
 
 
 def test_ctrl_c_stops_the_job_and_handlers_are_as_before() -> None:
-    """In the main thread SIGINT ends the job with status 130 in place of KeyboardInterrupt in the midst of it."""
+    """In the main thread SIGINT ends the job with status 130, instead of a KeyboardInterrupt in the middle of the
+    run."""
     before = [signal.getsignal(signum) for signum in HANDLED]
 
     def interrupt(event: AgentEvent) -> None:
@@ -624,7 +627,7 @@ def test_ctrl_c_stops_the_job_and_handlers_are_as_before() -> None:
 
 
 def test_handlers_are_as_before_after_success_failure_and_misuse() -> None:
-    """Whatever the end, Ctrl-C means to the program what it meant before."""
+    """After any end, Ctrl-C has its previous effect on the program."""
     before = [signal.getsignal(signum) for signum in HANDLED]
     launch(ONE, calls.identity)
     failure_of(ONE, calls.leave, 1)
@@ -638,7 +641,7 @@ def test_handlers_are_as_before_after_success_failure_and_misuse() -> None:
 
 
 def test_the_command_line_in_a_program_returns_none_or_raises(tmp_path: Path) -> None:
-    """`main(args)` neither exits the interpreter nor hides why the job ended."""
+    """`main(args)` does not exit the interpreter; the exception has the reason of the end."""
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text("")
     bad.write_text("raise SystemExit(5)")
@@ -651,7 +654,7 @@ def test_the_command_line_in_a_program_returns_none_or_raises(tmp_path: Path) ->
 
 
 def test_an_agent_that_breaks_raises_within_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that vanished is our own broken promise: InternalError, and still an AgentError."""
+    """A result that is missing is a mistake of elastic-agent: InternalError, which is an AgentError."""
     agent = NodeAgent(ONE, calls.identity)
     call: Any = agent._call
     original = call.result
@@ -662,5 +665,5 @@ def test_an_agent_that_breaks_raises_within_the_tree(monkeypatch: pytest.MonkeyP
         return original(number, rank)
 
     monkeypatch.setattr(call, "result", vanish)
-    with pytest.raises(InternalError, match="the result of rank 0 is not there"):
+    with pytest.raises(InternalError, match="the result of rank 0 is missing"):
         agent.run()

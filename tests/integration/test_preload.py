@@ -1,4 +1,4 @@
-"""Workers forked with modules imported: as a plain start in all that a script can see, and never worse than one."""
+"""Workers forked with modules imported: for a script the same as a plain start, and never worse than one."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from elastic_agent.agent.processes.protocol import (
     Exited,
     Fact,
     Launch,
-    NurseryLost,
+    NurseryEnded,
     Preloaded,
+    PreloadFailed,
     SpawnFailed,
     Started,
-    Unpreloaded,
 )
 from elastic_agent.agent.processes.supervisor import Supervisor
 
 BOUND_S = 110.0
-"""For events that must come; only a failing test waits so long. Importing torch takes half a minute at load 16."""
+"""The limit for what must happen; only a failing test waits so long. Importing torch takes half a minute at load 16."""
 CHEAP = ("json", "random", "multiprocessing", "logging")
-"""Modules to preload where it does not matter which."""
+"""Modules that are quick to import, for tests in which it does not matter which are preloaded."""
 
 
 @dataclass
@@ -42,12 +42,12 @@ class Job:
     """A supervisor, and the command that its workers run."""
 
     folder: Path
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     preload: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     supervisor: Supervisor = field(default_factory=Supervisor)
     facts: list[Fact] = field(default_factory=list)
-    """All that were observed."""
+    """All facts that were observed."""
 
     def __post_init__(self) -> None:
         self.supervisor.open()
@@ -57,7 +57,7 @@ class Job:
             self.supervisor.preload(self.preload, PER_WORKER, self.launch(0, {}))
 
     def launch(self, key: int, env: dict[str, str], out: int | None = None, err: int | None = None) -> Launch:
-        argv = (sys.executable, "-u", *self.words)
+        argv = (sys.executable, "-u", *self.arguments)
         return Launch(key, argv, {**self.env, **env}, str(self.folder), out, err, bool(self.preload))
 
     def start(self, count: int = 1, **env: str) -> None:
@@ -85,34 +85,35 @@ class Job:
         return seen
 
     def run(self, count: int = 1, **env: str) -> list[int]:
-        """Start workers and wait for all to be gone; their exit codes by local rank."""
+        """Start workers and wait until nothing of them is left; return their exit codes, by local rank."""
         self.start(count, **env)
         exits = {fact.key: fact.exit_code for fact in self.until(Emptied) if isinstance(fact, Exited)}
         return [exits[key] for key in sorted(exits)]
 
-    def said(self, key: int = 0) -> tuple[str, str]:
+    def output(self, key: int = 0) -> tuple[str, str]:
         """What a worker wrote to stdout and stderr."""
         return (self.folder / f"out{key}").read_text(), (self.folder / f"err{key}").read_text()
 
     def forked(self) -> bool:
-        """Whether no reason was given for starting plainly."""
-        return not any(isinstance(fact, Unpreloaded) for fact in self.facts)
+        """Whether no PreloadFailed was reported, so that all workers were forked."""
+        return not any(isinstance(fact, PreloadFailed) for fact in self.facts)
 
     def reasons(self) -> list[str]:
-        return [fact.reason for fact in self.facts if isinstance(fact, Unpreloaded)]
+        """Why workers were started plainly, as reported."""
+        return [fact.reason for fact in self.facts if isinstance(fact, PreloadFailed)]
 
 
 @pytest.fixture
 def jobs() -> Iterator[list[Job]]:
-    """Those made by the test, closed at its end."""
+    """The jobs that the test makes, closed at its end."""
     made: list[Job] = []
     yield made
     for job in made:
         job.supervisor.close()
 
 
-def make(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = (), **env: str) -> Job:
-    job = Job(folder, tuple(words), tuple(preload), env)
+def make(jobs: list[Job], folder: Path, arguments: Sequence[str], preload: Sequence[str] = (), **env: str) -> Job:
+    job = Job(folder, tuple(arguments), tuple(preload), env)
     jobs.append(job)
     return job
 
@@ -213,23 +214,25 @@ SCRIPTS = {
 }
 
 
-def compare(jobs: list[Job], folder: Path, words: Sequence[str], preload: Sequence[str] = CHEAP, **env: str) -> None:
+def compare(
+    jobs: list[Job], folder: Path, arguments: Sequence[str], preload: Sequence[str] = CHEAP, **env: str
+) -> None:
     """Run the command plainly and forked; fail where exit code or output differ."""
     outcomes = []
     for modules in ((), preload):
-        job = make(jobs, folder, words, modules, **env)
+        job = make(jobs, folder, arguments, modules, **env)
         codes = job.run()
         if modules:
             assert job.forked(), job.reasons()
-        # What is a process's own: its pid and thread ids.
-        told = [re.sub(r"0x[0-9a-f]{6,}|\b\d{4,}\b(?=\))", "ID", text) for text in job.said()]
-        outcomes.append([f"exit codes {codes}", *told[0].splitlines(), *told[1].splitlines()])
+        # Addresses, pids and thread ids differ in every process.
+        texts = [re.sub(r"0x[0-9a-f]{6,}|\b\d{4,}\b(?=\))", "ID", text) for text in job.output()]
+        outcomes.append([f"exit codes {codes}", *texts[0].splitlines(), *texts[1].splitlines()])
     plain, forked = outcomes
     assert not [f"{a!r} became {b!r}" for a, b in zip_longest(plain, forked) if a != b]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_run_as_by_a_plain_start(name: str, jobs: list[Job], tmp_path: Path) -> None:
+def test_a_script_runs_as_after_a_plain_start(name: str, jobs: list[Job], tmp_path: Path) -> None:
     """Exit code, stdout and stderr are the same, byte for byte, whatever the script does and however it ends."""
     (tmp_path / "script.py").write_text(SCRIPTS[name], encoding="utf-8")
     compare(jobs, tmp_path, ["script.py", "--flag", "", "ä b"], PYTHONWARNINGS="default", SOME="x\ny")
@@ -239,8 +242,8 @@ TARGETS = ("-m pack", "-m pack.deep a", "-m nosuch", "folder", "in.zip a", "./su
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_modules_folders_and_archives_are_run_as_by_a_plain_start(target: str, jobs: list[Job], tmp_path: Path) -> None:
-    """-m, a folder or a zip with a __main__, a link, and what is not there."""
+def test_modules_folders_and_archives_run_as_after_a_plain_start(target: str, jobs: list[Job], tmp_path: Path) -> None:
+    """-m, a folder or a zip with a __main__, a link, and a target that does not exist."""
     for name in ("pack/__main__.py", "pack/deep.py", "folder/__main__.py", "real/script.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(ITSELF)
@@ -266,14 +269,14 @@ VARIABLES = (
 
 @pytest.mark.parametrize("variables", VARIABLES, ids=str)
 def test_pythons_own_variables_mean_the_same(variables: dict[str, str], jobs: list[Job], tmp_path: Path) -> None:
-    """What is read when an interpreter starts is what the worker was given."""
+    """Variables that Python reads when it starts have the worker's values and the same effect."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "script.py").write_text(ITSELF + "print(hash('a'), __debug__)\n" * ("PYTHONHASHSEED" in variables))
     env = {name: value.format(folder=tmp_path) for name, value in variables.items()}
     compare(jobs, tmp_path, ["script.py"], **env)
 
 
-def test_the_users_own_site_files_run_as_before(jobs: list[Job], tmp_path: Path) -> None:
+def test_the_users_own_sitecustomize_runs_as_after_a_plain_start(jobs: list[Job], tmp_path: Path) -> None:
     """A sitecustomize on PYTHONPATH is imported once, under its own name, before the script."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/sitecustomize.py").write_text("import sys\nsys.mine = (__file__, __name__)\n")
@@ -281,14 +284,14 @@ def test_the_users_own_site_files_run_as_before(jobs: list[Job], tmp_path: Path)
     compare(jobs, tmp_path, ["script.py"], PYTHONPATH=str(tmp_path / "mine"))
 
 
-def test_only_what_was_asked_for_is_imported(jobs: list[Job], tmp_path: Path) -> None:
-    """Beside the modules preloaded and what they import, a script finds a handful of the standard library's."""
+def test_only_the_preloaded_modules_are_imported(jobs: list[Job], tmp_path: Path) -> None:
+    """A script finds only these, what they import, and at most 13 more of the standard library imported."""
     (tmp_path / "script.py").write_text("import sys\nprint(*sorted(sys.modules))\n")
     found = []
     for preload in ((), ("colorsys",)):
         job = make(jobs, tmp_path, ["script.py"], preload)
         assert job.run() == [0]
-        found.append(set(job.said()[0].split()))
+        found.append(set(job.output()[0].split()))
     ours = {"__future__", "_ctypes", "_signal", "_socket", "_struct", "atexit", "ctypes", "ctypes._endian", "gc"}
     ours |= {"mmap", "select", "struct", "types"}
     assert found[1] - found[0] - {"colorsys"} <= ours
@@ -320,8 +323,8 @@ def test_torch_works_as_after_a_plain_start(jobs: list[Job], tmp_path: Path) -> 
     compare(jobs, tmp_path, ["script.py"], ["torch"])
 
 
-def test_chance_is_taken_anew_by_each_worker(jobs: list[Job], tmp_path: Path) -> None:
-    """random, numpy, torch, secrets, and the key between a worker's own processes differ among workers and rounds."""
+def test_each_worker_has_its_own_random_numbers(jobs: list[Job], tmp_path: Path) -> None:
+    """random, numpy, torch, uuid, tempfile, and the authkey of a worker's processes differ among workers and rounds."""
     (tmp_path / "script.py").write_text(
         "import multiprocessing, random, numpy, torch, tempfile, uuid\n"
         "print(random.random(), numpy.random.random(), torch.rand(1).item(), torch.initial_seed(), uuid.uuid1(),"
@@ -331,26 +334,26 @@ def test_chance_is_taken_anew_by_each_worker(jobs: list[Job], tmp_path: Path) ->
     drawn = []
     for _ in range(2):
         assert job.run(2) == [0, 0]
-        drawn += [job.said(key)[0].split() for key in range(2)]
+        drawn += [job.output(key)[0].split() for key in range(2)]
     assert job.forked()
     for column in zip(*drawn, strict=True):
         assert len(set(column)) == 4, column
 
 
 def test_only_stdio_is_open_in_each_of_many_workers(jobs: list[Job], tmp_path: Path) -> None:
-    """Nothing of the zygote's is, nor of the workers started with it, however long the orders are."""
+    """No descriptor of the zygote, or of the workers started with this one, is open, however long the requests are."""
     (tmp_path / "script.py").write_text(
         "import os\nprint(sorted(os.listdir('/proc/self/fd')), len(os.environ['MUCH']))\n"
     )
     job = make(jobs, tmp_path, ["script.py"], CHEAP, **{f"V{at}": "x" * 100_000 for at in range(4)}, MUCH="x" * 100_000)
     for _ in range(3):
         assert job.run(6) == [0] * 6
-        assert {job.said(key) for key in range(6)} == {("['0', '1', '2', '3'] 100000\n", "")}
+        assert {job.output(key) for key in range(6)} == {("['0', '1', '2', '3'] 100000\n", "")}
     assert job.forked()
 
 
 def test_functions_are_called_in_forked_workers(tmp_path: Path) -> None:
-    """The library's launch of a function, and --run-path, are scripts of ours, which are run like any."""
+    """The library's launch of a function runs a script of ours, whose workers are forked like any."""
     (tmp_path / "job.py").write_text(
         "import sys\nfrom elastic_agent import LaunchConfig, launch\n"
         "def work(x):\n    return x, 'colorsys' in sys.modules\n"
@@ -362,14 +365,14 @@ def test_functions_are_called_in_forked_workers(tmp_path: Path) -> None:
     assert done.stdout == "{0: (5, True), 1: (5, True)}\n", done.stderr
 
 
-def test_the_command_says_what_it_preloads(tmp_path: Path) -> None:
-    """How much memory is shared, as a matter of routine; and why not, where it cannot be, at once."""
+def test_the_command_logs_what_it_preloads(tmp_path: Path) -> None:
+    """How much memory is shared at level INFO; why --preload has no effect at every level."""
     (tmp_path / "train.py").write_text("import sys\nprint('colorsys' in sys.modules)\n")
     agent = [sys.executable, "-m", "elastic_agent", "--standalone"]
 
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*flags: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*agent, *words], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False
+            [*agent, *flags], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False
         )
 
     done = run("train.py", PET_PRELOAD="colorsys", LOGLEVEL="INFO")
@@ -385,24 +388,24 @@ def test_the_command_says_what_it_preloads(tmp_path: Path) -> None:
 
 
 def test_arguments_may_differ_from_worker_to_worker(jobs: list[Job], tmp_path: Path) -> None:
-    """What ${local_rank} became is in sys.argv, although the zygote was started with something else."""
+    """The value of ${local_rank} is in sys.argv, although the zygote was started with another argument."""
     (tmp_path / "script.py").write_text("import sys\nprint(sys.argv, sys.orig_argv[2:])\n")
     job = make(jobs, tmp_path, ["script.py", "${local_rank}"], CHEAP)
-    job.words = ("script.py", "7", "more")
+    job.arguments = ("script.py", "7", "more")
     assert job.run() == [0]
-    assert job.said()[0] == "['script.py', '7', 'more'] ['script.py', '7', 'more']\n"
+    assert job.output()[0] == "['script.py', '7', 'more'] ['script.py', '7', 'more']\n"
     assert job.forked()
 
 
-# -- where nothing can be forked, a plain start, and why ---------------------------------------------------------------
-UNFIT = {
+# -- where nothing can be forked: a plain start, and the reason --------------------------------------------------------
+CANNOT_FORK = {
     "missing": ("nosuch", "nosuch cannot be imported: ModuleNotFoundError: No module named 'nosuch'"),
     "raises": ("mod_raises", "mod_raises cannot be imported: ValueError: no"),
     "leaves": ("mod_exits", "mod_exits cannot be imported: SystemExit: 3"),
     "thread": ("mod_thread", "after importing mod_thread, threads run that a fork would lose"),
     "file": ("mod_file", "after importing mod_file, descriptors are open that workers would share (/dev/zero)"),
-    "child": ("mod_child", "after importing mod_child, a child process runs that belongs to this process alone"),
-    "rank": ("mod_rank", "a preloaded module reads RANK when it is imported, which is each worker's own"),
+    "child": ("mod_child", "after importing mod_child, a child process runs, of which a forked worker would not be"),
+    "rank": ("mod_rank", "a preloaded module reads RANK when it is imported, and its value differs between workers"),
     "dies": ("mod_dies", "the process that preloads exited with code 9"),
     "killed": ("mod_killed", "the process that preloads was killed by signal 9"),
 }
@@ -418,30 +421,30 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("name", CANNOT_FORK)
 def test_what_cannot_be_forked_is_started_plainly(name: str, jobs: list[Job], tmp_path: Path) -> None:
-    """The reason is told, and the worker runs, with all of its own."""
+    """The reason is reported once, and each worker runs with its own environment and arguments."""
     for module, text in MODULES.items():
         (tmp_path / f"{module}.py").write_text(text)
     (tmp_path / "script.py").write_text("import os, sys\nprint('ran', os.environ['RANK'], len(sys.argv))\n")
-    module, reason = UNFIT[name]
+    module, reason = CANNOT_FORK[name]
     job = make(jobs, tmp_path, ["script.py"], [module])
     for _ in range(2):
         assert job.run(2) == [0, 0]
-        assert [job.said(key) for key in range(2)] == [("ran 0 1\n", ""), ("ran 1 1\n", "")]
-    [told] = job.reasons()
-    assert told.startswith(reason), told
-    assert children(job.supervisor._nursery) == [], "the zygote that is of no use is still there"
+        assert [job.output(key) for key in range(2)] == [("ran 0 1\n", ""), ("ran 1 1\n", "")]
+    [reported] = job.reasons()
+    assert reported.startswith(reason), reported
+    assert children(job.supervisor._nursery) == [], "the zygote that cannot fork is still there"
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [("LD_LIBRARY_PATH", "LD_LIBRARY_PATH is not what it was"), ("cwd", "the working directory is")],
+    [("LD_LIBRARY_PATH", "LD_LIBRARY_PATH has changed"), ("cwd", "the working directory is")],
 )
 def test_a_worker_unlike_the_zygote_is_started_plainly(
     change: str, reason: str, jobs: list[Job], tmp_path: Path
 ) -> None:
-    """A variable that an import may have read, or another directory."""
+    """One with another value of a variable that an import may have read, or with another working directory."""
     (tmp_path / "script.py").write_text("import os\nprint(os.environ.get('LD_LIBRARY_PATH'), os.getcwd())\n")
     job = make(jobs, tmp_path, [str(tmp_path / "script.py")], CHEAP)
     job.until(Preloaded)
@@ -449,21 +452,21 @@ def test_a_worker_unlike_the_zygote_is_started_plainly(
         (tmp_path / "other").mkdir()
         job.folder = tmp_path / "other"
         assert job.run() == [0]
-        assert job.said()[0].split()[1] == str(job.folder)
+        assert job.output()[0].split()[1] == str(job.folder)
     else:
         assert job.run(LD_LIBRARY_PATH="/elsewhere") == [0]
-        assert job.said()[0].split()[0] == "/elsewhere"
+        assert job.output()[0].split()[0] == "/elsewhere"
     assert [text.startswith(reason) for text in job.reasons()] == [True]
 
 
-# -- whatever is killed when -------------------------------------------------------------------------------------------
+# -- signals and kills at any time -------------------------------------------------------------------------------------
 SLEEPER = "import os, time\nprint('up', os.getppid())\ntime.sleep(1000)\n"
 SLOW = "import select\nselect.select([], [], [])\n"
 """A module whose import never ends."""
 
 
-def test_a_killed_zygote_is_replaced_and_nobody_notices(jobs: list[Job], tmp_path: Path) -> None:
-    """Running workers stay, the next ones are forked from another zygote."""
+def test_a_killed_zygote_is_replaced(jobs: list[Job], tmp_path: Path) -> None:
+    """Running workers go on, and the next ones are forked from another zygote."""
     (tmp_path / "script.py").write_text(SLEEPER)
     job = make(jobs, tmp_path, ["script.py"], CHEAP)
     job.start(2)
@@ -480,8 +483,8 @@ def test_a_killed_zygote_is_replaced_and_nobody_notices(jobs: list[Job], tmp_pat
     assert job.forked()
 
 
-def test_a_stopped_zygote_holds_nobody_up_who_is_to_be_killed(jobs: list[Job], tmp_path: Path) -> None:
-    """kill() is answered although the workers that it is for were asked of a zygote that does not answer."""
+def test_a_stopped_zygote_does_not_delay_kill(jobs: list[Job], tmp_path: Path) -> None:
+    """kill() ends workers that were requested from a zygote that does not answer."""
     (tmp_path / "script.py").write_text(SLEEPER)
     job = make(jobs, tmp_path, ["script.py"], CHEAP)
     job.until(Preloaded)
@@ -492,8 +495,8 @@ def test_a_stopped_zygote_holds_nobody_up_who_is_to_be_killed(jobs: list[Job], t
 
 
 @pytest.mark.parametrize("how", ["signal", "kill"])
-def test_who_waits_for_a_slow_import_is_stopped_like_anybody(how: str, jobs: list[Job], tmp_path: Path) -> None:
-    """An order to stop does not wait for the import; the worker is started plainly, and gets it."""
+def test_a_worker_that_waits_for_a_slow_import_can_be_stopped(how: str, jobs: list[Job], tmp_path: Path) -> None:
+    """An order to stop does not wait for the import: the worker is started plainly, and gets the signal."""
     (tmp_path / "script.py").write_text(SLEEPER)
     (tmp_path / "slow.py").write_text(SLOW)
     job = make(jobs, tmp_path, ["script.py"], ["slow"])
@@ -506,8 +509,8 @@ def test_who_waits_for_a_slow_import_is_stopped_like_anybody(how: str, jobs: lis
     assert exits == [-15, -15] if how == "signal" else [-9, -9]
 
 
-def test_orders_given_while_workers_are_born_reach_them(jobs: list[Job], tmp_path: Path) -> None:
-    """SIGTERM right behind the start ends each worker by it, a hundred times, wherever it was on its way."""
+def test_orders_given_while_workers_are_forked_reach_them(jobs: list[Job], tmp_path: Path) -> None:
+    """SIGTERM right behind the start ends each of a hundred workers, however far its start has come."""
     (tmp_path / "script.py").write_text(SLEEPER)
     job = make(jobs, tmp_path, ["script.py"], CHEAP)
     job.until(Preloaded)
@@ -521,8 +524,8 @@ def test_orders_given_while_workers_are_born_reach_them(jobs: list[Job], tmp_pat
     assert job.forked()
 
 
-def test_a_worker_that_cannot_begin_says_why(jobs: list[Job], tmp_path: Path) -> None:
-    """The working directory has gone since: SpawnFailed with the reason, as from a plain start."""
+def test_a_forked_worker_that_cannot_start_is_reported_with_the_reason(jobs: list[Job], tmp_path: Path) -> None:
+    """If the working directory was removed meanwhile, SpawnFailed gives the reason, as after a plain start."""
     (tmp_path / "script.py").write_text(SLEEPER)
     here = tmp_path / "here"
     here.mkdir()
@@ -536,8 +539,8 @@ def test_a_worker_that_cannot_begin_says_why(jobs: list[Job], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("victim", ["nursery", "agent"])
-def test_nobody_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Path) -> None:
-    """With it go the zygote and the workers forked from it; the check after each test would find them."""
+def test_nothing_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Path) -> None:
+    """The zygote and the workers forked from it end with the nursery, whether it is killed or closed."""
     (tmp_path / "script.py").write_text(SLEEPER)
     job = make(jobs, tmp_path, ["script.py"], CHEAP)
     job.start(2)
@@ -545,7 +548,7 @@ def test_nobody_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Pat
     watched = [os.pidfd_open(pid) for pid in pids]
     if victim == "nursery":
         os.kill(job.supervisor._nursery, signal.SIGKILL)
-        job.until(NurseryLost)
+        job.until(NurseryEnded)
     else:
         job.supervisor.close()
     until = time.monotonic() + 1
@@ -555,7 +558,7 @@ def test_nobody_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Pat
 
 
 def test_restarts_leave_no_descriptor_and_no_process_behind(jobs: list[Job], tmp_path: Path) -> None:
-    """After 100 rounds nursery and zygote have what they had after the first."""
+    """After 100 rounds nursery and zygote have as many descriptors and children as after the first."""
     (tmp_path / "script.py").write_text("")
     job = make(jobs, tmp_path, ["script.py"], CHEAP)
     counts = []
@@ -570,7 +573,7 @@ def test_restarts_leave_no_descriptor_and_no_process_behind(jobs: list[Job], tmp
 
 
 def test_without_preload_there_is_no_zygote(jobs: list[Job], tmp_path: Path) -> None:
-    """Who does not ask for it has one process less, and the nursery has not even loaded what it takes."""
+    """Then the worker is the nursery's only child."""
     (tmp_path / "script.py").write_text(SLEEPER)
     job = make(jobs, tmp_path, ["script.py"])
     job.start()

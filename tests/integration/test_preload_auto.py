@@ -1,4 +1,4 @@
-"""--preload auto: what the script imported last time is there before it begins the next; and no more than that."""
+"""--preload auto: what the script imported last time is imported before it starts again; and no more than that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Note, Preloaded, Started
+from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Preloaded, PreloadWarning, Started
 from integration.test_preload import Job, make
 
 SCRIPT = """
@@ -22,60 +22,61 @@ import numpy.polynomial.hermite
 
 @pytest.fixture
 def jobs() -> Iterator[list[Job]]:
-    """Those made by the test, closed at its end."""
+    """The jobs that the test makes, closed at its end."""
     made: list[Job] = []
     yield made
     for job in made:
         job.supervisor.close()
 
 
-def learner(jobs: list[Job], folder: Path, script: str) -> Job:
+def auto_job(jobs: list[Job], folder: Path, script: str) -> Job:
     (folder / "mine.py").write_text("")
     (folder / "script.py").write_text(script)
     return make(jobs, folder, ["script.py"], ["auto"])
 
 
-def learnt(job: Job) -> list[tuple[str, ...]]:
+def preloaded(job: Job) -> list[tuple[str, ...]]:
+    """The modules of each Preloaded that was reported."""
     return [fact.modules for fact in job.facts if isinstance(fact, Preloaded)]
 
 
-def told(job: Job, kind: type[Fact]) -> list[Fact]:
+def facts(job: Job, kind: type[Fact]) -> list[Fact]:
     return [fact for fact in job.facts if isinstance(fact, kind)]
 
 
 def test_the_next_round_has_what_the_last_one_imported(jobs: list[Job], tmp_path: Path) -> None:
     """Installed packages and their submodules; not the standard library's modules, and never the script's own."""
-    job = learner(jobs, tmp_path, SCRIPT)
+    job = auto_job(jobs, tmp_path, SCRIPT)
     assert job.run(2) == [0, 0]
-    assert [job.said(key)[0] for key in range(2)] == ["False False False False\n"] * 2
+    assert [job.output(key)[0] for key in range(2)] == ["False False False False\n"] * 2
     assert job.run(2) == [0, 0]
-    assert [job.said(key)[0] for key in range(2)] == ["True True False False\n"] * 2
-    assert learnt(job) == [(), ("numpy",)]
+    assert [job.output(key)[0] for key in range(2)] == ["True True False False\n"] * 2
+    assert preloaded(job) == [(), ("numpy",)]
     assert job.forked()
 
 
-def test_a_killed_worker_has_taught_all_the_same(jobs: list[Job], tmp_path: Path) -> None:
-    """What it noted lies in memory that it shared."""
-    job = learner(jobs, tmp_path, SCRIPT + "os.kill(os.getpid(), 9)")
+def test_the_imports_of_a_killed_worker_are_known(jobs: list[Job], tmp_path: Path) -> None:
+    """The memory in which it recorded them is shared with the zygote."""
+    job = auto_job(jobs, tmp_path, SCRIPT + "os.kill(os.getpid(), 9)")
     assert job.run() == [-9]
     assert job.run() == [-9]
-    assert job.said()[0].startswith("True")
+    assert job.output()[0].startswith("True")
 
 
-def test_a_long_round_teaches_while_it_runs(jobs: list[Job], tmp_path: Path) -> None:
-    """After the first seconds the modules are imported, and the worker is left alone."""
-    job = learner(jobs, tmp_path, SCRIPT + "import time; time.sleep(1000)")
+def test_modules_are_preloaded_while_a_long_round_runs(jobs: list[Job], tmp_path: Path) -> None:
+    """The zygote imports them after the first seconds, and the worker goes on."""
+    job = auto_job(jobs, tmp_path, SCRIPT + "import time; time.sleep(1000)")
     job.start()
     job.until(Started)
-    job.until(Preloaded, 2 - len(learnt(job)))
-    assert learnt(job) == [(), ("numpy",)]
+    job.until(Preloaded, 2 - len(preloaded(job)))
+    assert preloaded(job) == [(), ("numpy",)]
     job.supervisor.signal(signal.SIGTERM)
     assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-15]
 
 
-def test_children_and_threads_of_the_worker_do_not_confuse_it(jobs: list[Job], tmp_path: Path) -> None:
-    """A forked child's imports are not noted, and those of many threads are, each whole."""
-    job = learner(
+def test_imports_of_threads_are_recorded_and_those_of_children_are_not(jobs: list[Job], tmp_path: Path) -> None:
+    """Imports of many threads at once are each recorded whole; those of a forked child are left out."""
+    job = auto_job(
         jobs,
         tmp_path,
         "import os, sys, threading\n"
@@ -95,12 +96,12 @@ def test_children_and_threads_of_the_worker_do_not_confuse_it(jobs: list[Job], t
     )
     for _ in range(2):
         assert job.run() == [0]
-    assert job.said()[0] == "True False\n"
+    assert job.output()[0] == "True False\n"
 
 
-def test_an_import_that_a_script_prepares_is_left_to_it(jobs: list[Job], tmp_path: Path) -> None:
-    """A variable set before an import is meant for it, so that import and those after it are not taken ahead."""
-    job = learner(
+def test_an_import_after_a_change_of_the_environment_is_left_to_the_script(jobs: list[Job], tmp_path: Path) -> None:
+    """A variable that is set before an import is meant for it: that import and those after it are not preloaded."""
+    job = auto_job(
         jobs,
         tmp_path,
         "import os, sys\nprint('numpy' in sys.modules, 'sklearn' in sys.modules)\n"
@@ -108,14 +109,14 @@ def test_an_import_that_a_script_prepares_is_left_to_it(jobs: list[Job], tmp_pat
     )
     for _ in range(3):
         assert job.run() == [0]
-    assert job.said()[0] == "True False\n"
-    [note] = told(job, Note)
-    assert "the script sets SKLEARN_SEED before it imports sklearn" in str(note)
+    assert job.output()[0] == "True False\n"
+    [warning] = facts(job, PreloadWarning)
+    assert "the script sets SKLEARN_SEED before it imports sklearn" in str(warning)
 
 
-def test_the_worker_looks_as_ever_when_its_first_seconds_are_over(jobs: list[Job], tmp_path: Path) -> None:
-    """The finder that noted is gone from sys.meta_path, and the modules of the zygote were never seen."""
-    job = learner(
+def test_no_trace_of_the_recorder_is_left_after_the_first_seconds(jobs: list[Job], tmp_path: Path) -> None:
+    """The finder that records is removed from sys.meta_path, and the zygote's modules are not in sys.modules."""
+    job = auto_job(
         jobs,
         tmp_path,
         "import sys, time\ntime.sleep(5.1)\nimport colorsys, wave\n"
@@ -123,11 +124,11 @@ def test_the_worker_looks_as_ever_when_its_first_seconds_are_over(jobs: list[Job
         "print([name for name in sys.modules if 'elastic' in name])\n",
     )
     assert job.run() == [0]
-    assert job.said()[0] == "[]\n[]\n"
+    assert job.output()[0] == "[]\n[]\n"
 
 
-def test_a_module_that_cannot_be_forked_with_ends_it(jobs: list[Job], tmp_path: Path) -> None:
-    """An installed module that leaves a thread: workers are started plainly from then on, and the reason is told."""
+def test_a_module_that_forbids_a_fork_ends_preloading(jobs: list[Job], tmp_path: Path) -> None:
+    """After an installed module that starts a thread, workers are started plainly, and the reason is reported."""
     home = tmp_path / "home"
     name = f"python{os.sys.version_info[0]}.{os.sys.version_info[1]}"  # type: ignore[attr-defined]
     packages = home / "lib" / name / "site-packages"
@@ -139,6 +140,6 @@ def test_a_module_that_cannot_be_forked_with_ends_it(jobs: list[Job], tmp_path: 
     job = make(jobs, tmp_path, ["script.py"], ["auto"], PYTHONUSERBASE=str(home), PYTHONPATH=str(packages))
     for _ in range(3):
         assert job.run() == [0]
-        assert job.said()[0] == "ran\n"
+        assert job.output()[0] == "ran\n"
     [reason] = job.reasons()
     assert reason.startswith("after importing threaded, threads run that a fork would lose")

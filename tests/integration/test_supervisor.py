@@ -1,4 +1,4 @@
-"""The supervisor and its nursery, with real processes: what ends, what is told, and that nothing stays behind."""
+"""The supervisor and its nursery, with real processes: starts, exits, signals, and that no process is left behind."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from elastic_agent.agent.processes.protocol import (
     Exited,
     Fact,
     Launch,
-    NurseryLost,
+    NotForwarded,
+    NurseryEnded,
     SpawnFailed,
     Started,
-    Unheard,
 )
 from elastic_agent.agent.processes.supervisor import Supervisor
 from support.source_tree import ROOT
@@ -36,12 +36,12 @@ from support.workers import WORKERS
 
 FAMILY = (sys.executable, "-S", str(WORKERS / "sup_family.py"))
 BOUND_S = 20.0
-"""For events that must come; only a failing test waits so long."""
+"""The limit for what must happen; only a failing test waits so long."""
 
 
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
-    """One with a nursery."""
+    """A supervisor with a nursery."""
     made = Supervisor()
     made.open()
     yield made
@@ -90,7 +90,7 @@ def line_from(fd: int) -> str:
 
 
 def nursery_of(supervisor: Supervisor) -> int:
-    """Its pid, once it has told. What else is told meanwhile is lost."""
+    """Its pid, once the nursery has reported it. Facts that come meanwhile are dropped."""
     while not supervisor._nursery:
         wait_readable(supervisor.fileno())
         supervisor.observe()
@@ -109,7 +109,7 @@ def wait_readable(fd: int) -> None:
 
 @contextlib.contextmanager
 def watched(pids: Sequence[int]) -> Iterator[list[int]]:
-    """Pidfds of these processes, which all live."""
+    """Pidfds of these processes, all of which are running."""
     fds = [os.pidfd_open(pid) for pid in pids]
     try:
         assert alive_after(fds, 0) == len(fds)
@@ -135,14 +135,14 @@ def alive_after(pidfds: Sequence[int], limit_s: float) -> int:
 
 def family_of(fd: int) -> list[int]:
     """The pids that a family worker printed."""
-    word, *pids = line_from(fd).split()
-    assert word == "family"
+    first, *pids = line_from(fd).split()
+    assert first == "family"
     return [int(pid) for pid in pids]
 
 
-# -- exits and starts are told truthfully ------------------------------------------------------------------------------
+# -- starts and exits are reported correctly ---------------------------------------------------------------------------
 def test_exit_codes_and_signals_are_reported_as_subprocess_reports_them(supervisor: Supervisor) -> None:
-    """Codes 0, 7 and 255 and three signals arrive unchanged, each with the key and pid of its worker."""
+    """Codes 0, 7 and 255 and three signals are reported unchanged, each with the key and pid of its worker."""
     scripts = {0: "exit 0", 1: "exit 7", 2: "exit 255", 3: "kill -9 $$", 4: "kill -SEGV $$", 5: "kill -TERM $$"}
     supervisor.start([shell(script, key) for key, script in scripts.items()])
     facts = facts_until(supervisor, Emptied)
@@ -162,8 +162,8 @@ def test_no_exit_is_lost_among_many_short_workers(supervisor: Supervisor) -> Non
     assert supervisor.alive() == ()
 
 
-def test_started_comes_before_exited_and_alive_follows(supervisor: Supervisor) -> None:
-    """A worker is alive between Started and Exited."""
+def test_a_worker_is_alive_from_started_to_exited(supervisor: Supervisor) -> None:
+    """Started is reported before Exited, and alive() lists the worker in between."""
     supervisor.start([launch("sleep", "1000")])
     facts_until(supervisor, Started)
     assert supervisor.alive() == (0,)
@@ -181,24 +181,24 @@ def test_started_comes_before_exited_and_alive_follows(supervisor: Supervisor) -
     ],
 )
 def test_exec_failure_is_reported_with_its_reason(supervisor: Supervisor, argv: tuple[str, ...], reason: str) -> None:
-    """A command that cannot run gives SpawnFailed in the kernel's words, then Emptied, and no Exited."""
+    """A command that cannot run gives SpawnFailed with the kernel's reason, then Emptied, and no Exited."""
     supervisor.start([launch(*argv, key=4)])
     assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason), Emptied()]
 
 
-def test_a_machine_without_room_for_a_worker_is_told_from_a_wrong_command(supervisor: Supervisor) -> None:
-    """No descriptor for the pipe that each birth takes: the machine's failure, whatever the command."""
+def test_a_host_that_refuses_a_worker_is_distinguished_from_a_wrong_command(supervisor: Supervisor) -> None:
+    """Without descriptors for the pipe that each start takes, SpawnFailed blames the host, whatever the command."""
     nursery = nursery_of(supervisor)
     used = len(os.listdir(f"/proc/{nursery}/fd"))
     least = used + 1  # to look at its children; a pipe takes two
     resource.prlimit(nursery, resource.RLIMIT_NOFILE, (least, least))
     supervisor.start([launch("true", key=4)])
     reason = "Too many open files: cannot fork"
-    assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason, machine=True), Emptied()]
+    assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason, host=True), Emptied()]
 
 
 def test_a_missing_working_directory_is_named(supervisor: Supervisor) -> None:
-    """A cwd that is not there gives SpawnFailed naming it."""
+    """A cwd that does not exist gives SpawnFailed, which names it."""
     supervisor.start([Launch(0, ("true",), dict(os.environ), "/nowhere")])
     reason = "No such file or directory: '/nowhere' (working directory)"
     assert facts_until(supervisor, Emptied) == [SpawnFailed(0, reason), Emptied()]
@@ -213,8 +213,8 @@ def test_the_command_is_looked_up_on_the_workers_own_path(supervisor: Supervisor
     assert [fact.key for fact in facts if isinstance(fact, SpawnFailed)] == [1]
 
 
-def test_a_failed_spawn_leaves_the_rest_of_the_batch_alone(supervisor: Supervisor) -> None:
-    """One batch is emptied once, whatever became of its members."""
+def test_a_failed_spawn_does_not_affect_the_rest_of_the_batch(supervisor: Supervisor) -> None:
+    """The other worker runs, and the batch is reported as emptied once."""
     supervisor.start([launch("foo-that-is-not", key=0), shell("exit 5", key=1)])
     facts = facts_until(supervisor, Emptied)
     assert {type(fact) for fact in facts} == {SpawnFailed, Started, Exited, Emptied}
@@ -223,19 +223,19 @@ def test_a_failed_spawn_leaves_the_rest_of_the_batch_alone(supervisor: Superviso
 
 # -- what a worker gets ------------------------------------------------------------------------------------------------
 def test_stdout_and_stderr_go_where_the_launch_says(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """Each descriptor becomes the worker's stream, and the nursery keeps no copy."""
+    """Each descriptor becomes the worker's stream, and the nursery keeps no copy open."""
     reader, writer = os.pipe()
     supervisor.start([Launch(0, ("sh", "-c", "echo out; echo err >&2"), os.environ, "/", writer, pipe[1])])
     os.close(writer)
     facts_until(supervisor, Emptied)
     assert line_from(reader) == "out"
     assert line_from(pipe[0]) == "err"
-    assert os.read(reader, 1) == b"", "the write end is open somewhere after the worker's end"
+    assert os.read(reader, 1) == b"", "the write end is still open after the worker exited"
     os.close(reader)
 
 
 def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
-    """Neither the agent's descriptors, inheritable ones included, nor the nursery's reach a worker."""
+    """Workers inherit neither the agent's descriptors, inheritable ones included, nor the nursery's."""
     os.set_inheritable(pipe[0], True)
     code = (
         "import fcntl\n"
@@ -256,7 +256,7 @@ def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
 
 
 def test_a_worker_gets_its_environment_directory_and_arguments(supervisor: Supervisor, tmp_path: Path) -> None:
-    """Odd but legal strings arrive byte for byte; of the agent's environment nothing else does."""
+    """Odd but legal strings are passed byte for byte; nothing else of the agent's environment is."""
     odd = "tab\t nl\n 'ä\udcff= "
     code = "import os, sys; print(ascii((sys.argv[1:], os.getcwd(), os.environ['ODD'], sorted(os.environ))))"
     env = {"ODD": odd, "EMPTY": "", "LC_ALL": "C.UTF-8"}
@@ -269,7 +269,7 @@ def test_a_worker_gets_its_environment_directory_and_arguments(supervisor: Super
 
 
 def test_a_large_environment_is_sent_whole(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """Several megabytes, far more than the socket holds, arrive in full."""
+    """Several megabytes, far more than the socket holds, are received in full."""
     env = {f"V{at}": "x" * 100_000 for at in range(12)} | {"PATH": os.environ["PATH"]}
     supervisor.start([launch("sh", "-c", "echo ${#V11}", env=env, key=key, out=pipe[1]) for key in range(3)])
     assert [line_from(pipe[0]) for _ in range(3)] == ["100000"] * 3
@@ -279,7 +279,7 @@ def test_a_large_environment_is_sent_whole(supervisor: Supervisor, pipe: tuple[i
 def test_a_worker_leads_its_session_with_default_signals_and_an_empty_mask(
     supervisor: Supervisor, pipe: tuple[int, int]
 ) -> None:
-    """Nothing of the nursery's own signal handling is inherited."""
+    """Workers inherit nothing of the nursery's own signal handling."""
     script = "echo $$ $(cut -d' ' -f5,6 /proc/$$/stat); grep -E 'Sig(Blk|Ign)' /proc/self/status"
     supervisor.start([shell(script, out=pipe[1])])
     pid, pgid, sid = line_from(pipe[0]).split()
@@ -292,8 +292,8 @@ def test_a_worker_leads_its_session_with_default_signals_and_an_empty_mask(
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
-def test_the_group_is_signalled_after_its_leader_died(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """A leftover child of a worker that exited gets the signal, and its end empties the batch."""
+def test_the_group_is_signalled_after_its_leader_exited(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """A child left by a worker that exited gets the signal, and its exit empties the batch."""
     supervisor.start([shell("(echo ready; sleep 1000) & exit 3", out=pipe[1])])
     facts_until(supervisor, Exited)
     assert line_from(pipe[0]) == "ready"
@@ -302,8 +302,8 @@ def test_the_group_is_signalled_after_its_leader_died(supervisor: Supervisor, pi
     facts_until(supervisor, Emptied)
 
 
-def test_signal_reaches_what_left_the_group(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """TERM ends the worker, its group and its strays, all but the one that ignores it; KILL ends that."""
+def test_signal_reaches_processes_that_left_the_group(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """SIGTERM ends the worker and its children in any group, all but the one that ignores it; SIGKILL ends that."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched(family_of(pipe[0])) as fds:
         supervisor.signal(signal.SIGTERM)
@@ -315,7 +315,7 @@ def test_signal_reaches_what_left_the_group(supervisor: Supervisor, pipe: tuple[
 
 
 def test_leftovers_of_a_crashed_worker_are_gone_after_kill(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """All five children outlive the crash, none outlives kill(), and Emptied is told only then."""
+    """All five children outlive the crash, none outlives kill(), and Emptied is reported only then."""
     supervisor.start([launch(*FAMILY, "--crash", out=pipe[1])])
     assert [fact.exit_code for fact in facts_until(supervisor, Exited) if isinstance(fact, Exited)] == [3]
     with watched(family_of(pipe[0])[1:]) as fds:
@@ -325,7 +325,7 @@ def test_leftovers_of_a_crashed_worker_are_gone_after_kill(supervisor: Superviso
 
 
 def test_kill_clears_a_hundred_children(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """100 TERM-ignoring processes in sessions of their own are gone by Emptied."""
+    """100 processes that ignore SIGTERM, in sessions of their own, are gone when Emptied is reported."""
     script = "trap '' TERM; for i in $(seq 100); do setsid sleep 1000 & done; echo ready; wait"
     supervisor.start([shell(script, out=pipe[1])])
     assert line_from(pipe[0]) == "ready"
@@ -334,8 +334,8 @@ def test_kill_clears_a_hundred_children(supervisor: Supervisor, pipe: tuple[int,
     assert children_of(nursery_of(supervisor)) == []
 
 
-def test_kill_outruns_a_chain_of_processes_that_fork_and_die(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """Eight chains, each a process that starts its successor in a new session and exits, are caught."""
+def test_kill_ends_chains_of_processes_that_fork_and_exit(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """Eight chains, each a process that starts its successor in a new session and exits, are killed."""
     code = (
         "import os, sys\n"
         "for _ in range(8):\n"
@@ -350,20 +350,20 @@ def test_kill_outruns_a_chain_of_processes_that_fork_and_die(supervisor: Supervi
     assert children_of(nursery_of(supervisor)) == []
 
 
-def test_a_stopped_worker_sees_the_signal(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+def test_a_stopped_worker_handles_the_signal(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
     """SIGTERM is followed by SIGCONT, so a worker that SIGSTOP holds runs its handler."""
-    script = "trap 'echo heard; exit 5' TERM; echo ready; while :; do sleep 1000 & wait; done"
+    script = "trap 'echo handled; exit 5' TERM; echo ready; while :; do sleep 1000 & wait; done"
     supervisor.start([shell(script, out=pipe[1])])
     assert line_from(pipe[0]) == "ready"
     supervisor.forward(signal.SIGSTOP)
     supervisor.signal(signal.SIGTERM)
-    assert line_from(pipe[0]) == "heard"
+    assert line_from(pipe[0]) == "handled"
     exits = [fact for fact in facts_until(supervisor, Exited) if isinstance(fact, Exited)]
     assert [fact.exit_code for fact in exits] == [5]
 
 
 def test_a_stopped_worker_that_ignores_everything_is_killed(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """SIGKILL needs no SIGCONT."""
+    """SIGKILL ends it without a SIGCONT."""
     supervisor.start([shell("trap '' TERM; echo ready; while :; do kill -STOP $$; done", out=pipe[1])])
     assert line_from(pipe[0]) == "ready"
     supervisor.signal(signal.SIGTERM)
@@ -371,23 +371,23 @@ def test_a_stopped_worker_that_ignores_everything_is_killed(supervisor: Supervis
     assert [fact.exit_code for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)] == [-9]
 
 
-def test_forward_reaches_workers_and_not_their_helpers(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+def test_forward_reaches_workers_and_not_their_children(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
     """SIGUSR1, which kills by default, leaves the children of a worker that handles it alive."""
-    script = "trap 'echo heard' USR1; sleep 1000 & echo $!; while :; do wait; done"
+    script = "trap 'echo handled' USR1; sleep 1000 & echo $!; while :; do wait; done"
     supervisor.start([shell(script, out=pipe[1])])
     with watched([int(line_from(pipe[0]))]) as fds:
         supervisor.forward(signal.SIGUSR1)
-        assert line_from(pipe[0]) == "heard"
+        assert line_from(pipe[0]) == "handled"
         assert alive_after(fds, 0) == 1
 
 
-def test_forward_passes_by_a_worker_that_would_end_of_it(supervisor: Supervisor) -> None:
-    """No handler yet: the worker lives, Unheard names it, and what changes nothing is passed on without a word."""
+def test_forward_leaves_out_a_worker_that_the_signal_would_end(supervisor: Supervisor) -> None:
+    """A worker without a handler goes on, and NotForwarded names it; a signal that is harmless is just passed on."""
     supervisor.start([launch("sleep", "1000", key=3)])
     facts_until(supervisor, Started)
     supervisor.forward(signal.SIGWINCH)
     supervisor.forward(signal.SIGUSR1)
-    assert facts_until(supervisor, Unheard) == [Unheard(3, signal.SIGUSR1)]
+    assert facts_until(supervisor, NotForwarded) == [NotForwarded(3, signal.SIGUSR1)]
     assert supervisor.alive() == (3,)
 
 
@@ -403,8 +403,8 @@ def test_kill_group_ends_one_worker_with_its_group(supervisor: Supervisor, pipe:
     assert supervisor.alive() == (0,)
 
 
-def test_a_kill_with_nothing_left_does_not_hit_the_next_batch(supervisor: Supervisor) -> None:
-    """An order that came too late is forgotten."""
+def test_a_kill_with_nothing_left_does_not_apply_to_the_next_batch(supervisor: Supervisor) -> None:
+    """kill and signal orders that come after Emptied do nothing."""
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     supervisor.kill()
@@ -415,9 +415,9 @@ def test_a_kill_with_nothing_left_does_not_hit_the_next_batch(supervisor: Superv
 
 
 def test_a_key_in_use_cannot_be_started(supervisor: Supervisor) -> None:
-    """Nor can anything between kill() and Emptied; afterwards it can."""
+    """Between kill() and Emptied no worker can be started; afterwards the key can be used again."""
     supervisor.start([launch("sleep", "1000")])
-    with pytest.raises(InternalError, match=r"those of \[0\] live"):
+    with pytest.raises(InternalError, match=r"keys \[0\] are in use"):
         supervisor.start([launch("sleep", "1000")])
     supervisor.kill()
     with pytest.raises(InternalError, match="being killed"):
@@ -427,9 +427,9 @@ def test_a_key_in_use_cannot_be_started(supervisor: Supervisor) -> None:
     facts_until(supervisor, Emptied)
 
 
-# -- when one side dies ------------------------------------------------------------------------------------------------
-def test_nothing_survives_the_agents_kill_9_by_a_second() -> None:
-    """Two families and the nursery are gone: own group, setsid, double fork, deaf to SIGTERM."""
+# -- when one side is killed -------------------------------------------------------------------------------------------
+def test_nothing_survives_a_kill_9_of_the_agent_by_a_second() -> None:
+    """Two families and the nursery are gone: children by setsid, by double fork, and one that ignores SIGTERM."""
     argv = [sys.executable, str(WORKERS / "sup_agent.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
@@ -443,7 +443,7 @@ def test_nothing_survives_the_agents_kill_9_by_a_second() -> None:
 
 @pytest.mark.parametrize("victims", list(itertools.permutations(("agent", "guardian", "nursery"), 2)), ids="-".join)
 def test_nothing_survives_any_two_of_agent_guardian_and_nursery(victims: tuple[str, str]) -> None:
-    """Whichever is left clears up; the agent finds what has kept its environment, the others everything."""
+    """The one that is left clears up; the agent finds what has kept its environment, the others everything."""
     argv = [sys.executable, str(WORKERS / "sup_agent.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
@@ -453,7 +453,7 @@ def test_nothing_survives_any_two_of_agent_guardian_and_nursery(victims: tuple[s
         with watched([*families[0], *families[1], guardian, nursery, agent.pid]) as fds:
             pidfds = dict(zip(("guardian", "nursery", "agent"), fds[-3:], strict=True))
             for victim in victims:
-                with contextlib.suppress(ProcessLookupError):  # it may be gone already, because of the first
+                with contextlib.suppress(ProcessLookupError):  # it may have exited already, because of the first
                     signal.pidfd_send_signal(pidfds[victim], signal.SIGKILL)
             if "agent" not in victims:
                 bare = {fds[4], fds[10]}
@@ -465,8 +465,8 @@ def test_nothing_survives_any_two_of_agent_guardian_and_nursery(victims: tuple[s
         agent.kill()
 
 
-def test_a_nursery_that_hangs_when_its_agent_is_gone_is_cleared_away() -> None:
-    """A stopped nursery obeys nobody; its guardian needs it not."""
+def test_a_nursery_that_hangs_when_its_agent_is_gone_is_killed() -> None:
+    """The guardian kills a stopped nursery and all below it."""
     argv = [sys.executable, str(WORKERS / "sup_agent.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
@@ -480,7 +480,7 @@ def test_a_nursery_that_hangs_when_its_agent_is_gone_is_cleared_away() -> None:
 
 
 def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None:
-    """With orphan_grace_s a worker whose agent is killed hears SIGTERM and may finish; who ignores it is killed."""
+    """With orphan_grace_s a worker whose agent is killed gets SIGTERM and may finish; one that ignores it is killed."""
     code = (
         "import os, select, sys; from elastic_agent.agent.processes.supervisor import *\n"
         "s = Supervisor(orphan_grace_s=1.5); s.open()\n"
@@ -488,8 +488,8 @@ def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None
         "while True: select.select([s.fileno()], [], []); s.observe()\n"
     )
     tidy = "trap 'sleep 0.3; echo saved; exit' TERM; echo ready $$; while :; do sleep 1000 & wait; done"
-    deaf = "trap '' TERM; echo ready $$; while :; do sleep 1000; done"
-    with subprocess.Popen([sys.executable, "-c", code, tidy, deaf], stdout=pipe[1]) as agent:
+    stubborn = "trap '' TERM; echo ready $$; while :; do sleep 1000; done"
+    with subprocess.Popen([sys.executable, "-c", code, tidy, stubborn], stdout=pipe[1]) as agent:
         pids = [int(line_from(pipe[0]).split()[1]) for _ in range(2)]
         with watched(pids) as fds:
             agent.kill()
@@ -500,7 +500,7 @@ def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None
 
 
 def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Supervisor) -> None:
-    """A forked child of the agent holds its socket open, so no end of file comes; the pidfd tells."""
+    """A forked child of the agent keeps the socket open, so it does not end; the agent's pidfd shows the exit."""
     code = (
         "import os, runpy, signal, sys\n"
         "from elastic_agent.agent.processes import supervisor as s\n"
@@ -522,15 +522,15 @@ def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Superv
             os.kill(pid, signal.SIGKILL)
 
 
-def test_workers_die_with_the_nursery_and_its_loss_is_told(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """kill -9 of the nursery: NurseryLost names it, nobody is left, and a new nursery can be opened."""
+def test_workers_end_with_the_nursery_and_that_is_reported(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """After kill -9 of the nursery NurseryEnded names it, no process is left, and a new nursery can be opened."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     facts_until(supervisor, Started)
     with watched(family_of(pipe[0])) as fds:
         pid = nursery_of(supervisor)
         os.kill(pid, signal.SIGKILL)
-        facts = facts_until(supervisor, NurseryLost)
-        assert facts[-1] == NurseryLost(f"the nursery (pid {pid}) was killed by signal 9 (Killed)")
+        facts = facts_until(supervisor, NurseryEnded)
+        assert facts[-1] == NurseryEnded(f"the nursery (pid {pid}) was killed by signal 9 (Killed)")
         assert alive_after(fds, 1.0) == 0
     assert supervisor.alive() == ()
     supervisor.open()
@@ -538,29 +538,29 @@ def test_workers_die_with_the_nursery_and_its_loss_is_told(supervisor: Superviso
     facts_until(supervisor, Emptied)
 
 
-def test_orders_to_a_dead_nursery_are_answered_by_its_loss(supervisor: Supervisor) -> None:
-    """start, signal and kill do not raise; NurseryLost says what became of them."""
+def test_orders_to_a_killed_nursery_are_answered_by_nursery_ended(supervisor: Supervisor) -> None:
+    """start, signal and kill do not raise; NurseryEnded is the only answer."""
     os.kill(nursery_of(supervisor), signal.SIGKILL)
     wait_readable(supervisor.fileno())
     supervisor.start([launch("true")])
     supervisor.signal(signal.SIGTERM)
     supervisor.kill()
-    assert [type(fact) for fact in facts_until(supervisor, NurseryLost)] == [NurseryLost]
+    assert [type(fact) for fact in facts_until(supervisor, NurseryEnded)] == [NurseryEnded]
 
 
 def test_a_nursery_that_does_not_read_is_given_up(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When its socket stays full it is killed and its loss reported, so the agent's loop never hangs."""
+    """When its socket stays full it is killed and reported as ended, so the agent's loop never hangs."""
     monkeypatch.setattr("elastic_agent.agent.processes.supervisor.SEND_TIMEOUT_S", 0.1)
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     os.kill(nursery_of(supervisor), signal.SIGSTOP)
     env = {f"V{at}": "x" * 100_000 for at in range(20)}
     supervisor.start([launch("true", env=env)])
-    assert [type(fact) for fact in facts_until(supervisor, NurseryLost)] == [NurseryLost]
+    assert [type(fact) for fact in facts_until(supervisor, NurseryEnded)] == [NurseryEnded]
 
 
 def test_ctrl_c_reaches_neither_nursery_nor_workers(tmp_path: Path) -> None:
-    """SIGINT, SIGQUIT, SIGHUP and SIGTERM to the agent's whole process group are the agent's alone to judge."""
+    """SIGINT, SIGQUIT, SIGHUP and SIGTERM to the agent's process group are handled by the agent alone."""
     code = (
         "import os, signal, sys\n"
         "for n in (1, 2, 3, 15): signal.signal(n, lambda n, _: os.write(1, b'got %d\\n' % n))\n"
@@ -581,7 +581,7 @@ def test_ctrl_c_reaches_neither_nursery_nor_workers(tmp_path: Path) -> None:
 
 
 def test_the_nursery_survives_signals_sent_to_itself(supervisor: Supervisor) -> None:
-    """TERM, INT, HUP and QUIT are blocked there, and reach workers all the same."""
+    """TERM, INT, HUP and QUIT are blocked in the nursery; a SIGINT that is ordered reaches the worker all the same."""
     supervisor.start([launch("sleep", "1000")])
     facts_until(supervisor, Started)
     for signum in (1, 2, 3, 15):
@@ -590,8 +590,8 @@ def test_the_nursery_survives_signals_sent_to_itself(supervisor: Supervisor) -> 
     assert [fact.exit_code for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)] == [-2]
 
 
-def test_close_leaves_nobody(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """close() ends a family that ignores it, returns when it is gone, and may be called again."""
+def test_close_leaves_no_process(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
+    """close() kills a family that ignores SIGTERM, returns when it is gone, and may be called again."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched([*family_of(pipe[0]), nursery_of(supervisor)]) as fds:
         supervisor.close()
@@ -603,7 +603,7 @@ def test_close_leaves_nobody(supervisor: Supervisor, pipe: tuple[int, int]) -> N
 
 
 def test_close_is_bounded_when_the_nursery_does_not_answer(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """A stopped nursery is killed by its guardian, and all that was below it, within the time allowed."""
+    """A stopped nursery and all below it are killed by the guardian, within the time allowed."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched([*family_of(pipe[0]), nursery_of(supervisor)]) as fds:
         os.kill(nursery_of(supervisor), signal.SIGSTOP)
@@ -611,8 +611,8 @@ def test_close_is_bounded_when_the_nursery_does_not_answer(supervisor: Superviso
         assert alive_after(fds, 0) == 0
 
 
-def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
-    """SIGHUP ignored by whoever started the agent stays ignored in workers, SIGINT does not; stdout is inherited."""
+def test_workers_inherit_an_ignored_sighup_and_no_other_ignored_signal() -> None:
+    """Under nohup SIGHUP is ignored in workers; an ignored SIGINT has its default again; stdout is inherited."""
     code = (
         "import select; from elastic_agent.agent.processes.supervisor import *\n"
         "s = Supervisor(); s.open(); s.start([Launch(0, ('grep', 'SigIgn', '/proc/self/status'), {}, '/')])\n"
@@ -627,14 +627,14 @@ def test_nohup_reaches_workers_and_no_other_ignored_signal_does() -> None:
 
 
 # -- a cgroup, where there may be one ----------------------------------------------------------------------------------
-cgroup_only = pytest.mark.skipif(not cgroups.delegated(), reason="this host lets nobody make cgroups of his own")
+cgroup_only = pytest.mark.skipif(not cgroups.delegated(), reason="this host does not let us make cgroups")
 
 
 @cgroup_only
-def test_workers_are_in_a_cgroup_of_their_own_which_goes_with_the_nursery(
+def test_workers_are_in_a_cgroup_of_their_own_which_is_removed_with_the_nursery(
     supervisor: Supervisor, pipe: tuple[int, int]
 ) -> None:
-    """Found out and used without being asked; the nursery is not in it, and nothing of it is left."""
+    """Without any setting; the nursery is not in it, and close() removes it."""
     supervisor.start([launch("/bin/sh", "-c", "grep ^0:: /proc/self/cgroup; sleep 1000", out=pipe[1])])
     inside = line_from(pipe[0]).removeprefix("0::")
     nursery_of(supervisor)
@@ -646,10 +646,10 @@ def test_workers_are_in_a_cgroup_of_their_own_which_goes_with_the_nursery(
 
 
 @cgroup_only
-def test_with_a_cgroup_nobody_survives_guardian_and_nursery_killed_at_once(
+def test_with_a_cgroup_no_process_survives_guardian_and_nursery_killed_at_once(
     supervisor: Supervisor, pipe: tuple[int, int]
 ) -> None:
-    """Nor does one whose environment says nothing: the agent has the cgroup to go by."""
+    """Not even one that has cleared its environment: the agent kills the whole cgroup."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     with watched(family_of(pipe[0])) as fds:
         nursery_of(supervisor)
@@ -657,25 +657,26 @@ def test_with_a_cgroup_nobody_survives_guardian_and_nursery_killed_at_once(
         os.kill(guardian_of(supervisor), signal.SIGSTOP)
         os.kill(nursery_of(supervisor), signal.SIGKILL)
         os.kill(guardian_of(supervisor), signal.SIGKILL)
-        facts_until(supervisor, NurseryLost)
+        facts_until(supervisor, NurseryEnded)
         assert alive_after(fds, 1.0) == 0
     assert not left.exists()
 
 
 @cgroup_only
-def test_what_a_dead_agent_left_in_its_cgroup_is_cleared_by_the_next(pipe: tuple[int, int]) -> None:
-    """Killed all three at once, its strays live on; the next agent on this host finds them, and touches no live one."""
+def test_what_a_killed_agent_left_in_its_cgroup_is_killed_by_the_next(pipe: tuple[int, int]) -> None:
+    """When agent, guardian and nursery are killed at once, what left the workers' groups goes on. The next agent on
+    this host kills it, and nothing of a running agent."""
     argv = [sys.executable, str(WORKERS / "sup_agent.py")]
     with contextlib.ExitStack() as stack:
-        beside, dead = (stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE)) for _ in range(2))
-        innocents = [pid for _ in range(2) for pid in family_of(fd_of(beside))]
-        families = [pid for _ in range(2) for pid in family_of(fd_of(dead))]
-        (guardian,) = children_of(dead.pid)
+        running, killed = (stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE)) for _ in range(2))
+        untouched = [pid for _ in range(2) for pid in family_of(fd_of(running))]
+        families = [pid for _ in range(2) for pid in family_of(fd_of(killed))]
+        (guardian,) = children_of(killed.pid)
         nursery = nurseries_of(guardian)[0]
-        with watched(innocents) as live, watched(families) as fds:
-            for pid in (guardian, nursery, dead.pid):
+        with watched(untouched) as live, watched(families) as fds:
+            for pid in (guardian, nursery, killed.pid):
                 os.kill(pid, signal.SIGSTOP)
-            for pid in (guardian, nursery, dead.pid):
+            for pid in (guardian, nursery, killed.pid):
                 os.kill(pid, signal.SIGKILL)
             assert alive_after(fds[:1] + fds[6:7], 1.0) == 0
             later = Supervisor()
@@ -685,7 +686,7 @@ def test_what_a_dead_agent_left_in_its_cgroup_is_cleared_by_the_next(pipe: tuple
                 assert alive_after(live, 0) == len(live)
             finally:
                 later.close()
-        beside.kill()
+        running.kill()
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
@@ -696,12 +697,12 @@ def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: t
         supervisor.start([launch("/bin/true", key=0, out=pipe[1]), launch("foo-that-is-not", key=1, out=pipe[1])])
         facts_until(supervisor, Emptied)
         counts.append((open_files(os.getpid()), open_files(nursery_of(supervisor))))
-    # The least of some: it may have one more open for a moment, while it looks for children.
+    # The least of 20: the nursery may have one more open for a moment, while it looks for children.
     assert min(counts[:20]) == min(counts[-20:])
 
 
 def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor) -> None:
-    """Less than 14 MiB resident, and not one module of ours but its own five."""
+    """Less than 14 MiB resident, and no module of ours but those of its own folder."""
     supervisor.start([launch("true")])
     facts_until(supervisor, Emptied)
     status = Path(f"/proc/{nursery_of(supervisor)}/status").read_text()
@@ -723,14 +724,14 @@ def test_processes_are_found_on_a_kernel_without_lists_of_children(
     """Reading all of /proc gives the same children as reading each process's own list."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     pids = family_of(pipe[0])
-    found = descendants.family()
+    found = descendants.children_by_parent()
     for pid in (os.getpid(), nursery_of(supervisor), *pids):
         assert sorted(found[pid]) == sorted(descendants.children_of(pid))
     assert {pids[0], pids[3]} <= set(found[nursery_of(supervisor)])
 
 
 def test_a_string_with_a_nul_is_refused_before_anything_starts(supervisor: Supervisor) -> None:
-    """No system call could carry it; the error names it."""
+    """The error names the worker and the string."""
     with pytest.raises(UsageError, match=r"worker 1 cannot start: 'a\\x00b' holds a NUL"):
         supervisor.start([launch("true"), launch("echo", "a\0b", key=1)])
     supervisor.start([launch("true")])

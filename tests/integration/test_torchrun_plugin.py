@@ -18,8 +18,9 @@ from elastic_agent.launcher.torchrun.plugin import make_handler
 from elastic_agent.rendezvous.etcd.cluster import Login
 from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
-from support.etcd_servers import VERSIONS, serving, standing, start_standing
-from support.harness import Cluster, ProcessNode, Worker, free_port
+from support.desk import Worker
+from support.etcd_servers import VERSIONS, serving, shared_servers, start_shared_servers
+from support.harness import Cluster, ProcessNode, free_port
 from support.source_tree import ROOT
 from support.workers import WORKERS
 
@@ -32,7 +33,7 @@ BOUND_S = 120.0
 
 @pytest.fixture(scope="session", autouse=True)
 def _servers() -> None:
-    start_standing()
+    start_shared_servers()
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,9 @@ class Torchrun:
 @pytest.fixture
 def job(request: pytest.FixtureRequest, tmp_path: Path, installed: Path) -> Iterator[Torchrun]:
     """A job on a server, of the first version unless a test says so: each costs seconds."""
+    servers = shared_servers(getattr(request, "param", VERSIONS[0]))
     made = Cluster("etcd", tmp_path)
-    made.meet_at(standing(getattr(request, "param", VERSIONS[0])))
+    made.meet_at(servers)
     yield Torchrun(made, installed)
     made.close()
 
@@ -110,7 +112,7 @@ def test_a_job_of_two_agents_runs_to_its_end(job: Torchrun) -> None:
 
 
 def test_after_a_failure_all_workers_are_restarted(job: Torchrun) -> None:
-    """They meet in a store that none of those before them wrote to."""
+    """They meet in a store to which no earlier worker wrote."""
     nodes = [job.start(name, restarts=3) for name in "ab"]
     first = job.wait_world(2)
     first[1].order("exit 3")
@@ -125,7 +127,7 @@ def test_after_a_failure_all_workers_are_restarted(job: Torchrun) -> None:
     ids=["becomes rank 1", "becomes rank 0"],
     indirect=["job"],
 )
-def test_a_node_that_comes_later_is_taken_in(job: Torchrun, newcomer: str) -> None:
+def test_a_node_that_arrives_later_joins(job: Torchrun, newcomer: str) -> None:
     """The job grows from one node to two, whichever of them has rank 0; on torchrun's c10d backend it ends."""
     survivor = "127.0.0.1" if newcomer == "127.0.0.2" else "127.0.0.2"
     nodes = [job.start("a", "1:2", survivor)]
@@ -137,8 +139,8 @@ def test_a_node_that_comes_later_is_taken_in(job: Torchrun, newcomer: str) -> No
     job.finish(*nodes)
 
 
-def test_a_replacement_is_taken_in(job: Torchrun) -> None:
-    """A node that dies is missed once its worker's peers fail, and the next one to come takes its place."""
+def test_a_replacement_joins(job: Torchrun) -> None:
+    """A node that is killed is noticed when its worker's peers fail, and the next node that arrives takes its place."""
     nodes = [job.start("a", restarts=3), job.start("b", restarts=3)]
     first = job.wait_world(2)
     lost = job.cluster.nodes["b"]
@@ -152,8 +154,8 @@ def test_a_replacement_is_taken_in(job: Torchrun) -> None:
 
 
 def test_secrets_stay_with_the_agent(tmp_path: Path, installed: Path) -> None:
-    """A user with a role for the prefix suffices; the worker, who inherits the rest of the environment, has no
-    password; a wrong one ends the agent in one line of ours."""
+    """A user with a role for the prefix suffices; the worker inherits the environment without the password; with a
+    wrong password the agent exits, and its error has our line."""
     secret = "s3cret-of-the-trainer"
     with serving(VERSIONS[0], tmp_path / "etcd") as servers:
         servers.require_login(Login("root", "the-root-of-it-all"), Login("trainer", secret), "/jobs/")
@@ -178,10 +180,10 @@ def test_secrets_stay_with_the_agent(tmp_path: Path, installed: Path) -> None:
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A job's folder on a real server, as an agent has it."""
-    from elastic_agent.launcher.torchrun.folder import Folder, Patience
+    from elastic_agent.launcher.torchrun.folder import Folder, RetryLimits
 
-    client = standing(VERSIONS[0]).client()
-    made = Folder(client, TorchrunKeys("/plugin", request.node.name), 60.0, Patience(5.0, 1.0))
+    client = shared_servers(VERSIONS[0]).client()
+    made = Folder(client, TorchrunKeys("/plugin", request.node.name), 60.0, RetryLimits(5.0, 1.0))
     yield made
     made.close()
 
@@ -193,7 +195,7 @@ def parameters(endpoint: str, **conf: str) -> Any:
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    """After `read_timeout`, as an error that torch knows."""
+    """After `read_timeout`, in an exception of torch's."""
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
     endpoint = f"127.0.0.1:{free_port()}"
@@ -202,18 +204,18 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "conf", "said"),
+    ("endpoint", "conf", "message"),
     [
         ("", {}, "needs servers; give --rdzv-endpoint"),
-        ("h:1", {"quiet": "3"}, "does not know 'quiet'"),
+        ("h:1", {"quiet": "3"}, "has no key 'quiet'"),
         ("h:1", {"user": "me"}, "there is no password"),
-        ("https://h:1", {"protocol": "http"}, "says otherwise"),
+        ("https://h:1", {"protocol": "http"}, "--rdzv-endpoint has https://"),
         ("h:1", {"read_timeout": "0"}, "read_timeout"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(endpoint: str, conf: dict[str, str], said: str) -> None:
-    """By the agent's own rules, before any server is asked; keys that torch would ignore, too."""
-    with pytest.raises(UsageError, match=said):
+def test_wrong_parameters_are_refused_at_once(endpoint: str, conf: dict[str, str], message: str) -> None:
+    """By the agent's own rules, before a request is sent; so are keys that torch would ignore."""
+    with pytest.raises(UsageError, match=message):
         make_handler(parameters(endpoint, **conf))
 
 
@@ -240,7 +242,7 @@ def test_a_state_is_only_written_over_what_was_read(folder: Any) -> None:
 
 
 def test_a_state_beyond_the_bound_is_refused(folder: Any) -> None:
-    """Neither written nor, if somebody else wrote it, given to torch."""
+    """It is neither written nor, if another program wrote it, given to torch."""
     from torch.distributed.elastic.rendezvous import RendezvousStateError
 
     from elastic_agent.launcher.torchrun.store import STATE_BYTES, EtcdRendezvousBackend
@@ -249,7 +251,7 @@ def test_a_state_beyond_the_bound_is_refused(folder: Any) -> None:
     with pytest.raises(RendezvousStateError, match="more than 1048576"):
         backend.set_state(bytes(STATE_BYTES + 1))
     folder.client.put(Put(folder.keys.state, bytes(STATE_BYTES + 1)))
-    with pytest.raises(RendezvousStateError, match="somebody else"):
+    with pytest.raises(RendezvousStateError, match="another program writes there"):
         backend.get_state()
 
 
@@ -259,7 +261,7 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
 
     from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
-    plain = EtcdAgentStore(folder)  # a PrefixStore does not keep what is written in Python alive
+    plain = EtcdAgentStore(folder)  # kept in a variable: a PrefixStore does not keep a store written in Python alive
     store: Any = PrefixStore("round/1", plain)  # torch's stubs leave much out
     store.set("text", "one")
     store.set("raw/\xe9", b"\0\xff")
@@ -273,29 +275,29 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
     store.multi_set(["m0", "m1"], ["0", "1"])
     assert store.multi_get(["m0", "m1", "text"]) == [b"0", b"1", b"one"]
     assert (store.check(["text", "m0"]), store.check(["text", "absent"])) == (True, False)
-    with pytest.raises(DistStoreError, match=r"nobody wrote .*absent"):
+    with pytest.raises(DistStoreError, match=r"no agent wrote .*absent"):
         store.wait(["absent"], timedelta(milliseconds=50))
     store.set_timeout(timedelta(milliseconds=50))
-    with pytest.raises(DistStoreError, match=r"nobody wrote .*absent.* within 0\.05 s"):
+    with pytest.raises(DistStoreError, match=r"no agent wrote .*absent.* within 0\.05 s"):
         store.get("absent")
 
 
-def test_who_waits_hears_of_the_key(folder: Any) -> None:
-    """By a watch from the revision that did not have it."""
+def test_a_waiting_agent_gets_the_key_when_it_is_written(folder: Any) -> None:
+    """Through a watch from the revision that did not have it."""
     from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
-    store, heard = EtcdAgentStore(folder), []
-    waiter = threading.Thread(target=lambda: heard.append(store.get("late")))
+    store, received = EtcdAgentStore(folder), []
+    waiter = threading.Thread(target=lambda: received.append(store.get("late")))
     waiter.start()
     other = EtcdAgentStore(folder)
     other.set("early", "1")
     other.set("late", "2")
     waiter.join(10.0)
-    assert heard == [b"2"]
+    assert received == [b"2"]
 
 
 def test_many_agents_count_each_once(folder: Any) -> None:
-    """As they do in torch's barriers."""
+    """torch's barriers count agents so."""
     from elastic_agent.launcher.torchrun.store import EtcdAgentStore
 
     sums: list[int] = []

@@ -1,4 +1,4 @@
-"""The verdict, with real agents and workers: every node tells the same, and what the kernel did is told."""
+"""The verdict, with real agents and workers: all nodes have the same, and it names what the kernel did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.causes import ours
+from campaigns.causes import elastic_agent_jobs
 from campaigns.causes.plan import Case
 from support.harness import Cluster
 
@@ -33,12 +33,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def written(folder: Path) -> dict[str, Any]:
     """The one summary below this log directory."""
     (path,) = folder.glob("*/summary.json")
-    said: dict[str, Any] = json.loads(path.read_text())
-    return said
+    summary: dict[str, Any] = json.loads(path.read_text())
+    return summary
 
 
-def test_every_node_tells_the_same(cluster: Cluster) -> None:
-    """Cause, collateral and reasons are the coordinator's: the block, the lines below it and the file agree."""
+def test_all_nodes_have_the_same_verdict(cluster: Cluster) -> None:
+    """Cause, collateral and reasons come from the coordinator: block, verdict lines and summary file are the same."""
     a, b = cluster.start("a", redirects=2), cluster.start("b", redirects=2)
     world = cluster.desk.wait_world(4)
     world[3].order("raise boom")
@@ -57,22 +57,22 @@ def test_every_node_tells_the_same(cluster: Cluster) -> None:
 
 
 def test_an_error_of_a_worker_that_was_stopped_is_the_cause(cluster: Cluster) -> None:
-    """The one at fault takes its time to die: it had been told to stop by then, and is named all the same."""
+    """The worker at fault exits late: its agent had sent it SIGTERM by then, and yet it is named."""
     a, b = cluster.start("a", redirects=2), cluster.start("b", redirects=2)
     world = cluster.desk.wait_world(4)
     world[2].order("handle 15")
-    cluster.desk.wait(lambda: "done handle" in world[2].said, "a worker that minds SIGTERM in its own way")
+    cluster.desk.wait(lambda: "done handle" in world[2].sent, "a worker with a SIGTERM handler of its own")
     world[0].order("raise gloo/transport/tcp/pair.cc:553] Connection closed by peer")
-    cluster.desk.wait(lambda: "signal 15" in world[2].said, "the agent's SIGTERM")
+    cluster.desk.wait(lambda: "signal 15" in world[2].sent, "the agent's SIGTERM")
     world[2].order("raise boom")
     assert (a.wait(), b.wait()) == (1, 1)
-    said = written(cluster.folder / "logs-a")
-    assert said["cause"]["rank"] == 2
-    assert "boom" in said["because"]
+    summary = written(cluster.folder / "logs-a")
+    assert summary["cause"]["rank"] == 2
+    assert "boom" in summary["because"]
 
 
 def solo(folder: Path, script: str, *wrap: str) -> tuple[dict[str, Any], str]:
-    """One agent, one worker; its summary and what it told."""
+    """Run one agent with one worker; returns its summary and its stderr."""
     (folder / "script.py").write_text(script)
     command = [
         *wrap,
@@ -89,9 +89,9 @@ def solo(folder: Path, script: str, *wrap: str) -> tuple[dict[str, Any], str]:
 
 
 def test_a_kill_by_hand_is_no_oom_kill(tmp_path: Path) -> None:
-    """SIGKILL alone is no evidence: the summary says that it was a kill, and no more."""
-    said, text = solo(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    assert (said["cause"]["exit_code"], said["cause"]["note"]) == (-9, "")
+    """SIGKILL alone is no evidence: the summary names only the signal."""
+    summary, text = solo(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    assert (summary["cause"]["exit_code"], summary["cause"]["note"]) == (-9, "")
     assert "OOM" not in text
 
 
@@ -102,32 +102,32 @@ def test_an_oom_kill_is_named(tmp_path: Path) -> None:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(100 << 20))
     except OSError as error:
-        pytest.skip(f"this machine lets us make no memory cgroup of the first version: {error}")
+        pytest.skip(f"no memory cgroup of version 1 can be made here: {error}")
     try:
         join = f"echo $$ > {group}/cgroup.procs; exec " + '"$@"'
-        said, text = solo(tmp_path, "x = bytearray(500_000_000)", "sh", "-c", join, "sh")
+        summary, text = solo(tmp_path, "x = bytearray(500_000_000)", "sh", "-c", join, "sh")
     finally:
         group.rmdir()
-    assert said["cause"]["exit_code"] == -9
-    assert "OOM killer" in said["cause"]["note"]
+    assert summary["cause"]["exit_code"] == -9
+    assert "OOM killer" in summary["cause"]["note"]
     assert "OOM killer" in text.splitlines()[-1]
 
 
-def test_a_core_dump_is_told(tmp_path: Path) -> None:
-    """Where the kernel wrote a core, the summary says so."""
+def test_a_core_dump_is_named(tmp_path: Path) -> None:
+    """Where the kernel wrote a core, the summary says where."""
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     if hard == 0:
-        pytest.skip("this machine allows no core dumps (ulimit -Hc is 0)")
+        pytest.skip("core dumps are not allowed here (ulimit -Hc is 0)")
     script = (
         f"import os, resource; resource.setrlimit(resource.RLIMIT_CORE, ({hard}, {hard}))\nos.kill(os.getpid(), 11)"
     )
-    said, _ = solo(tmp_path, script)
-    assert said["cause"]["exit_code"] == -signal.SIGSEGV
-    assert "core dumped" in said["cause"]["note"]
+    summary, _ = solo(tmp_path, script)
+    assert summary["cause"]["exit_code"] == -signal.SIGSEGV
+    assert "core dumped" in summary["cause"]["note"]
 
 
-def test_the_summary_goes_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ELASTIC_AGENT_SUMMARY names another file; one that cannot be written is told and harms nothing."""
+def test_the_variable_names_the_summary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ELASTIC_AGENT_SUMMARY names another file; one that cannot be written is reported, and the exit status stays."""
     wanted = tmp_path / "end.json"
     monkeypatch.setenv("ELASTIC_AGENT_SUMMARY", str(wanted))
     (tmp_path / "script.py").write_text("raise SystemExit(3)")
@@ -143,7 +143,7 @@ def test_the_summary_goes_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest
 
 
 def test_success_leaves_no_summary(tmp_path: Path) -> None:
-    """There is nothing to judge."""
+    """A job that succeeded has no cause."""
     (tmp_path / "script.py").write_text("pass")
     command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
     assert subprocess.run(command, timeout=RUN_S, check=False).returncode == 0
@@ -151,14 +151,14 @@ def test_success_leaves_no_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["slow death", "exit 0", "node lost", "gloo barrier"])
-def test_the_right_one_is_named(kind: str) -> None:
-    """A few of `make causes`: peers die of it too, some sooner than the one at fault, and every clock is off."""
-    answer = ours.answer(Case.draw(kind, 0))
+def test_the_cause_is_the_worker_at_fault(kind: str) -> None:
+    """A few of `make causes`: peers fail too, some sooner than the worker at fault, and every clock is wrong."""
+    answer = elastic_agent_jobs.answer(Case.draw(kind, 0))
     assert (answer.right, answer.certain, answer.charged) == (True, True, True), answer.text
 
 
-def test_a_skewed_clock_is_off_whoever_asks_for_the_time() -> None:
-    """The campaign's clocks: every way of Python's to ask for the time of day is 5 s ahead, the monotonic clock not."""
+def test_a_skewed_clock_is_wrong_in_every_function() -> None:
+    """The campaign's clocks: every function of Python for the time of day is 5 s ahead, the monotonic clock is not."""
     script = (
         "import time, datetime as d; steady = time.monotonic(); now = d.datetime.now\n"
         "print(time.time(), time.time_ns() / 1e9, time.clock_gettime(time.CLOCK_REALTIME), now().timestamp())\n"
@@ -168,9 +168,9 @@ def test_a_skewed_clock_is_off_whoever_asks_for_the_time() -> None:
     env = Case.draw("exception", 0).environment(Path(), 0) | {"TEST_SKEW_S": "5"}
     before_s, steady_s = time.time(), time.monotonic()
     command = [sys.executable, "-c", script]
-    said = subprocess.check_output(command, env={**os.environ, **env}, text=True, timeout=RUN_S)
-    *asked, monotonic = map(float, said.split())
-    assert len(asked) == 7
+    printed = subprocess.check_output(command, env={**os.environ, **env}, text=True, timeout=RUN_S)
+    *times, monotonic = map(float, printed.split())
+    assert len(times) == 7
     # Those that count whole seconds may lag by one.
-    assert all(4.0 <= moment - before_s <= 5.0 + time.time() - before_s for moment in asked)
+    assert all(4.0 <= moment - before_s <= 5.0 + time.time() - before_s for moment in times)
     assert steady_s <= monotonic <= time.monotonic()

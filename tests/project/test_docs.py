@@ -16,7 +16,7 @@ from elastic_agent.agent import errors, exit_status
 from elastic_agent.launcher.config import etcd_conf
 from elastic_agent.launcher.config.flags import FLAGS, Flag
 from elastic_agent.launcher.config.rdzv_conf import KEYS
-from support.source_tree import ROOT, tracked
+from support.source_tree import ROOT, core, tracked
 
 PAGES = sorted(path for path in tracked() if path.suffix == ".md")
 
@@ -31,18 +31,18 @@ counts as torchrun does.
 
 Membership changes (a node arrives, leaves, is replaced) never charge anybody.
 
-A failure of the machine charges nobody, and the job goes on; a machine that fails three times in a row is left with
-status 71.
+A failure of the host charges nobody, and the job goes on; a host that fails three times in a row is left with status
+71.
 
-The budget is spent: the agent finishes, the rendezvous closes, workers of all other agents are stopped, everybody
-exits non-zero and says which node, rank and error was the cause.
+The budget is spent: the agent finishes, the rendezvous closes, workers of all other agents are stopped, everybody exits
+non-zero and says which node, rank and error was the cause.
 
 With `max_restarts=0` a worker failure ends the job at once and leaves the restart to the scheduler.
 
 A crash loop pauses: nothing before the first restart, then `--restart-backoff`; the others wait for the node, nodes
 that come or go change nothing, and a request to leave ends the pause at once.
 
-With `--restart-window` the budget counts the failures of the last so many seconds.
+With `--restart-window` the budget counts only failures within that many seconds.
 
 A worker that exits with 93 (`--no-restart-codes`) ends the job at once, whatever is left of the budget; every node
 exits 93 and says why.
@@ -51,21 +51,21 @@ Workers are counted anew before every round, so a node that lost a device comes 
 
 A node arrives and there is room: all agents stop their workers and re-form with it.
 
-A node arrives and the round has `max_nodes`: nothing is torn down; it waits, looks on, enters when a place frees,
+A node arrives and the round has `max_nodes`: nothing is torn down; it waits as a spare, enters when a place frees, and
 gives up after the join timeout (600 s default).
 
-A node leaves, by SIGTERM (says goodbye) or silently (its lease runs out): survivors re-form if `min_nodes` allow.
+A node leaves, by SIGTERM (announces its departure) or silently (its lease runs out): survivors re-form if `min_nodes`
+allow.
 
-With fewer they gather until the join timeout, then exit with a clear message of who is missing.
+With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
 
-An agent finishes (its workers all exit 0): the finalisation barrier runs (300 s, `--exit-barrier-timeout`); who
-finishes inside it exits 0.
+An agent finishes (its workers all exit 0): the finalisation barrier runs (300 s, `--exit-barrier-timeout`); nodes that
+finish inside it exit 0.
 
-At its end nodes still working are stopped with a clear message and a non-zero code; the finished keep 0.
+At its end nodes that still work are stopped, with a message that says so and a non-zero status; finished nodes keep 0.
 
-A worker failing while another node has already finished is decided at once: restart what can restart within the
-budget and the remaining nodes (`min_nodes` permitting), otherwise close, name the cause, and let nobody wait out the
-300 s.
+A worker failing while another node has already finished is decided at once: restart what can restart within the budget
+and the remaining nodes (`min_nodes` permitting), otherwise close and name the cause; no node waits out the 300 s.
 
 Heterogeneous `nproc-per-node` across nodes works.
 
@@ -73,11 +73,11 @@ A fresh master port and key namespace every round.
 
 A second, different job with the same id is refused in under 10 s, with both specs named and the first job untouched.
 
-Different `--nnodes` on different nodes: refused with a clear message.
+Different `--nnodes` on different nodes: refused, with both named.
 
 An agent of another protocol version is refused, both versions named.
 
-A rerun of a finished id on a persistent store starts a new incarnation.
+A run id that is used again after its job has ended, on a store that outlives jobs, starts a new incarnation.
 
 The agent that hosts the store serves until the last node has ended, also when it finishes first or its own budget is
 spent.
@@ -126,8 +126,9 @@ def promises() -> dict[str, list[str]]:
 
 
 def contract_tests() -> list[str]:
-    tree = ast.parse((ROOT / "tests/contract/test_failover_contract.py").read_text(encoding="utf-8"))
-    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests/contract").glob("test_*.py")]
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [function.name for function in functions if function.name.startswith("test_")]
 
 
 def test_the_contract_on_the_page_is_the_one_that_was_promised() -> None:
@@ -141,7 +142,7 @@ def test_every_promise_names_its_tests() -> None:
 
 
 def test_every_test_of_the_contract_is_on_the_page_once() -> None:
-    """The page names each test of test_failover_contract.py under one promise, and no test that is not there."""
+    """The page names each test of tests/contract under one promise, and no test that is not there."""
     named = [test for tests in promises().values() for test in tests]
     assert sorted(named) == sorted(contract_tests())
 
@@ -278,11 +279,44 @@ def test_files_that_the_pages_name_are_there() -> None:
     assert not gone
 
 
+def test_modules_that_the_pages_name_are_there() -> None:
+    """A module named without its folder is one of ours; train.py stands for the script of a user."""
+    ours = {path.name for path in tracked() if path.suffix == ".py"} | {"train.py"}
+    named = [(path, code) for path in PAGES for code in quoted(page(path.as_posix())) if re.fullmatch(r"\w+\.py", code)]
+    assert not [f"{path}: {code}" for path, code in named if code not in ours]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=str)
 def test_python_on_the_pages_compiles(path: Path) -> None:
     """An example that is not even Python teaches nobody."""
     for block in re.findall(r"^```python\n(.*?)^```", page(path.as_posix()), flags=re.MULTILINE | re.DOTALL):
         ast.parse(block)
+
+
+def texts() -> str:
+    """Every text that the program may print, each on its own; what is filled in later ends one."""
+    found: list[str] = []
+    for module in core():
+        nodes = list(ast.walk(module.tree))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        found += [node.value for node in constants if isinstance(node.value, str)]
+    return "\0".join(found)
+
+
+def test_troubleshooting_quotes_what_the_program_prints() -> None:
+    """Who searches the page for a line on the console finds it: each text of the first column is in the code."""
+    printed = texts()
+    shown = [text for cells in rows("docs/troubleshooting.md", "you see") for text in quoted(cells[0])]
+    assert len(shown) > 40
+    assert not [text for text in shown if text not in printed]
+
+
+def test_every_status_is_in_troubleshooting() -> None:
+    """Each status that is not 0 is a symptom that somebody looks up."""
+    text = page("docs/troubleshooting.md")
+    known = [cells[0] for cells in rows("docs/exit-codes.md", "status") if cells[0].isdigit() and cells[0] != "0"]
+    assert not [status for status in known if f"exit {status}" not in text]
 
 
 def test_every_decision_is_listed() -> None:

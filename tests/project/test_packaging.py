@@ -1,4 +1,4 @@
-"""What a user gets: a wheel with the package and nothing else, a command that starts, an import that costs nothing."""
+"""The installed package: a wheel with nothing else in it, a command that starts, an import that loads nothing more."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from support.source_tree import CORE, ROOT, tracked
 pytestmark = pytest.mark.slow
 
 BUILD_S = 120
-"""Bound on building or installing; a few seconds on an idle machine."""
+"""Limit for building or installing, which takes a few seconds on an idle host."""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy so that the checkout stays clean, in a directory whose name is no identifier."""
+    """The wheel, built from a copy, so that the checkout stays clean, in a directory whose name is no identifier."""
     source = tmp_path_factory.mktemp("packaging") / "some-checkout 1"
     for path in tracked():
         if path.parts[0] in CORE or len(path.parts) == 1:
@@ -39,20 +39,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """The `bin` of a new environment that holds the wheel; dependencies are lent by the one that runs the tests."""
+    """The `bin` of a new environment with the wheel; it takes dependencies from the one that runs the tests."""
     home = wheel.parent / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", str(home)])
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     run([*pip, "install", "--no-deps", "--no-index", str(wheel)])
     own = run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
-    # A .pth line adds a directory without reading the .pth files in it, so an editable install there stays unseen.
+    # A .pth line adds a directory without reading the .pth files in it, so an editable install there has no effect.
     Path(own, "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return home / "bin"
 
 
 def run(command: list[str], cwd: Path | None = None) -> str:
-    """Run it without our own PYTHONPATH; return what it printed, or fail with all that it said."""
+    """Run the command without our PYTHONPATH; returns what it printed, or fails with its whole output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         command, cwd=cwd, env=environment, timeout=BUILD_S, check=False, capture_output=True, text=True
@@ -62,7 +62,7 @@ def run(command: list[str], cwd: Path | None = None) -> str:
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    """Users get no tests, no setup.py, no top-level `agent` that hides a module of their own."""
+    """Users get no tests, no setup.py, and no top-level `agent` that would hide a module of theirs."""
     names = zipfile.ZipFile(wheel).namelist()
     ours = {str(path) for path in tracked() if path.parts[0] in CORE or len(path.parts) == 1}
     wanted = {
@@ -73,8 +73,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name for name in names if ".dist-info/" not in name} == wanted
 
 
-def test_wheel_says_what_it_is(wheel: Path) -> None:
-    """Version, oldest Python and dependencies of the wheel are those that the project promises; torch is the user's."""
+def test_metadata_of_the_wheel(wheel: Path) -> None:
+    """Version, oldest Python and dependencies are those that the project promises; torch is not one of them."""
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
@@ -85,7 +85,7 @@ def test_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 def test_installed_command_and_module_start(installed: Path) -> None:
-    """`elastic-agent` and `python -m elastic_agent` are the same program, and it knows its version."""
+    """`elastic-agent` and `python -m elastic_agent` are the same program, and print its version."""
     away = installed.parent  # not in the checkout: only what was installed can be found
     by_command = run([str(installed / "elastic-agent"), "--version"], cwd=away)
     by_module = run([str(installed / "python"), "-m", "elastic_agent", "--version"], cwd=away)
@@ -94,13 +94,14 @@ def test_installed_command_and_module_start(installed: Path) -> None:
 
 
 def test_installed_package_takes_no_other_name(installed: Path) -> None:
-    """The folders of the repository are not importable by their bare names: those belong to the user."""
+    """The folders of the repository cannot be imported by their bare names, which users may have for modules of
+    theirs."""
     look = f"import importlib.util as u; print([name for name in {CORE!r} if u.find_spec(name)])"
     assert run([str(installed / "python"), "-c", look], cwd=installed.parent).strip() == "[]"
 
 
 def test_importing_the_package_loads_no_other_module() -> None:
-    """Whoever only asks for the version pays for nothing else."""
+    """A program that only reads the version loads nothing else."""
     look = (
         "import sys; before = set(sys.modules); import elastic_agent; elastic_agent.__version__;"
         "print(sorted(set(sys.modules) - before))"
@@ -111,7 +112,7 @@ def test_importing_the_package_loads_no_other_module() -> None:
 
 @pytest.mark.timeout(600)
 def test_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
-    """Whoever edits a .proto file and forgets `make proto` would test the old one, and ship the new one."""
+    """After an edit of a .proto file without `make proto`, tests would use the old code, and users get the new file."""
     side_python(".protoc")
     run(["make", "--silent", "proto", f"PROTO_TO={tmp_path}", f"PYTHON={sys.executable}"], cwd=ROOT)
     made = {path.name: path.read_text() for path in (tmp_path / "elastic_agent" / "proto").iterdir()}

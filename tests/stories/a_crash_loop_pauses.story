@@ -1,5 +1,5 @@
-# A worker fails again and again: nothing before the first restart, then a pause. The other node waits, as it would for a
-# node that is slow to stop its workers, and is not charged.
+# A worker fails again and again: no pause before the first restart, then one before each. The other node waits, as it
+# does for a node that is slow to stop its workers, and is not charged.
 job 1:2 restarts=3 backoff=2:5
 join a b
 wait 10
@@ -56,7 +56,7 @@ wait 5
    12.9  b working: round 3 begins with 2 nodes, group rank 1: every place is taken
    12.9  b starts ranks 1 to 1
 
-# A failure long after the last one is none.
+# A failure long after the last one begins no crash loop.
 wait 60
 worker b/0 fails 3
 ----

@@ -1,4 +1,4 @@
-# Too few are left, so the survivor gathers; the replacement takes the place, and a keeps its rank.
+# Fewer than min_nodes are left, so a gathers; c takes the place of b, and a keeps its rank.
 job 2:2
 join a b
 ----

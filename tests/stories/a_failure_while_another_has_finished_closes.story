@@ -1,4 +1,4 @@
-# b alone is fewer than min_nodes: the job closes as soon as b has told how its workers ended, and names the cause. a keeps its 0.
+# b alone is fewer than min_nodes: the job closes when b has reported how its workers ended. a had finished and exits 0.
 job 2:2 restarts=3
 join a b
 workers a finish

@@ -1,4 +1,4 @@
-# Nobody waits out the barrier: b restarts alone, since min_nodes permits.
+# b restarts alone at once, as min_nodes permits, and does not wait for the end of the finalisation barrier.
 job 1:2 restarts=1
 join a b
 ----

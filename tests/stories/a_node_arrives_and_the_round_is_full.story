@@ -1,4 +1,4 @@
-# Nothing is torn down: the spare waits, looks on, and enters when a place frees.
+# The workers go on: c waits as a spare, and joins when a place is free.
 job 2:2 join=60
 join a b
 join c

@@ -1,4 +1,4 @@
-# The round waits three quiet seconds for more of the burst, then ends once for all of them; nobody is charged.
+# The round ends once for all arrivals, when none has come for 3 s; no node is charged.
 job 1:4
 join a
 wait 3

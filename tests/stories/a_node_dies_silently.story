@@ -1,4 +1,4 @@
-# Its lease runs out five seconds after its last heartbeat; the survivor re-forms within a second of that.
+# The lease of b runs out 5 s after its last heartbeat; a runs again within 1 s of that.
 job 1:2
 join a b
 ----

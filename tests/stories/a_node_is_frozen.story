@@ -1,4 +1,4 @@
-# A frozen agent loses its lease while its workers go on. When it wakes it stops them, and comes back as a newcomer.
+# A frozen agent loses its lease while its workers run on. When it is thawed it stops them and joins as a new node.
 job 1:2
 join a b
 ----

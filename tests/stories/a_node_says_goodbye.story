@@ -1,4 +1,4 @@
-# SIGTERM: the node stops its workers, leaves at once, and the survivor goes on, uncharged.
+# SIGTERM: the node stops its workers and leaves at once; the other goes on, uncharged.
 job 1:2
 join a b
 ----

@@ -1,5 +1,5 @@
-# b dies, and a's worker fails because its connection broke. That must not be charged to a: it has no restart to give,
-# and goes on nevertheless.
+# b is killed, and the worker of a fails because its connection broke. a is not charged: it has no restart left, and
+# goes on all the same.
 job 1:2 restarts=0
 join a b
 ----
@@ -24,7 +24,7 @@ worker a/0 fails 1
     0.2  a joining: waiting for a place in a round
     0.2  coordinator: round 1 over [a:0 b:1]: worker failed: rank 0 (local rank 0, pid 101) on a, exit code 1
 
-# a waits to hear whose fault it was. b's silence is the answer.
+# a waits until the cause is settled, which is when b is lost.
 wait 6
 ----
     1.2  coordinator: round 1 over [a:0 b:1]: waiting for b to stop the workers of round 1 (1 s so far)

@@ -1,4 +1,4 @@
-# Never abandons: the workers are killed at once, and the agent waits until they are gone.
+# The workers are killed at once, and the agent waits until they have exited.
 job 1:1 grace=30
 join a
 stubborn a

@@ -1,4 +1,4 @@
-# No place came free within the join timeout. The job goes on without noticing.
+# No place came free within the join timeout. The job goes on undisturbed.
 job 1:1 join=60
 join a
 join b

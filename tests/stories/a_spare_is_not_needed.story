@@ -1,4 +1,4 @@
-# The job succeeds first, and an unused spare exits 0.
+# The job succeeds without the spare, which exits 0.
 job 1:1
 join a
 join b

@@ -1,5 +1,5 @@
-# A worker fails and the budget is above 0: this agent charges itself one restart, a new round begins, the other agent's
-# workers are stopped and restarted, its budget untouched.
+# A worker fails and the budget is above 0: its agent charges itself one restart, a new round begins, and the workers of
+# the other agent are stopped and restarted, its budget untouched.
 job 2:2 restarts=1
 join a b
 ----
@@ -31,7 +31,7 @@ worker b/0 fails 3
     0.1  b working: round 2 begins with 2 nodes, group rank 1: every place is taken
     0.1  b starts ranks 1 to 1
 
-# b has spent its restart. a has not: its worker may fail and be restarted.
+# b has used its only restart. a has not: its worker may fail and is restarted.
 worker a/0 fails 4
 ----
     0.2  a stopping: worker failed: rank 0 (local rank 0, pid 103) on a, exit code 4

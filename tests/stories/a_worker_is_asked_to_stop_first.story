@@ -1,4 +1,4 @@
-# A scheduler signals all processes of a node one after the other, the worker first: a goodbye, though no restart is left.
+# A scheduler signals all processes of a node, the worker first: the node leaves, which is no failure, with 0 restarts.
 job 1:2
 join a b
 ----

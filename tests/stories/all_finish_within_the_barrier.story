@@ -1,4 +1,4 @@
-# The first to finish starts the finalisation barrier; who finishes inside it exits 0.
+# The first node to finish starts the finalisation barrier; the other finishes within it, and both exit 0.
 job 2:2
 join a b
 ----

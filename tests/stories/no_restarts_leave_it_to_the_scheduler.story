@@ -1,4 +1,4 @@
-# With max_restarts=0 a worker failure ends the job at once.
+# With max_restarts=0 a worker failure ends the job at once, on both nodes.
 job 2:2
 join a b
 ----

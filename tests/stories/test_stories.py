@@ -1,4 +1,4 @@
-"""The failover contract as stories: tests/stories/*.story, told by the production machines in the simulator's world."""
+"""The failover contract as stories: each .story file is a job that the production machines run in the simulator."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ STORIES = sorted(Path(__file__).parent.glob("*.story"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_story_is_told_as_written(path: Path) -> None:
-    """What happens, who says why, and in which order, is what the story says; REWRITE=1 records it anew."""
+def test_the_outcome_of_a_story_is_as_written(path: Path) -> None:
+    """The trace of each step equals the lines below it. REWRITE=1 writes the trace of this run into the file."""
     written = path.read_text()
-    told = script.retell(script.read(written), _ends)
+    text = script.retell(script.read(written), _ends)
     if os.environ.get("REWRITE") == "1":
-        path.write_text(told)
+        path.write_text(text)
     else:
-        assert told == written
+        assert text == written
 
 
 def _ends(world: World) -> None:
-    """A story is told to its end, so that no loose end is taken for an outcome."""
+    """Every node must have ended when the story does, so that no outcome is left open."""
     left = [node.ident for node in world.nodes.values() if not node.done]
-    assert not left, f"still there when the story ends: {left}"
+    assert not left, f"nodes that have not ended when the story does: {left}"

@@ -1,4 +1,4 @@
-# b is still working when the barrier ends: it is stopped, says so and exits 82. a keeps its 0.
+# b still works when the finalisation barrier ends: it is stopped and exits 82. a, which had finished, exits 0.
 job 2:2 barrier=300
 join a b
 workers a finish

@@ -1,4 +1,4 @@
-# The rendezvous closes, everybody stops, everybody exits non-zero and says which node, rank and error was the cause.
+# The rendezvous closes, all workers are stopped, and both agents exit 1 and name node, rank and error of the cause.
 job 2:2 restarts=1
 join a
 join b nproc=2
@@ -32,7 +32,7 @@ worker b/1 fails 3
     0.2  b working: round 2 begins with 2 nodes, group rank 1: every place is taken
     0.2  b starts ranks 1 to 2
 
-# The second failure is one too many.
+# The second failure exceeds the budget of one restart.
 worker b/0 fails 3
 ----
     0.3  b stopping: worker failed: rank 1 (local rank 0, pid 105) on b, exit code 3

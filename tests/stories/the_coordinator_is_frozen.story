@@ -1,5 +1,5 @@
-# A coordinator that stood still is replaced. As it goes on it finds that another decides, falls silent, and comes back
-# to the next round as a node like any other.
+# A frozen coordinator is replaced. When it is thawed it finds that another node coordinates, announces nothing more,
+# and joins the next round as a node like any other.
 job 2:3 store=etcd
 join a b c
 wait 5

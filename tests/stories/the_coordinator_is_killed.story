@@ -1,5 +1,5 @@
-# No node hosts the store, so the job outlives its coordinator: its lease runs out, another takes over, and the end of
-# the round is the loss of a node like any other. The failure that came with it is its echo and costs nothing.
+# No node hosts the store, so the job survives the loss of its coordinator: when its lease has run out another node
+# takes over, and the round ends as it does when any node is lost. The failure that follows is an echo and charges no node.
 job 2:3 restarts=1 store=etcd
 join a b c
 ----

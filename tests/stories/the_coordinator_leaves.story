@@ -1,4 +1,4 @@
-# A coordinator that is told to stop hands over after its last word: nobody waits for its lease.
+# A coordinator that is asked to stop hands over after its last record: no node waits for its lease to run out.
 job 1:2 store=etcd
 join a b
 wait 5

@@ -1,4 +1,4 @@
-# Its own work is done, but it serves the store until the last node has ended.
+# Its workers have finished, but it serves the store until the last node has ended.
 job 1:2
 join a b
 workers a finish

@@ -1,4 +1,4 @@
-# The store is gone for good. Workers go on for store_grace, then everybody stops and exits 80 naming the host.
+# The store is lost for good. The workers of b run on for store_grace, then b stops them and exits 80, naming the host.
 job 1:2 store_grace=30
 join a b
 ----

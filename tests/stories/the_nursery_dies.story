@@ -1,4 +1,4 @@
-# The process that owns a node's workers dies, and they with it: a failure of that machine, which costs nobody a restart.
+# The nursery of b is killed, and its workers with it: a failure of the host, which charges no node.
 job 2:2
 join a b
 ----

@@ -1,4 +1,4 @@
-# Shorter than the lease: nobody notices.
+# Away for less than the lease: nothing happens.
 job 1:2
 join a b
 ----
@@ -20,8 +20,8 @@ wait 10
 ----
 nothing
 
-# Longer than the lease, shorter than store_grace: b's workers go on all the while, but a re-forms without it. When b is
-# back it learns so, stops its workers, and comes back as a newcomer. Nobody is charged.
+# Away for longer than the lease and less than store_grace: the workers of b run on, but a begins a round without it.
+# When the store answers b again, b stops its workers and joins as a new node. No node is charged.
 cut b
 wait 12
 ----

@@ -1,4 +1,4 @@
-# With fewer than min_nodes the survivors gather until the join timeout, then say who is missing.
+# With fewer than min_nodes the survivor gathers until the join timeout, then exits 76 and names the missing node.
 job 2:2 join=60
 join a b
 ----

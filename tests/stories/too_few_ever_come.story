@@ -1,4 +1,4 @@
-# Nobody knows who is missing but how many.
+# The missing node has never joined, so only their number is known.
 job 3:3 join=60
 join a b
 ----

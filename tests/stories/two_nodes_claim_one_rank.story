@@ -1,4 +1,4 @@
-# A static rendezvous: --node-rank is law, and what cannot be is said at once instead of waited for.
+# In a static rendezvous --node-rank must be followed: two nodes with one rank end the job at once.
 job 2:2 static=1
 join a node_rank=0
 join b node_rank=0

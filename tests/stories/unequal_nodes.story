@@ -1,4 +1,4 @@
-# Heterogeneous nproc: rank offsets are a prefix sum, and a node that comes back keeps its group rank.
+# Heterogeneous nproc: the rank offset of a node is the sum of the workers before it, and a restart keeps group ranks.
 job 3:3 restarts=1
 join a nproc=2
 join b nproc=1

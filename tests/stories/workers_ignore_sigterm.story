@@ -1,4 +1,4 @@
-# The ladder: SIGTERM, grace, SIGKILL. The other node waits for it: no round begins while workers of the last one live.
+# The stop ladder: SIGTERM, grace, SIGKILL. b waits for a: no round begins while workers of the last one run.
 job 2:2 restarts=1 grace=30
 join a b
 stubborn a

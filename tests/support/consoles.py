@@ -1,4 +1,4 @@
-"""What stands in for the agent's console in tests of workers' output."""
+"""A replacement for the agent's console, for tests of workers' output."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 FINISH_S = 20.0
-"""Bound on waits that end by an event; only a failing test gets near it."""
+"""Bound on waits for an event; only a failing test takes so long."""
 
 
 class Console:
-    """A file in the place of the agent's stdout, another one for stderr."""
+    """A file in place of the agent's stdout, and another one for stderr."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = [folder / "console.out", folder / "console.err"]

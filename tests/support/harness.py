@@ -1,12 +1,10 @@
-"""A small cluster for tests: real agents, real workers, and a desk that the workers report to and are ordered from.
+"""A small cluster for tests: real agents, in processes or threads, with real workers that a desk steers.
 
-Workers are plain Python processes that connect to the desk's Unix socket, say who they are, and do as they are told.
 A test never sleeps: it waits for what it expects, with a bound.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -15,171 +13,55 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-WORKER = str(Path(__file__).parent / "workers" / "obedient.py")
+from support.desk import BOUND_S, WORKER, Desk, Worker
+
 OTHER_PROTOCOL = (
     "from elastic_agent.rendezvous.codec import fields\n"
     "fields.PROTOCOL_VERSION = {}\n"
     "from elastic_agent.launcher.cli import entry\n"
     "entry()\n"
 )
-"""A program that is the agent of another protocol version."""
-BOUND_S = 30.0
-"""How long a test waits for what must happen. Generous: the machine may be busy; it is never slept through."""
-
-
-@dataclass
-class Worker:
-    """One worker at the desk."""
-
-    link: socket.socket
-    env: dict[str, str]
-    argv: list[str]
-    pid: int
-    gone: threading.Event = field(default_factory=threading.Event)
-    said: list[str] = field(default_factory=list)
-
-    @property
-    def rank(self) -> int:
-        return int(self.env["RANK"])
-
-    @property
-    def round(self) -> int:
-        return int(self.env["ELASTIC_AGENT_ROUND"])
-
-    @property
-    def restarts(self) -> int:
-        return int(self.env["TORCHELASTIC_RESTART_COUNT"])
-
-    @property
-    def node(self) -> str:
-        return self.env["TEST_NODE"]
-
-    def order(self, what: str) -> None:
-        """`exit N`, `raise TEXT`, `kill SIGNUM`, `ignore SIGNUM`, `spawn` (a child that sleeps), `ping`."""
-        self.link.sendall(what.encode() + b"\n")
-
-
-class Desk:
-    """Where workers report. `wait_world(n)` is how tests learn that a round runs."""
-
-    def __init__(self, folder: Path, heard: Callable[[str, Worker], None] | None = None) -> None:
-        """`heard` is told of each worker that comes ("hello") or goes ("gone"), on a thread of the desk."""
-        self.path = str(folder / "desk.sock")
-        self._heard = heard or (lambda what, worker: None)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen(64)
-        self._changed = threading.Condition()
-        self.workers: list[Worker] = []
-        threading.Thread(target=self._accept, daemon=True, name="test-desk").start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._attend, args=(link,), daemon=True, name="test-desk-worker").start()
-
-    def _attend(self, link: socket.socket) -> None:
-        lines = link.makefile("r", encoding="utf-8")
-        first = lines.readline()
-        if not first:
-            link.close()
-            return
-        hello = json.loads(first)
-        worker = Worker(link, hello["env"], hello["argv"], hello["pid"])
-        with self._changed:
-            self.workers.append(worker)
-            self._changed.notify_all()
-        self._heard("hello", worker)
-        try:
-            for line in lines:
-                with self._changed:
-                    worker.said.append(line.strip())
-                    self._changed.notify_all()
-        except OSError:
-            pass  # A killed worker resets its connection.
-        with self._changed:
-            worker.gone.set()
-            self._changed.notify_all()
-        self._heard("gone", worker)
-        link.close()
-
-    def wait(self, until: Callable[[], Any], what: str, bound_s: float = BOUND_S) -> Any:
-        """Wait for a condition about the workers; fails the test after the bound, saying what did not happen."""
-        deadline = time.monotonic() + bound_s
-        with self._changed:
-            while not (found := until()):
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    held = [(w.node, w.round, w.rank, w.gone.is_set()) for w in self.workers]
-                    raise AssertionError(f"{what} did not happen within {bound_s:g} s; workers seen: {held}")
-                self._changed.wait(left_s)
-            return found
-
-    def world(self) -> list[Worker]:
-        """Live workers of the newest round, by rank; empty unless they are all there."""
-        alive = [worker for worker in self.workers if not worker.gone.is_set()]
-        newest = max((worker.round for worker in alive), default=0)
-        members = sorted((worker for worker in alive if worker.round == newest), key=lambda worker: worker.rank)
-        size = int(members[0].env["WORLD_SIZE"]) if members else 0
-        return members if size and [worker.rank for worker in members] == list(range(size)) else []
-
-    def wait_world(self, size: int, after: int = 0, bound_s: float = BOUND_S) -> list[Worker]:
-        """Wait until a complete world of `size` workers runs in a round later than `after`."""
-
-        def complete() -> list[Worker]:
-            world = self.world()
-            return world if len(world) == size and world[0].round > after else []
-
-        found: list[Worker] = self.wait(complete, f"a world of {size} after round {after}", bound_s)
-        return found
-
-    def wait_gone(self, workers: Sequence[Worker], bound_s: float = BOUND_S) -> None:
-        self.wait(lambda: all(worker.gone.is_set() for worker in workers), "the end of these workers", bound_s)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._changed:
-            for worker in self.workers:
-                if not worker.gone.is_set():
-                    worker.link.shutdown(socket.SHUT_RDWR)
+"""A Python program: the agent, with another protocol version."""
+SHORT_LEASE_S = 2.0
+SHORT_LEASE = {"beat": 0.4, "lease": SHORT_LEASE_S}
+"""`conf` for `Cluster.start`: a node is lost 2 s after its last heartbeat."""
 
 
 class Node:
-    """One agent of a cluster, whatever it runs in."""
+    """One agent of a cluster, in a process of its own or in a thread of the test."""
 
     name: str
 
     def wait(self, bound_s: float = BOUND_S) -> int:
-        """Exit status of the agent."""
+        """Wait until the agent has ended; its exit status."""
         raise NotImplementedError
 
     def text(self) -> str:
-        """What it told people."""
+        """Its messages until now."""
         raise NotImplementedError
+
+    def last_line(self) -> str:
+        """The last line of its messages: why it ended, if it has."""
+        return self.text().splitlines()[-1]
 
     @property
     def known_as(self) -> str:
-        """What other nodes call it."""
+        """The node's name in records and messages."""
         raise NotImplementedError
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
         raise NotImplementedError
 
     def vanish(self) -> None:
-        """Die without a word, workers and all."""
+        """End without a goodbye, workers included."""
         raise NotImplementedError
 
     def wait_text(self, part: str, bound_s: float = BOUND_S) -> None:
-        """Wait until it has told people something containing `part`."""
+        """Wait until its messages contain `part`."""
         raise NotImplementedError
 
 
@@ -226,7 +108,7 @@ class ProcessNode(Node):
             code = self.process.wait(bound_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(
-                f"agent {self.name} did not end within {bound_s:g} s; it said:\n{self.text()}"
+                f"agent {self.name} did not end within {bound_s:g} s; its messages:\n{self.text()}"
             ) from None
         self._reader.join(5.0)
         return code
@@ -242,7 +124,7 @@ class ProcessNode(Node):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise AssertionError(
-                        f"agent {self.name} did not say {part!r} in {bound_s:g} s:\n{''.join(self._lines)}"
+                        f"agent {self.name} wrote no {part!r} within {bound_s:g} s:\n{''.join(self._lines)}"
                     )
                 self._changed.wait(left_s)
 
@@ -265,7 +147,7 @@ class ThreadNode(Node):
     def __init__(self, name: str, agent: Any) -> None:
         self.name = name
         self.agent = agent
-        self._told: list[str] = []
+        self._messages: list[str] = []
         self._changed = threading.Condition()
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.error: BaseException | None = None
@@ -282,7 +164,7 @@ class ThreadNode(Node):
 
     def tell(self, text: str, routine: bool) -> None:
         with self._changed:
-            self._told.append(text + "\n")
+            self._messages.append(text + "\n")
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -302,23 +184,23 @@ class ThreadNode(Node):
                 self._code = self._done.get(timeout=bound_s)
             except queue.Empty:
                 raise AssertionError(
-                    f"agent {self.name} did not end in {bound_s:g} s; it said:\n{self.text()}"
+                    f"agent {self.name} did not end within {bound_s:g} s; its messages:\n{self.text()}"
                 ) from None
             self._thread.join(5.0)
         return self._code
 
     def text(self) -> str:
         with self._changed:
-            return "".join(self._told)
+            return "".join(self._messages)
 
     def wait_text(self, part: str, bound_s: float = BOUND_S) -> None:
         deadline = time.monotonic() + bound_s
         with self._changed:
-            while part not in "".join(self._told):
+            while part not in "".join(self._messages):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise AssertionError(
-                        f"agent {self.name} did not say {part!r} in {bound_s:g} s:\n{''.join(self._told)}"
+                        f"agent {self.name} wrote no {part!r} within {bound_s:g} s:\n{''.join(self._messages)}"
                     )
                 self._changed.wait(left_s)
 
@@ -328,7 +210,7 @@ class ThreadNode(Node):
         self.agent._agent._loop.post(SignalReceived(signum))
 
     def vanish(self) -> None:
-        """Cut it off from the store and kill its workers: to the others as dead as a machine without power."""
+        """Cut it off from the store and kill its workers. Other nodes see the same when a host loses power."""
         inner = self.agent._agent
         inner._link.close()
         inner._workers.supervisor.kill()
@@ -348,16 +230,16 @@ def free_port() -> int:
 
 
 class EtcdGuests:
-    """Looks at a job's store in etcd from outside, as `MemoryStore` does for the memory backends."""
+    """Opens a job's store in etcd from outside the job. `guest` is as that of `MemoryStore`."""
 
     def __init__(self, endpoints: Sequence[Any], run_id: str) -> None:
         self._endpoints, self._run_id = endpoints, run_id
         self._made: list[Any] = []
 
     def guest(self) -> Any:
-        from elastic_agent.rendezvous.etcd.store import Place, open_etcd
+        from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 
-        self._made.append(open_etcd(self._endpoints, Place(self._run_id)))
+        self._made.append(open_etcd(self._endpoints, Location(self._run_id)))
         return self._made[-1]
 
     def close(self) -> None:
@@ -366,11 +248,13 @@ class EtcdGuests:
 
 
 class Cluster:
-    """Agents of one job on one backend: c10d or etcd (processes), memory or electing memory (threads). The first one
-    started hosts the store, where one does."""
+    """Agents of one job on one backend: c10d or etcd (processes), memory or electing memory (threads).
+
+    On c10d and memory the first agent started hosts the store.
+    """
 
     def __init__(self, backend: str, folder: Path, servers: Any = None, **defaults: Any) -> None:
-        """`servers`: of etcd, if not those that stand for all tests. `defaults`: for `start`."""
+        """`servers`: etcd servers of the test's own, in place of those shared by all tests. `defaults`: for `start`."""
         self.backend = backend
         self.folder = folder
         self.desk = Desk(folder)
@@ -389,15 +273,15 @@ class Cluster:
         self.run_id = "contract"
         self._endpoint = f"127.0.0.1:{free_port()}"
         if backend == "etcd":
-            from support.etcd_servers import VERSIONS, standing
+            from support.etcd_servers import VERSIONS, shared_servers
 
-            self.meet_at(servers or standing(VERSIONS[0]))
+            self.meet_at(servers or shared_servers(VERSIONS[0]))
         else:
             self.store: Any = None
-            """The memory backends'; made when the first agent starts, unless a test has put its own here. etcd's."""
+            """The memory store, made with the first agent unless a test has set its own; on etcd `EtcdGuests`."""
 
     def meet_at(self, servers: Any) -> None:
-        """Use these etcd servers, under a run id that nobody had before."""
+        """Use these etcd servers, under a new run id."""
         self.etcd = servers
         self.run_id = f"contract-{time.monotonic_ns()}"
         self._endpoint = ",".join(map(str, servers.endpoints))
@@ -408,12 +292,23 @@ class Cluster:
         barrier_s, grace_s, node_rank, charge, redirects, policy (fields of LaunchConfig about restarts),
         worker (the script), args (the script's own), env (added to the agent's, which its workers inherit), hosts
         (serve the store, as the first one does), within (processes: a command that becomes the agent's), protocol
-        (c10d: the protocol version it claims to speak)."""
+        (processes: the agent's protocol version)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
         starter = self._start_thread if "memory" in self.backend else self._start_process
         node = starter(name, wanted)
         self.nodes[name] = node
         return node
+
+    def finish(self) -> None:
+        """Let every live worker exit 0."""
+        for worker in self.desk.world():
+            worker.order("exit 0")
+
+    def assert_undisturbed(self, world: Sequence[Worker]) -> None:
+        """These workers still run, and no others were ever started."""
+        for worker in world:
+            self.desk.ask(worker, "ping")
+        assert {worker.pid for worker in self.desk.workers} == {worker.pid for worker in world}
 
     def _env(self, name: str, wanted: dict[str, Any]) -> dict[str, str]:
         return {"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1", **wanted["env"]}

@@ -1,4 +1,4 @@
-"""Network namespaces on this machine, each with one line to a switch; a line can be cut. Needs root and `ip`."""
+"""Network namespaces on this host, each with a link to a virtual switch; a link can be cut. Needs root and `ip`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _COUNT = itertools.count()
 
 
 def ip(*words: str) -> None:
-    """Raises CalledProcessError with what `ip` said."""
+    """Run `ip`. Raises CalledProcessError with its output."""
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
 
 
 @cache
-def missing() -> str:
-    """Why there can be none here; empty: there can."""
+def why_unavailable() -> str:
+    """Why namespaces cannot be created here; empty: they can."""
     try:
-        with switch() as line:
+        with virtual_switch() as line:
             line.add("probe")
     except (OSError, subprocess.SubprocessError) as error:
-        said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-        return f"NO NETWORK NAMESPACES HERE ({said}), so nothing is known of nodes that are cut off: be root, with ip"
+        output = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        return f"NO NETWORK NAMESPACES HERE ({output}), so nodes that are cut off are NOT TESTED: needs root and ip"
     return ""
 
 
 class Switch:
-    """Joins namespaces; this machine's own has `address` on it."""
+    """A bridge that connects namespaces; the host's own namespace has `address` on it."""
 
     def __init__(self, held: ExitStack) -> None:
         number = os.getpid() % 4096 * 16 + next(_COUNT) % 16
-        self._net = f"198.{18 + number // 256 % 2}.{number % 256}"  # the range of RFC 2544, for tests like this
+        self._net = f"198.{18 + number // 256 % 2}.{number % 256}"  # the range of RFC 2544, reserved for benchmarks
         self._mark = f"ea{number:x}"
         self._held = held
         self._lines: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Switch:
         ip("link", "set", self._mark, "up")
 
     def add(self, name: str) -> None:
-        """A namespace of this name."""
+        """Create a namespace of this name, linked to the switch."""
         line, space = f"{self._mark}-{len(self._lines)}", self._space(name)
         ip("netns", "add", space)
         self._held.callback(ip, "netns", "del", space)
@@ -57,11 +57,11 @@ class Switch:
         self._lines[name] = line
 
     def within(self, name: str) -> Sequence[str]:
-        """The begin of a command that runs there; it stays the same process."""
+        """The words before a command that run it in this namespace, by exec: the process id stays."""
         return ("ip", "netns", "exec", self._space(name))
 
     def cut(self, name: str) -> None:
-        """Nothing goes in or out, and nobody is told."""
+        """Drop all packets of this namespace, without an error to either side."""
         ip("link", "set", self._lines[name], "down")
 
     def mend(self, name: str) -> None:
@@ -72,7 +72,7 @@ class Switch:
 
 
 @contextmanager
-def switch() -> Iterator[Switch]:
-    """Gone at the end of the block, with all its namespaces."""
+def virtual_switch() -> Iterator[Switch]:
+    """A switch, deleted at the end of the block with all its namespaces."""
     with ExitStack() as held:
         yield Switch(held)

@@ -1,4 +1,4 @@
-"""What /proc and pidfds tell of a process that may go at any moment."""
+"""Reading /proc, and waiting for processes, when a process may exit at any moment."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import select
 import time
 
+TOKEN = "ELASTIC_AGENT_TEST"
+"""Environment variable that marks a test's processes, so that they are found also after their parents exited."""
+
 
 def read(path: str) -> bytes:
-    """The file; nothing where its process is gone or somebody else's."""
+    """The file's content; empty where its process is gone or another user's."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -17,12 +20,12 @@ def read(path: str) -> bytes:
 
 
 def parent_of(pid: int) -> int:
-    """Its parent's process id."""
+    """The pid of its parent."""
     return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
 
 
 def wait_exit(pid: int, deadline: float) -> None:
-    """Wait for the end of a process, until `deadline` on the monotonic clock at most."""
+    """Wait until a process exits, or until `deadline` on the monotonic clock."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""Reads etcd with the package etcd3, a client that we did not write, and prints what it finds as JSON.
+"""Reads etcd with the package etcd3, an independent client, and prints the keys as JSON.
 
-Runs in an environment of its own (`make .foreign/.ready`), as etcd3 needs a protobuf that is older than anybody's.
-Its argument is a JSON object: `host`, `port`, `prefix`, and what else `etcd3.client` takes.
+Runs in an environment of its own (`make .foreign/.ready`), as etcd3 needs an old protobuf.
+Its argument is a JSON object: `host`, `port`, `prefix`, and other arguments of `etcd3.client`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import etcd3
 
 
 def main(asked: dict[str, str]) -> None:
-    """Print {key: value} of all keys with the prefix, each byte as the character of that number."""
+    """Print {key: value} of all keys with the prefix, each byte as one character (Latin-1)."""
     prefix = asked.pop("prefix")
     client = etcd3.client(timeout=10, **asked)
     found = {meta.key.decode("latin-1"): value.decode("latin-1") for value, meta in client.get_prefix(prefix)}

@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns.causes`: who is named when jobs fail in known ways."""
+"""`python -m tests.campaigns.causes`: which cause is named when jobs fail in known ways."""
 
 from __future__ import annotations
 

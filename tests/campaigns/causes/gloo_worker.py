@@ -1,4 +1,4 @@
-"""A worker that meets its peers in a process group of torch's, and fails in the way and at the rank it is told."""
+"""A worker that uses a process group of torch. Its environment says how and at which rank it fails."""
 
 import os
 import time
@@ -8,23 +8,23 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from campaigns.causes.worker import PATIENCE_S, STEP_S, fail
+from campaigns.causes.worker import STEP_S, TIMEOUT_S, fail
 
-PATIENCE = timedelta(seconds=PATIENCE_S)
+TIMEOUT = timedelta(seconds=TIMEOUT_S)
 
 
 def main() -> None:
     rank = int(os.environ["RANK"])
     folder, kind = Path(os.environ["TEST_MESH"]), os.environ["TEST_KIND"]
     dist.init_process_group("gloo")
-    # Meeting for the first time takes as long as it takes; from then on nobody is patient.
-    dist.distributed_c10d._set_pg_timeout(PATIENCE, dist.group.WORLD)
+    # The process group is made without this timeout, as that may take long; the steps have it.
+    dist.distributed_c10d._set_pg_timeout(TIMEOUT, dist.group.WORLD)
     count = torch.ones(1)
     for step in range(100000):
         if rank == int(os.environ["TEST_BAD"]) and step == int(os.environ["TEST_STEP"]):
             fail("hang" if kind == "barrier" else kind)
         if kind == "barrier":
-            dist.monitored_barrier(timeout=PATIENCE)
+            dist.monitored_barrier(timeout=TIMEOUT)
         else:
             dist.all_reduce(count)
         if step == 3:

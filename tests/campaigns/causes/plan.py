@@ -1,4 +1,4 @@
-"""Which job fails in which way: a kind of failure and a seed make a `Case`. Nothing happens here."""
+"""Which job fails in which way: a kind of failure and a seed make a `Case`. Starts nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PLAIN = (
     "failing clean-up", "import", "lost its storage", "wrapped by the peers", "swallowed by the peers",
     "masked by the peers", "peers abort",
 )  # fmt: skip
-"""A worker's fault, or what its peers make of it. Workers are plain Python."""
+"""A worker's fault, or how its peers fail because of it. Workers are plain Python."""
 DEPARTED = {"node lost": "(lost)", "node told to stop": "(ended)"}
-"""A node's departure, and how those that miss it put it; no worker is to blame."""
+"""A node's departure, and how the verdict words it; no worker is at fault."""
 GLOO = ("gloo killed", "gloo exception", "gloo exit 0", "gloo hang", "gloo barrier")
-"""Workers meet in a process group of torch's."""
+"""Workers use a process group of torch."""
 KINDS = (*PLAIN, *DEPARTED, *GLOO)
 
 SHAPES = ((2, 2), (1, 2, 1), (1, 3))
@@ -48,7 +48,7 @@ class Case:
     leaver: int
     """The node that departs; -1 where none does."""
     step: int
-    """At which the fault comes, after that many meetings of the workers."""
+    """The training step of the fault."""
     slow_s: float
     """How long a slow death takes."""
     recorded: bool
@@ -66,7 +66,7 @@ class Case:
             shape=shape,
             skews_s=tuple(rng.uniform(-SKEW_S, SKEW_S) for _ in nodes),
             host=host,
-            # Who waits for rank 0 of a monitored barrier does so for 30 minutes: that job does not fail.
+            # A monitored barrier waits 30 minutes for rank 0, so a job whose rank 0 hangs does not fail in time.
             bad=-1 if kind in DEPARTED else rng.randrange(kind == "gloo barrier", sum(shape)),
             leaver=rng.choice([node for node in nodes if node != host]) if kind in DEPARTED else -1,
             step=rng.randrange(4, 12),
@@ -90,7 +90,7 @@ class Case:
         return str(HERE / ("gloo_worker.py" if self.kind in GLOO else "worker.py"))
 
     def environment(self, mesh: Path, node: int) -> dict[str, str]:
-        """What this node's agent and workers get. They run the same elastic_agent as this process."""
+        """The environment of this node's agent and workers. They run the same elastic_agent as this process."""
         places = [HERE / "skew", HERE.parents[1], Path(elastic_agent.__file__).absolute().parent.parent]
         return {
             "TEST_KIND": self.kind.removeprefix("gloo "),
@@ -106,10 +106,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said."""
+    """The cause that was named, and how good it is."""
 
     right: bool
     certain: bool
     text: str
     charged: bool = False
-    """Whether the node of the worker at fault pays, and nobody where none is."""
+    """Whether the node of the worker at fault is charged, or no node where no worker is at fault."""

@@ -1,7 +1,8 @@
-"""A worker that meets its peers at every step, as in an all-reduce, and fails in the way and at the rank it is told.
+"""A worker that exchanges data with its peers at every step, as in an all-reduce. Its environment says how and at which
+rank it fails.
 
-Plain Python, so that hundreds of jobs take minutes. What it says when a peer is gone or late is what gloo says in torch
-2.13, and all who meet with it then fail, as they do there.
+Plain Python, so that hundreds of jobs take minutes. When a peer is gone or late it raises the error of gloo in torch
+2.13, and so do all that exchange data with it then, as with gloo.
 """
 
 import os
@@ -24,8 +25,8 @@ ABORTED = (
     "NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
     "prematurely.\nterminate called after throwing an instance of 'c10::DistBackendError'\n"
 )
-"""What torch's watchdog of NCCL leaves behind, before it aborts the process."""
-PATIENCE_S = 2.0
+"""What torch's watchdog of NCCL prints before it aborts the process."""
+TIMEOUT_S = 2.0
 CONNECT_S = 30.0
 STEP_S = 0.01
 
@@ -42,7 +43,7 @@ class Mesh:
         self.peers = [self._connect(folder / str(peer)) for peer in range(rank)]
         self.peers += [listener.accept()[0] for _ in range(rank + 1, size)]
         for peer in self.peers:
-            peer.settimeout(PATIENCE_S)
+            peer.settimeout(TIMEOUT_S)
 
     @staticmethod
     def _connect(path: Path) -> socket.socket:
@@ -57,11 +58,12 @@ class Mesh:
                 return peer
         raise RuntimeError(WAITED)
 
-    def meet(self) -> None:
-        if trouble := self._exchange():
+    def exchange(self) -> None:
+        if trouble := self._trouble():
             raise RuntimeError(trouble)
 
-    def _exchange(self) -> str:
+    def _trouble(self) -> str:
+        """Exchange a byte with every peer; returns the error, empty if there is none."""
         try:
             for peer in self.peers:
                 peer.sendall(b".")
@@ -78,7 +80,7 @@ class Mesh:
 
 
 def fail(kind: str, mesh: Mesh | None = None) -> None:
-    """What the one at fault does. Does not return, but where a signal stopped it."""
+    """Fail in this way, as the worker at fault. Returns only where a signal suspended the process."""
     signals = {"killed": 9, "segfault": 11, "terminated": 15, "stopped": 19}
     if kind in signals:
         os.kill(os.getpid(), signals[kind])
@@ -99,7 +101,7 @@ def fail(kind: str, mesh: Mesh | None = None) -> None:
             raise ValueError("boom")
         finally:
             mesh.close()
-            mesh.meet()
+            mesh.exchange()
     elif kind == "lost its storage":
         raise ConnectionResetError(104, "Connection reset by peer")
     else:
@@ -107,7 +109,7 @@ def fail(kind: str, mesh: Mesh | None = None) -> None:
 
 
 def give_up(kind: str, rank: int, error: RuntimeError) -> None:
-    """What the others do, who lost a peer; returns where they let the error pass."""
+    """React to the loss of a peer, as a worker not at fault; returns where the error is to be raised."""
     if kind == "wrapped by the peers":
         raise LookupError("step failed") from error
     if kind == "masked by the peers":
@@ -123,17 +125,17 @@ def give_up(kind: str, rank: int, error: RuntimeError) -> None:
 def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder, kind = Path(os.environ["TEST_MESH"]), os.environ["TEST_KIND"]
-    culprit = rank == int(os.environ["TEST_BAD"])
-    if kind == "import" and culprit:
+    at_fault = rank == int(os.environ["TEST_BAD"])
+    if kind == "import" and at_fault:
         raise ImportError("no module named 'boom'")
     mesh = Mesh(folder, rank, size)
     for step in range(100000):
-        if culprit and step == int(os.environ["TEST_STEP"]):
+        if at_fault and step == int(os.environ["TEST_STEP"]):
             fail(kind, mesh)
         try:
-            mesh.meet()
+            mesh.exchange()
         except RuntimeError as error:
-            if not culprit:
+            if not at_fault:
                 give_up(kind, rank, error)
             raise
         if step == 3:

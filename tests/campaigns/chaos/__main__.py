@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns.chaos`: run seeds, repeat one, or judge a saved run again."""
+"""`python -m tests.campaigns.chaos`: run seeds, repeat one seed, or judge a saved run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many runs, a few at a time; what went wrong is kept, with the command that repeats it."""
+"""Many runs, a few at a time. A run that breaks a rule is kept, and its report gives the command that repeats it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from .runner import Run
 RUNS = 200
 AT_ONCE = 2
 KEPT = Path("build") / "chaos"
-"""Where failing runs are kept, below the directory that the command is given in."""
+"""Where failing runs are kept, below the working directory."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of campaign: what its seeds mean, how they are run, and by what they are judged."""
+    """A kind of campaign: what its seeds mean, how they are run, and how the runs are judged."""
 
     draw: Callable[[int], plan.Plan]
     run: Callable[[plan.Plan, Path], Run]
     judge: Callable[[Path], Verdict]
     start: int | None
-    """The first seed, unless another is asked for; None: any."""
+    """The first seed, unless the command line gives one; None: a random one."""
 
 
 KINDS = {
     "c10d": Kind(plan.draw, Run, judge.judge, None),
-    "etcd": Kind(etcd_plan.draw, EtcdRun, etcd_judge.judge, 0),  # the first are the grid of all faults in all phases
+    "etcd": Kind(
+        etcd_plan.draw, EtcdRun, etcd_judge.judge, 0
+    ),  # the first seeds are the grid of all faults in all phases
 }
 
 
 def run_seed(seed: int, keep: Path = KEPT, keep_all: bool = False, store: str = "c10d") -> Verdict:
-    """Run one seed and judge it. If anything is wrong its folder is kept, and the verdict says where."""
+    """Run one seed and judge it. If anything is wrong its folder is kept, and the verdict names it."""
     kind = KINDS[store]
     # A socket's path may have 107 characters, so the run lives in the temporary directory.
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -51,7 +53,7 @@ def run_seed(seed: int, keep: Path = KEPT, keep_all: bool = False, store: str = 
         try:
             kind.run(kind.draw(seed), folder).play()
             verdict = kind.judge(folder)
-        except Exception as error:  # noqa: BLE001 - a history that nobody can read is a finding too, and is kept
+        except Exception as error:  # noqa: BLE001 - a history that cannot be judged is a finding too, and is kept
             verdict = Verdict([f"{type(error).__name__}: {error}"])
         kept = keep / (f"seed-{seed}" if store == "c10d" else f"{store}-seed-{seed}")
         if verdict.wrong or keep_all:
@@ -71,7 +73,7 @@ def run_seed(seed: int, keep: Path = KEPT, keep_all: bool = False, store: str = 
 def run_many(
     start: int, runs: int, at_once: int, keep_all: bool = False, store: str = "c10d"
 ) -> tuple[Counter[str], list[int]]:
-    """Seeds `start` to `start + runs - 1`; returns what they came across, and the seeds that went wrong."""
+    """Seeds `start` to `start + runs - 1`; returns how often each thing was seen, and the seeds that went wrong."""
     seen: Counter[str] = Counter()
     failed: list[int] = []
     seeds = range(start, start + runs)
@@ -89,24 +91,24 @@ def run_many(
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.chaos", description="Real jobs, real faults.")
-    parser.add_argument("--store", choices=KINDS, default="c10d", help="what the nodes meet in (default: c10d)")
+    parser.add_argument("--store", choices=KINDS, default="c10d", help="the rendezvous store (default: c10d)")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"how many (default: {RUNS})")
-    parser.add_argument("--start", type=int, help="the first seed (default: any)")
-    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--start", type=int, help="the first seed (default: a random one)")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"runs at a time (default: {AT_ONCE})")
     parser.add_argument("--judge", type=Path, help="judge a kept run again, without running anything")
-    parser.add_argument("--keep-all", action="store_true", help="keep the runs that went well too")
-    asked = parser.parse_args(argv)
-    if asked.judge is not None:
-        verdict = KINDS[asked.store].judge(asked.judge)
+    parser.add_argument("--keep-all", action="store_true", help="keep also the runs in which nothing is wrong")
+    options = parser.parse_args(argv)
+    if options.judge is not None:
+        verdict = KINDS[options.store].judge(options.judge)
         sys.stdout.write("\n  ".join(verdict.wrong or ["nothing is wrong"]) + "\n")
         return bool(verdict.wrong)
-    runs = 1 if asked.seed is not None else asked.runs
-    start = asked.seed if asked.seed is not None else asked.start
-    start = KINDS[asked.store].start if start is None else start
+    runs = 1 if options.seed is not None else options.runs
+    start = options.seed if options.seed is not None else options.start
+    start = KINDS[options.store].start if start is None else start
     start = random.SystemRandom().randrange(10**6) if start is None else start
     began = time.monotonic()
-    seen, failed = run_many(start, runs, asked.at_once, asked.keep_all, asked.store)
+    seen, failed = run_many(start, runs, options.at_once, options.keep_all, options.store)
     for what, count in sorted(seen.items()):
         sys.stdout.write(f"{count:8}  {what}\n")
     took_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What befalls the servers of etcd. Each function blocks until it is over, and leaves a cluster that works."""
+"""Faults of etcd servers. Each function blocks until its fault is over, and leaves a cluster that works."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from support.etcd_servers import Server, Servers
 ROOT, USER = Login("root", "the-root-of-it-all"), Login("trainer", "the-trainers-own")
 PREFIX = "/chaos"
 QUOTA = 1 << 20
-"""Bytes: what the servers may hold, so that they are soon full."""
+"""Bytes that the servers may hold: little, so that they are soon full."""
 QUICK_LOGINS = ["--bcrypt-cost", "4"]
-"""Flags of servers: each login of a client costs a tenth of a second otherwise, of a machine that has more to do."""
+"""Flags of servers: without them each login of a client takes a tenth of a second of a busy CPU."""
 FILLER, FILLER_BYTES = b"/chaos/filler", 64 * 1024
 ROOM_S = 30.0
-"""For making room, which takes a second."""
+"""Bound on making room, which takes a second."""
 COMPACT_EVERY_S = 1.0
 
 
-class Servants:
-    """The servers of one run, and what one does to them."""
+class EtcdFaults:
+    """The etcd servers of one run, and the faults that they can be given."""
 
-    def __init__(self, servers: Servers, seed: int, seen: Callable[[], int]) -> None:
-        """`seen`: the newest revision up to which the history has been read, and may be compacted."""
+    def __init__(self, servers: Servers, seed: int, read_up_to: Callable[[], int]) -> None:
+        """`read_up_to`: the revision up to which the history has been read, and may be compacted."""
         self._servers = servers
         self._rng = random.Random(seed)
-        self._seen = seen
-        self.over = threading.Event()
-        """Set when the run ends: every fault passes at once."""
+        self._read_up_to = read_up_to
+        self.ending = threading.Event()
+        """Set when the run ends: every fault is undone at once."""
 
-    def befall(self, kind: str, for_s: float) -> None:
-        """Do it, let `for_s` pass, undo it. Raises KeyError for a kind that there is not."""
+    def inject(self, kind: str, for_s: float) -> None:
+        """Give the servers a fault, wait `for_s`, undo it. Raises KeyError for an unknown kind."""
         {
             "leader killed": self._leader_killed,
             "leader stopped": self._leader_stopped,
@@ -51,34 +51,34 @@ class Servants:
         }[kind](for_s)
 
     def _leader_killed(self, for_s: float) -> None:
-        self._dead(for_s, self._leader())
+        self._killed_for(for_s, self._leader())
 
     def _leader_stopped(self, for_s: float) -> None:
         leader = self._leader()
         leader.freeze()
         try:
-            self.over.wait(for_s)
+            self.ending.wait(for_s)
         finally:
             leader.thaw()
             self._servers.wait()
 
     def _quorum_lost(self, for_s: float) -> None:
-        self._dead(for_s, *self._rng.sample(self._servers.members, 2))
+        self._killed_for(for_s, *self._rng.sample(self._servers.members, 2))
 
     def _all_restarted(self, for_s: float) -> None:
-        self._dead(for_s, *self._servers.members)
+        self._killed_for(for_s, *self._servers.members)
 
     def _member_replaced(self, for_s: float) -> None:
         self._servers.replace(self._rng.choice(self._servers.members))
 
     def _compaction(self, for_s: float) -> None:
-        """Every second, of all that there is."""
+        """Compact everything, every second."""
         until = time.monotonic() + for_s
-        while time.monotonic() < until and not self.over.wait(COMPACT_EVERY_S):
+        while time.monotonic() < until and not self.ending.wait(COMPACT_EVERY_S):
             try:
                 self._compact()
             except AssertionError as error:
-                # The servers are down, by another fault.
+                # The servers are down because of another fault.
                 known = ("DeadlineExceeded", "deadline exceeded", "timed out", "no available endpoints", "no leader")
                 if not any(why in str(error) for why in known):
                     raise
@@ -88,48 +88,48 @@ class Servants:
             with suppress(EtcdNoSpace):
                 while True:
                     client.put(Put(FILLER, self._rng.randbytes(FILLER_BYTES)))
-            self.over.wait(for_s)
+            self.ending.wait(for_s)
             client.delete(Delete(FILLER))
             self._make_room()
 
     def _make_room(self) -> None:
         until = time.monotonic() + ROOM_S
-        while self._largest() > QUOTA // 2:  # the other members compact when they come to it
+        while self._largest() > QUOTA // 2:  # the other members compact with a delay
             assert time.monotonic() < until, "compaction and defragmentation make no room"
             self._compact("--physical=true")
             self._servers.defragment()
         self._servers.ctl("alarm", "disarm")
 
     def _compact(self, *flags: str) -> None:
-        """Of all that has been read of the history."""
+        """Compact all of the history that has been read."""
         try:
-            self._servers.ctl("compact", *flags, str(self._seen()))
+            self._servers.ctl("compact", *flags, str(self._read_up_to()))
         except AssertionError as error:
             if "has been compacted" not in str(error):  # nothing was read since the last one
                 raise
 
     def _largest(self) -> int:
         """Bytes that the fullest server holds."""
-        held = []
+        sizes = []
         for member in self._servers.members:
             with closing(EtcdClient([member.endpoint], self._servers.tls, self._servers.login)) as client:
-                held.append(client.health().db_bytes)
-        return max(held)
+                sizes.append(client.health().db_bytes)
+        return max(sizes)
 
     def _auth_revoked(self, for_s: float) -> None:
         self._servers.ctl("role", "revoke-permission", "limited", "--prefix=true", PREFIX + "/")
-        self.over.wait(for_s)
+        self.ending.wait(for_s)
         self._servers.ctl("role", "grant-permission", "limited", "--prefix=true", "readwrite", PREFIX + "/")
 
-    def _dead(self, for_s: float, *members: Server) -> None:
+    def _killed_for(self, for_s: float, *members: Server) -> None:
         for member in members:
             member.kill()
-        self.over.wait(for_s)
+        self.ending.wait(for_s)
         for member in members:
             member.start()
         self._servers.wait()
 
     def _leader(self) -> Server:
-        """After an election, if there must be one."""
+        """The leader, after an election if there is none."""
         self._servers.wait()
         return self._servers.leader()

@@ -1,4 +1,4 @@
-"""Whether what a run left behind is what the contract says. Reads only the folder: a kept run can be judged again."""
+"""Whether a run kept the failover contract. Reads only the run's folder, so a kept run can be judged again."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from simulation.checks.checkers import Violation
 from simulation.checks.invariants import CODED, ENDING
 
 from .plan import Plan
-from .witness import Witness
+from .replay import Replay
 
 SETTLED_S = 4.0
-"""How long before the first worker finishes the last fault must have been, for a job to be due to succeed."""
+"""A job must succeed if its last fault was so long before its first worker finished."""
 
 
 @dataclass
 class Verdict:
-    """What came of one run."""
+    """The judgement of one run."""
 
     wrong: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
-    """What it came across, for the campaign's figures."""
+    """How often each thing was seen in it, for the campaign's figures."""
 
 
 def judge(folder: Path) -> Verdict:
-    """Hold the history in this folder to the invariants, its exit codes to their page, its end to the contract."""
+    """Check the history in this folder against the invariants, docs/exit-codes.md and the failover contract."""
     plan = Plan.from_dict(json.loads((folder / "plan.json").read_text()))
     facts = read_lines(folder / "facts.jsonl")
     lines = {start.name: read_lines(folder / f"events-{start.name}.jsonl") for start in plan.starts}
     verdict = Verdict()
-    witness = Witness(plan)
+    replay = Replay(plan)
     try:
-        _replay(witness, facts, lines)
+        _pass_all_on(replay, facts, lines)
         all_ended(facts)
-        _statuses(witness, folder, facts, lines)
-        _as_agreed(witness, plan, facts)
+        _check_statuses(replay, folder, facts, lines)
+        _check_outcome(replay, plan, facts)
     except Violation as violation:
         verdict.wrong.append(str(violation))
-    _count(verdict.seen, witness, facts)
+    _count(verdict.seen, replay, facts)
     return verdict
 
 
@@ -52,45 +52,45 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _replay(witness: Witness, facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]) -> None:
-    """Everything, in the order of the one clock."""
+def _pass_all_on(replay: Replay, facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]) -> None:
+    """Pass everything on, in the order of the one clock."""
     idents = _identities(facts, lines)
     history = [(fact.get("started_s", fact["at_s"]), fact.get("node", ""), fact) for fact in facts]
     for name, written in lines.items():
         history += [(line["at_s"], name, line) for line in written]
     for at_s, name, what in sorted(history, key=lambda each: each[0]):
-        witness.history.now = at_s
+        replay.world.now = at_s
         if what["what"] == "start":
-            witness.came(name, idents.get(name, name), what["nproc"])
+            replay.started(name, idents.get(name, name), what["nproc"])
         else:
-            _tell(witness, name, what)
+            _pass_on(replay, name, what)
 
 
 def _identities(facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """What the protocol calls the nodes, as far as they had a place in a round."""
+    """The identities of the nodes that had a place in a round, by name."""
     by_pid = {str(fact["pid"]): fact["node"] for fact in facts if fact["what"] == "start"}
     members = [each for written in lines.values() for line in written for each in line.get("members", ())]
     return {by_pid[each["name"].rpartition(":")[2]]: each["node"] for each in members}
 
 
-def _tell(witness: Witness, name: str, what: dict[str, Any]) -> None:
+def _pass_on(replay: Replay, name: str, what: dict[str, Any]) -> None:
     kind = what["what"]
     if kind == "announced":
-        witness.announced(what)
+        replay.announced(what)
     elif kind == "event":
-        witness.said(witness.node(name), what)
+        replay.event(replay.node(name), what)
     elif kind == "concluded":
-        witness.ends(witness.node(name), what)
+        replay.concluded(replay.node(name), what)
     elif kind == "worker":
-        witness.worker(witness.node(name), what)
+        replay.worker(replay.node(name), what)
     elif kind == "order":
-        witness.told(witness.node(name), what)
+        replay.ordered(replay.node(name), what)
     elif kind == "fault":
-        witness.fault(witness.node(name), what["kind"])
+        replay.fault(replay.node(name), what["kind"])
     elif kind == "thaw":
-        witness.thawed(witness.node(name))
+        replay.thawed(replay.node(name))
     elif kind == "ended":
-        witness.ended(witness.node(name), what)
+        replay.ended(replay.node(name), what)
 
 
 def all_ended(facts: list[dict[str, Any]]) -> None:
@@ -101,66 +101,70 @@ def all_ended(facts: list[dict[str, Any]]) -> None:
             raise Violation(f"nothing outlives its agent; but process {fact['pid']} did: {fact['command']}")
 
 
-def _statuses(
-    witness: Witness, folder: Path, facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]
+def _check_statuses(
+    replay: Replay, folder: Path, facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """The process's status is the one the machine gave, and the last line says it."""
+    """The process's exit status is the one of its verdict, and its last line names it."""
     for fact in facts:
         if fact["what"] != "ended":
             continue
         name, code = fact["node"], fact["code"]
-        node = witness.node(name)
+        node = replay.node(name)
         killed = any(f["what"] == "fault" and f["kind"] == "kill" and f["node"] == name for f in facts)
         if killed:
-            witness.checkers.need(code == -9, CODED, f"{name} was killed and exits {code}")
+            replay.checkers.need(code == -9, CODED, f"{name} was killed and exited with {code}")
             continue
-        if not lines[name] and node.ident in witness.checkers.asked:
-            witness.checkers.need(code in (-15, 143), CODED, f"{name} was stopped before it began and exits {code}")
+        if not lines[name] and node.ident in replay.checkers.asked:
+            replay.checkers.need(
+                code in (-15, 143), CODED, f"{name} was stopped before it began and exited with {code}"
+            )
             continue
-        said = (folder / f"stderr-{name}.txt").read_text().splitlines()
-        last = said[-1] if said else ""
-        witness.checkers.need(f"exit {code}:" in last, CODED, f"{name} exits {code} and says {last!r} last")
+        printed = (folder / f"stderr-{name}.txt").read_text().splitlines()
+        last = printed[-1] if printed else ""
+        replay.checkers.need(f"exit {code}:" in last, CODED, f"{name} exited with {code}; its last line is {last!r}")
         concluded = [line["exit_code"] for line in lines[name] if line["what"] == "concluded"]
-        witness.checkers.need(concluded == [code], CODED, f"{name} exits {code}, its machine said {concluded}")
-        witness.checkers.need(
-            not _was_stopped(lines[name]) or code == 143, CODED, f"{name} was stopped and exits {code}"
+        replay.checkers.need(
+            concluded == [code], CODED, f"{name} exited with {code}; the exit codes of its verdicts are {concluded}"
+        )
+        replay.checkers.need(
+            not _was_stopped(lines[name]) or code == 143, CODED, f"{name} was stopped and exited with {code}"
         )
 
 
 def _was_stopped(lines: list[dict[str, Any]]) -> bool:
-    """Whether a signal reached it while it meant to go on."""
+    """Whether the agent received a signal in a phase in which it would have gone on."""
     going = {Phase.CONNECTING.value, Phase.JOINING.value, Phase.WORKING.value, Phase.FINISHED.value}
     events = [line for line in lines if line["what"] == "event"]
     return any(after["happened"] == "SignalReceived" and before["phase"] in going for before, after in pairwise(events))
 
 
-def _as_agreed(witness: Witness, plan: Plan, facts: list[dict[str, Any]]) -> None:
-    """Where what was done leaves one outcome only, that one must have come."""
-    rendezvous = witness.history.rendezvous
+def _check_outcome(replay: Replay, plan: Plan, facts: list[dict[str, Any]]) -> None:
+    """Where the faults allow only one outcome, the job must have it."""
+    rendezvous = replay.world.rendezvous
     outcome = rendezvous.outcome if rendezvous is not None else None
     how = outcome.value if outcome is not None else "left open"
     if _must_succeed(plan, facts):
-        witness.checkers.need(
-            outcome is Outcome.SUCCEEDED, "a job with nodes and restarts enough succeeds", f"it {how}"
-        )
+        replay.checkers.need(outcome is Outcome.SUCCEEDED, "a job with nodes and restarts enough succeeds", f"it {how}")
     if _must_fail(plan, facts):
-        witness.checkers.need(outcome is Outcome.FAILED, "without restarts a failure ends the job at once", f"it {how}")
+        replay.checkers.need(outcome is Outcome.FAILED, "without restarts a failure ends the job at once", f"it {how}")
     if outcome is Outcome.FAILED and rendezvous is not None:
-        for node in witness.history.nodes.values():
+        for node in replay.world.nodes.values():
             verdict = node.verdict
             same = verdict is None or verdict.exit_code != 1 or rendezvous.because in verdict.because
-            witness.checkers.need(
-                same, "all nodes of a failed job name the same cause", f"{node.name} says {verdict}, not {rendezvous}"
+            replay.checkers.need(
+                same,
+                "all nodes of a failed job name the same cause",
+                f"{node.name} ends with {verdict}, not with {rendezvous}",
             )
 
 
 def _must_succeed(plan: Plan, facts: list[dict[str, Any]]) -> bool:
-    """Enough nodes that nothing befell, failures within every budget, all of it well before anybody finished, and no
-    node so late that the barrier ends before it."""
+    """Enough nodes without a fault, failures within every budget, all of it well before the first worker finished, and
+    no node so late that the barrier ends before it finishes."""
     finishes = [fact["at_s"] for fact in facts if fact["what"] == "order" and fact["how"] == "exit 0"]
-    deeds = [fact for fact in facts if fact["what"] in ("fault", "thaw", "start")]
+    actions = [fact for fact in facts if fact["what"] in ("fault", "thaw", "start")]
     failures = [fact for fact in facts if fact["what"] == "order" and fact["how"] != "exit 0"]
-    if not finishes or any(each["at_s"] > finishes[0] - SETTLED_S for each in (*deeds, *failures)):
+    if not finishes or any(each["at_s"] > finishes[0] - SETTLED_S for each in (*actions, *failures)):
         return False
     if any(count > plan.max_restarts for count in Counter(each["node"] for each in failures).values()):
         return False
@@ -171,8 +175,8 @@ def _must_succeed(plan: Plan, facts: list[dict[str, Any]]) -> bool:
 
 
 def _must_fail(plan: Plan, facts: list[dict[str, Any]]) -> bool:
-    """No restarts, and a worker that crashed before anybody was told to finish, in a round that had all the nodes there
-    are: so no membership changed that could have had the worker stopped already."""
+    """No restarts, and a worker that crashed before any was ordered to finish, in a round with all nodes of the plan:
+    no change of membership can have stopped the worker already."""
     if plan.max_restarts or any(start.anchor != "launch" for start in plan.starts):
         return False
     if any(fact["what"] == "fault" and fact["kind"] != "crash" for fact in facts):
@@ -184,8 +188,8 @@ def _must_fail(plan: Plan, facts: list[dict[str, Any]]) -> bool:
     return members == {start.name for start in plan.starts}
 
 
-def _count(seen: Counter[str], witness: Witness, facts: list[dict[str, Any]]) -> None:
-    rendezvous = witness.history.rendezvous
+def _count(seen: Counter[str], replay: Replay, facts: list[dict[str, Any]]) -> None:
+    rendezvous = replay.world.rendezvous
     seen[f"job {rendezvous.outcome.value if rendezvous and rendezvous.outcome else 'left open'}"] += 1
     for fact in facts:
         if fact["what"] == "fault":
@@ -198,10 +202,10 @@ def _count(seen: Counter[str], witness: Witness, facts: list[dict[str, Any]]) ->
             seen["agents"] += 1
     harmed = {fact["node"] for fact in facts if fact["what"] == "fault" and fact["kind"] in ("kill", "freeze")}
     unharmed = [fact["pid"] for fact in facts if fact["what"] == "start" and fact["node"] not in harmed]
-    for ending in witness.checkers.endings.values():
+    for ending in replay.checkers.endings.values():
         seen["unharmed nodes lost"] += sum(f":{pid} was lost" in ending.because for pid in unharmed)
     seen["rounds"] += rendezvous.number if rendezvous else 0
-    seen["restarts charged"] += sum(1 for each in witness.checkers.endings.values() if each.charged)
-    for ending in witness.checkers.endings.values():
+    seen["restarts charged"] += sum(1 for each in replay.checkers.endings.values() if each.charged)
+    for ending in replay.checkers.endings.values():
         seen[f"round ended by {ending.kind.value}"] += 1
-    seen.update({f"seen: {what}": 1 for what in witness.history.reached.counts})
+    seen.update({f"seen: {what}": 1 for what in replay.world.reached.counts})

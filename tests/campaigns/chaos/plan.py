@@ -1,6 +1,6 @@
-"""A seed becomes a job, its nodes, and what will befall them: data that can be printed, saved and repeated.
+"""A seed becomes a job, its nodes and their faults: data that can be printed, saved and repeated.
 
-Processes do not repeat their timing, so a seed repeats what is done and when, not what comes of it.
+The timing of processes varies, so a seed repeats what is done and when, not the outcome.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 LEASE_S = 2.0
 HOST = "n0"
-"""The node that serves the store. It is spared; its workers are not."""
+"""The node that hosts the store. Its agent gets no faults; its workers do."""
 
 COORDINATOR = "the coordinator"
 
 LAUNCH, SERVED, GATHERING, FINISH = "launch", "served", "gathering", "finish"
-"""Moments that things are timed from, beside `round 1` and so on: the host is started; its store answers (c10d); all
-nodes that were started at the launch have joined (etcd); the first worker is told to finish."""
+"""Moments from which starts and faults are timed, beside `round 1` and so on: the host is started; its store answers
+(c10d); all nodes that were started at the launch have joined (etcd); the first worker is ordered to finish."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A node that comes. `after_s` counts from `anchor`."""
+    """A node that is started `after_s` after `anchor`."""
 
     name: str
     anchor: str
@@ -35,7 +35,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls one node, `after_s` after `anchor`."""
+    """A fault of one node or of the servers, `after_s` after `anchor`."""
 
     ident: int
     anchor: str
@@ -43,11 +43,11 @@ class Fault:
     kind: str
     """kill, freeze or term for the agent, crash for one of its workers; on etcd also those of `etcd_plan.py`."""
     node: str
-    """Empty: the servers of the store. COORDINATOR: whoever coordinates then."""
+    """Empty: the servers of the store. COORDINATOR: the node that coordinates at that time."""
     for_s: float = 0.0
-    """How long it lasts, if it passes."""
+    """How long it lasts; 0 if it is never undone."""
     how: str = ""
-    """What a worker that crashes is told."""
+    """The order to a worker that crashes."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Plan:
     barrier_s: float
     grace_s: float
     work_s: float
-    """From the first round's first worker until workers begin to finish."""
+    """From the start of the first round's first worker until workers begin to finish."""
     echo: float
-    """Probability that a worker fails of the end of a peer."""
+    """Probability that a worker fails because a peer exited."""
     starts: tuple[Start, ...]
     faults: tuple[Fault, ...]
     store: str = "c10d"
-    """Or `etcd`, of which this run has a cluster of its own."""
+    """Or `etcd`: the run has an etcd cluster of its own."""
     lease_s: float = LEASE_S
     beat_s: float = 0.3
 
@@ -80,7 +80,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Plan:
-        """What `as_dict` gave, when it was read again."""
+        """The plan from what `as_dict` returned."""
         starts = tuple(Start(**each) for each in saved["starts"])
         return cls(**{**saved, "starts": starts, "faults": tuple(Fault(**each) for each in saved["faults"])})
 
@@ -94,9 +94,9 @@ def draw(seed: int) -> Plan:
     faults: list[Fault] = []
     for _ in range(rng.choice((0, 1, 2, 2, 3, 3))):
         anchor, after_s = _moment(rng)
-        _befall(rng, starts, faults, anchor, after_s)
+        _add_fault(rng, starts, faults, anchor, after_s)
         if rng.random() < 0.3:  # two at once
-            _befall(rng, starts, faults, anchor, after_s)
+            _add_fault(rng, starts, faults, anchor, after_s)
     return Plan(
         seed=seed,
         min_nodes=rng.choice((1, 1, 2, max_nodes)),
@@ -132,12 +132,12 @@ def _moment(rng: random.Random) -> tuple[str, float]:
     return anchor, round(rng.random() * (2.0 if anchor == LAUNCH else 1.0), 3)
 
 
-def _befall(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
+def _add_fault(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
     kind = rng.choice((_kill, _kill, _freeze, _term, _crash, _crash, _crash, _join))
     kind(rng, starts, faults, anchor, after_s)
 
 
-def _guest(rng: random.Random, starts: list[Start]) -> str:
+def _node_without_store(rng: random.Random, starts: list[Start]) -> str:
     return rng.choice([start.name for start in starts if start.name != HOST])
 
 
@@ -146,20 +146,20 @@ def _newcomer(rng: random.Random, starts: list[Start], anchor: str, after_s: flo
 
 
 def _kill(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
-    faults.append(Fault(len(faults), anchor, after_s, "kill", _guest(rng, starts)))
+    faults.append(Fault(len(faults), anchor, after_s, "kill", _node_without_store(rng, starts)))
     if rng.random() < 0.4:
         _newcomer(rng, starts, anchor, after_s + rng.random() * 3.0)
 
 
 def _term(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
-    faults.append(Fault(len(faults), anchor, after_s, "term", _guest(rng, starts)))
+    faults.append(Fault(len(faults), anchor, after_s, "term", _node_without_store(rng, starts)))
     if rng.random() < 0.4:
         _newcomer(rng, starts, anchor, after_s + rng.random() * 3.0)
 
 
 def _freeze(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:
     for_s = rng.choice((1.0, 1.0, 1.0, 1.8, 1.8, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0, 20.0))
-    faults.append(Fault(len(faults), anchor, after_s, "freeze", _guest(rng, starts), for_s=for_s))
+    faults.append(Fault(len(faults), anchor, after_s, "freeze", _node_without_store(rng, starts), for_s=for_s))
 
 
 def _crash(rng: random.Random, starts: list[Start], faults: list[Fault], anchor: str, after_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Lets one plan happen, and writes down what was done and what was seen. Judges nothing.
+"""Runs one plan, and records what was done and what was seen. Judges nothing.
 
-One thread conducts: it takes what happened from a queue, and does what is due. Left in the folder are the plan, each
-agent's own events and words, and `facts.jsonl`: what was done to whom, and which workers came and went, by the same
-clock as the agents' events.
+One thread does everything: it takes from a queue what has happened, and does what is due. The folder then has the plan,
+each agent's events and stderr, and `facts.jsonl`: the faults, the orders to workers, and the start and exit of each
+worker, with times of the same clock as the agents' events.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from support.harness import WORKER, Desk, ProcessNode, Worker, free_port
+from support.desk import WORKER, Desk, Worker
+from support.harness import ProcessNode, free_port
 from support.procfs import read, wait_exit
 
+from .leftovers import MARK, locks_held, marked_processes
 from .plan import FINISH, HOST, LAUNCH, SERVED, Fault, Plan, Start
-from .remains import MARK, held, marked
 
 HANG_S = 60.0
-"""An agent that has not ended so long after the last thing done to the job hangs. The longest patience of a plan is a
+"""An agent that has not exited so long after the last thing done to the job hangs. The longest timeout of a plan is a
 tenth of it."""
 ORPHAN_S = 5.0
-"""How long what an agent leaves behind may take to be gone. The nursery needs less than one."""
+"""How long the processes of an agent may take to exit after it. The nursery takes less than a second."""
 LEAST_WORK_S = 0.3
-"""What a worker does when it comes after the others have begun to finish."""
+"""How long a worker runs that starts after the others have begun to finish."""
 
 
 class Run:
@@ -50,7 +51,7 @@ class Run:
         (folder / "locks").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan.as_dict(), indent=1) + "\n")
         self._facts: IO[str] = (folder / "facts.jsonl").open("w")
-        self._desk = Desk(folder, self._heard)
+        self._desk = Desk(folder, self._on_worker)
         self._nodes: dict[str, ProcessNode] = {}
         self._starts = {start.name: start for start in plan.starts}
         self._live: set[str] = set()
@@ -58,29 +59,29 @@ class Run:
         self._reached: set[str] = set()
         self._finish_at: float | None = None
         self._ordered: dict[int, str] = {}
-        """How workers were told to end, by process id."""
+        """How workers were ordered to exit, by process id."""
 
     def play(self) -> None:
-        """Until every agent has ended, or one hangs; then until nothing is left of any of them."""
+        """Run until every agent has exited, or one hangs; then until all their processes have exited."""
         try:
             self._reach(LAUNCH)
             quiet_since = time.monotonic()
             while self._live or self._due:
-                if not self._live and not self._coming():
+                if not self._live and not self._starts_due():
                     break
-                done = self._conduct(quiet_since + HANG_S)
+                done = self._step(quiet_since + HANG_S)
                 if not done and time.monotonic() >= quiet_since + HANG_S:
                     self._fact("hang", nodes=sorted(self._live))
                     break
                 quiet_since = time.monotonic() if done else quiet_since
         finally:
-            self._bury()
+            self._clean_up()
 
-    def _coming(self) -> bool:
+    def _starts_due(self) -> bool:
         return len(self._nodes) < sum(1 for start in self.plan.starts if start.anchor in self._reached)
 
-    def _conduct(self, until: float) -> bool:
-        """Wait for what comes next and do it; whether there was anything."""
+    def _step(self, until: float) -> bool:
+        """Wait for the next thing to do until `until`, and do it; False if there was none."""
         now = time.monotonic()
         if self._due and self._due[0][0] <= now:
             heapq.heappop(self._due)[2]()
@@ -112,7 +113,7 @@ class Run:
                 self._at(now + start.after_s, lambda start=start: self._start(start))  # type: ignore[misc]
         for fault in self.plan.faults:
             if fault.anchor == anchor:
-                self._at(now + fault.after_s, lambda fault=fault: self._befall(fault))  # type: ignore[misc]
+                self._at(now + fault.after_s, lambda fault=fault: self._inject(fault))  # type: ignore[misc]
         if anchor == "round 1":
             self._finish_at = now + self.plan.work_s
 
@@ -139,40 +140,40 @@ class Run:
         node = self._nodes[name] = ProcessNode(name, [*flags, WORKER], env, self.folder, within=self._within(name))
         self._live.add(name)
         self._fact("start", node=name, pid=node.process.pid, nproc=start.nproc)
-        threading.Thread(target=self._attend, args=(node,), daemon=True, name=f"chaos-{name}").start()
+        threading.Thread(target=self._await_exit, args=(node,), daemon=True, name=f"chaos-{name}").start()
         if name == HOST and self.plan.store == "c10d":
             threading.Thread(target=self._await_store, args=(node,), daemon=True, name="chaos-store").start()
 
     def _conf(self, start: Start) -> dict[str, object]:
-        """What this node needs to know of the store."""
+        """This node's part of --rdzv-conf that concerns the store."""
         return {
-            "read_timeout": 12 if start.anchor == LAUNCH else 3,  # the host of a launch is busy with its own start
+            "read_timeout": 12 if start.anchor == LAUNCH else 3,  # during a launch the host is busy with its own start
             "is_host": int(start.name == HOST),
         }
 
     def _within(self, name: str) -> Sequence[str]:
-        """What this node's command is a tail of."""
+        """The command that runs this node's command, such as one that enters a network namespace."""
         return ()
 
     def _await_store(self, node: ProcessNode) -> None:
         node.wait_text("the store answers", HANG_S)
         self._happened.put(lambda: self._reach(SERVED))
 
-    def _attend(self, node: ProcessNode) -> None:
+    def _await_exit(self, node: ProcessNode) -> None:
         code = node.process.wait()
         self._happened.put(lambda: self._ended(node, code))
 
     def _ended(self, node: ProcessNode, code: int) -> None:
         self._live.discard(node.name)
-        self._fact("ended", node=node.name, code=code, alive=held(self.folder / "locks", node.name))
+        self._fact("ended", node=node.name, code=code, alive=locks_held(self.folder / "locks", node.name))
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def _heard(self, what: str, worker: Worker) -> None:
-        act = self._came if what == "hello" else self._went
+    def _on_worker(self, what: str, worker: Worker) -> None:
+        act = self._worker_started if what == "hello" else self._worker_exited
         self._happened.put(lambda: act(worker))
 
-    def _came(self, worker: Worker) -> None:
+    def _worker_started(self, worker: Worker) -> None:
         env = worker.env
         self._fact(
             "worker", node=worker.node, round=worker.round, rank=worker.rank, pid=worker.pid,
@@ -203,10 +204,10 @@ class Run:
         try:
             worker.order(how)
         except OSError:
-            self._fact("deaf", node=worker.node, round=worker.round, pid=worker.pid, how=how)
+            self._fact("undelivered", node=worker.node, round=worker.round, pid=worker.pid, how=how)
 
-    def _went(self, worker: Worker) -> None:
-        self._fact("gone", node=worker.node, round=worker.round, pid=worker.pid)
+    def _worker_exited(self, worker: Worker) -> None:
+        self._fact("exited", node=worker.node, round=worker.round, pid=worker.pid)
         if self._ordered.get(worker.pid) == "exit 0":
             return
         for peer in self._desk.workers:
@@ -220,9 +221,9 @@ class Run:
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
-    def _befall(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if fault.node not in self._live or (fault.kind == "freeze" and fault.node in self._frozen):
-            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node)
+            self._fact("fault skipped", fault=fault.ident, kind=fault.kind, node=fault.node)
             return
         if fault.kind == "crash":
             self._crash(fault)
@@ -244,25 +245,25 @@ class Run:
         alive = [each for each in self._desk.workers if each.node == fault.node and not each.gone.is_set()]
         able = [each for each in alive if each.pid not in self._ordered]
         if not able:
-            self._fact("spared", fault=fault.ident, kind=fault.kind, node=fault.node)
+            self._fact("fault skipped", fault=fault.ident, kind=fault.kind, node=fault.node)
             return
         self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
         self._end_worker(able[-1], fault.how)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _bury(self) -> None:
+    def _clean_up(self) -> None:
         for name in self._live:
             self._nodes[name].process.send_signal(signal.SIGCONT)
         hung = bool(self._live)
         for node in self._nodes.values():
             node.end()
             (self.folder / f"stderr-{node.name}.txt").write_text(node.text())
-        left = [] if hung else marked(self._token)
+        left = [] if hung else marked_processes(self._token)
         deadline = time.monotonic() + ORPHAN_S
         for pid in left:
             wait_exit(pid, deadline)
-        for pid in marked(self._token):
+        for pid in marked_processes(self._token):
             self._fact("orphan", pid=pid, command=read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode())
             os.kill(pid, signal.SIGKILL)
         while not self._happened.empty():

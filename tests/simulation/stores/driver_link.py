@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SPEC = JobSpec("job", ("train.py",), 1, 64, "number")
-"""The same for all nodes; refusals are tested in tests/contract/test_failover_contract.py."""
+"""The same for all nodes; refusals are tested in tests/contract/test_one_job_one_record.py."""
 
 Join = Callable[[Store], None]
 

@@ -100,7 +100,7 @@ class SharedTcpStore(SharedStore):
         return [
             *threads.SUBSTITUTES,
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, why="")),
+            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
         ]

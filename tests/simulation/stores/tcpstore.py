@@ -1,4 +1,4 @@
-"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.Wire`.
+"""A model of TCPStore: what torch's server does with each request, and a client as `c10d.client.TcpStoreClient`.
 
 compare_set on a missing key writes only if the expected value is empty, and otherwise answers with the expected value,
 although the key does not exist. set has no answer. A frozen server keeps no deadline, and a broken connection stays so.
@@ -130,7 +130,7 @@ class Server:
 
 
 class Wire:
-    """A connection to it, as `c10d.client.Wire`: each call ends with an answer or raises StoreUnreachable."""
+    """A connection to it, as `c10d.client.TcpStoreClient`: each call ends with an answer or raises StoreUnreachable."""
 
     def __init__(self, link: DriverLink, server: Server, call_timeout_s: float) -> None:
         self.link = link
@@ -153,10 +153,10 @@ class Wire:
     def greet(self) -> None:
         """The first request. Raises StoreUnreachable."""
         if self.server.gone:
-            raise StoreUnreachable("nobody listens there (connection refused)")
+            raise StoreUnreachable("nothing listens there (connection refused)")
         self.have([])
 
-    # -- as client.Wire ------------------------------------------------------------------------------------------------
+    # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._break("this connection was closed here")
@@ -182,7 +182,7 @@ class Wire:
             self.put(key, value)
         return holds
 
-    def swap(self, key: str, expected: bytes, value: bytes) -> bytes:
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         holds: bytes = self._ask("compare_set", key, expected, value)
         return holds
 
@@ -290,7 +290,7 @@ class Serving:
 def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> Wire:
     """A connection of this link's process. Raises StoreUnreachable."""
     if server is None:
-        raise StoreUnreachable("nobody listens there yet (connection refused)")
+        raise StoreUnreachable("nothing listens there yet (connection refused)")
     wire = Wire(link, server, call_timeout_s)
     link.wires.append(wire)
     wire.greet()

@@ -1,4 +1,4 @@
-"""Programs that tests run as workers, and functions that they hand to workers."""
+"""Programs that tests run as workers, and functions that tests have workers call."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Functions for workers to call."""
+"""Functions that tests have workers call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def leave(code: object) -> None:
     sys.exit(code)  # type: ignore[arg-type]
 
 
-def die(signum: int) -> None:
+def kill_itself(signum: int) -> None:
     os.kill(os.getpid(), signum)
 
 
@@ -44,25 +44,25 @@ def wait_for_ever() -> None:
     signal.pause()
 
 
-def what_no_pickle_holds() -> object:
+def return_unpicklable() -> object:
     return lambda: None
 
 
-class OnlyThere:
-    """Falls to pieces when it is read back anywhere but in a worker."""
+class WorkersOnly:
+    """Can be unpickled in a worker only."""
 
     def __reduce__(self) -> Any:
-        return fall_to_pieces, ()
+        return unpickle_workers_only, ()
 
 
-def fall_to_pieces() -> OnlyThere:
+def unpickle_workers_only() -> WorkersOnly:
     if "RANK" in os.environ:
-        return OnlyThere()
+        return WorkersOnly()
     raise LookupError("no such place here")
 
 
-def bring_only_there() -> OnlyThere:
-    return OnlyThere()
+def return_workers_only() -> WorkersOnly:
+    return WorkersOnly()
 
 
 def add_up() -> float:

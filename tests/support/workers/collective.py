@@ -1,4 +1,4 @@
-"""A worker that meets the others in a process group of torch's, then reports to the test's desk and does as told."""
+"""A worker that joins a process group of torch's, then reports to the test's desk and exits with the code ordered."""
 
 import json
 import os
@@ -20,5 +20,5 @@ with socket.socket(socket.AF_UNIX) as link:
     link.sendall(json.dumps({"env": env, "argv": sys.argv, "pid": os.getpid()}).encode() + b"\n")
     for line in link.makefile("r"):
         os._exit(int(line.partition(" ")[2]))
-# The desk is gone, and with it the test.
+# The desk is gone: the test has ended.
 os._exit(99)

@@ -1,4 +1,4 @@
-"""A worker that reports to the test's desk and does as it is told."""
+"""A worker that reports to the test's desk and carries out its orders."""
 
 import fcntl
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def others_alive(folder: Path) -> list[str]:
-    """Workers of earlier rounds that live while this one does, as `node.round.local_rank`. Each holds a lock on a file
-    of that name, which the kernel gives back before anybody can be told of the worker's end."""
+    """Workers of earlier rounds that run while this one does, as `node.round.local_rank`. Each locks a file of that
+    name; the kernel releases the lock before any process can find that the worker has exited."""
     me, number = os.environ["TEST_NODE"], int(os.environ["ELASTIC_AGENT_ROUND"])
     mine = os.open(folder / f"{me}.{number}.{os.environ['LOCAL_RANK']}", os.O_CREAT | os.O_RDWR)
     fcntl.flock(mine, fcntl.LOCK_EX)
@@ -37,23 +37,23 @@ def main() -> None:
     hello = {"env": dict(os.environ), "argv": sys.argv, "pid": os.getpid()}
     link.sendall(json.dumps(hello).encode() + b"\n")
     for line in link.makefile("r"):
-        what, _, how = line.strip().partition(" ")
-        if what == "exit":
-            sys.exit(int(how))
-        if what == "raise":
-            raise RuntimeError(how)
-        if what == "kill":
-            os.kill(os.getpid(), int(how))
-        if what == "ignore":
-            signal.signal(int(how), signal.SIG_IGN)
-        if what == "handle":
-            signal.signal(int(how), lambda signum, frame: link.sendall(f"signal {signum}\n".encode()))
-        if what == "spawn":
+        verb, _, argument = line.strip().partition(" ")
+        if verb == "exit":
+            sys.exit(int(argument))
+        if verb == "raise":
+            raise RuntimeError(argument)
+        if verb == "kill":
+            os.kill(os.getpid(), int(argument))
+        if verb == "ignore":
+            signal.signal(int(argument), signal.SIG_IGN)
+        if verb == "handle":
+            signal.signal(int(argument), lambda signum, frame: link.sendall(f"signal {signum}\n".encode()))
+        if verb == "spawn":
             child = subprocess.Popen(["sleep", "1000"])
             link.sendall(f"spawned {child.pid}\n".encode())
             continue
-        link.sendall(f"done {what}\n".encode())
-    # The desk is gone, and with it the test.
+        link.sendall(f"done {verb}\n".encode())
+    # The desk is gone: the test has ended.
     os._exit(99)
 
 

@@ -1,4 +1,4 @@
-"""An agent reduced to its supervisor: starts two families, prints its nursery's pid, obeys until killed."""
+"""An agent reduced to its supervisor: starts two families of processes, and observes them until it is killed."""
 
 from __future__ import annotations
 

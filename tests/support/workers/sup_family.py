@@ -1,8 +1,8 @@
-"""A worker with a difficult family: prints the pids of itself and five children, then waits for ever.
+"""A worker with children that are hard to find or to stop: prints its pid and those of five children, then waits.
 
-One child in its own group, one that left it by setsid, one that was forked twice, one forked twice with nothing in its
-environment, one that ignores SIGTERM. `--bomb N` adds N more that ignore it, each in a session of its own. With
-`--unless FILE`, if FILE is there, it does nothing at all and is well.
+One child in its own group, one that left it by setsid, one that was forked twice, one forked twice with an empty
+environment, one that ignores SIGTERM. `--bomb N` adds N more that ignore it, each in a session of its own. `--crash`
+exits with 3 instead of waiting. With `--unless FILE`, if FILE exists, it exits with 0 at once.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import signal
 import sys
 
 
-def child(leave: bool = False, twice: bool = False, bare: bool = False, deaf: bool = False) -> int:
-    """Fork one that waits for ever; return its pid."""
+def child(leave: bool = False, twice: bool = False, bare: bool = False, stubborn: bool = False) -> int:
+    """Fork a child that waits for ever; return its pid. `stubborn`: it ignores SIGTERM."""
     out, into = os.pipe()
     if os.fork() == 0:
         if leave:
             os.setsid()
         if twice and os.fork() != 0:
             os._exit(0)
-        if deaf:
+        if stubborn:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.write(into, b"%d" % os.getpid())
         if bare:
@@ -37,9 +37,9 @@ def child(leave: bool = False, twice: bool = False, bare: bool = False, deaf: bo
 if "--unless" in sys.argv and os.path.exists(sys.argv[sys.argv.index("--unless") + 1]):
     sys.exit(0)
 pids = [os.getpid(), child(), child(leave=True), child(leave=True, twice=True)]
-pids += [child(leave=True, twice=True, bare=True), child(leave=True, deaf=True)]
+pids += [child(leave=True, twice=True, bare=True), child(leave=True, stubborn=True)]
 if "--bomb" in sys.argv:
-    pids += [child(leave=True, deaf=True) for _ in range(int(sys.argv[sys.argv.index("--bomb") + 1]))]
+    pids += [child(leave=True, stubborn=True) for _ in range(int(sys.argv[sys.argv.index("--bomb") + 1]))]
 sys.stdout.write(f"family {' '.join(map(str, pids))}\n")
 sys.stdout.flush()
 if "--crash" in sys.argv:

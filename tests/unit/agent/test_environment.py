@@ -1,4 +1,4 @@
-"""A worker's environment and command are torchrun's, variable by variable, and five variables of ours."""
+"""A worker's environment and command: torchrun's, variable by variable, and five variables of ours."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def environment(
         ("HOME", "/home/me"),
     ],
 )
-def test_each_variable_says_what_torchrun_says(name: str, value: str) -> None:
+def test_each_variable_is_torchruns(name: str, value: str) -> None:
     """Every variable has torchrun's meaning and torchrun's spelling of it."""
     assert environment(make_spec())[name] == value
 
 
-def test_ranks_of_a_round_are_given_once_each() -> None:
+def test_ranks_of_a_round_are_distinct_and_without_gaps() -> None:
     """Over all members, RANK counts from 0 without a gap, and so does ROLE_RANK within each role."""
     spec = make_spec()
     envs = [environment(spec, local, member) for member in MEMBERS for local in range(member.nproc)]
@@ -103,33 +103,33 @@ def test_ranks_of_a_round_are_given_once_each() -> None:
     assert roles == [str(rank) for rank in range(6)]
 
 
-def test_first_round_has_no_last_ending() -> None:
-    """ELASTIC_AGENT_LAST_ROUND_ENDED is there and empty while no round has ended."""
+def test_the_reason_for_the_last_rounds_end_is_empty_in_the_first_round() -> None:
+    """ELASTIC_AGENT_LAST_ROUND_ENDED is set, to nothing, while no round has ended."""
     assert environment(make_spec(), at=dataclasses.replace(ROUND, ended=None))["ELASTIC_AGENT_LAST_ROUND_ENDED"] == ""
 
 
-def test_the_users_nccl_choice_is_kept() -> None:
-    """TORCH_NCCL_ASYNC_ERROR_HANDLING is only a default."""
+def test_the_users_nccl_setting_is_kept() -> None:
+    """TORCH_NCCL_ASYNC_ERROR_HANDLING is set only where the user has not set it."""
     env = environment(make_spec(base_env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}))
     assert env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
 
-def test_variables_of_an_outer_job_do_not_shine_through() -> None:
-    """An agent started inside a worker gives its own workers nothing of the outer job's place or reasons."""
+def test_variables_of_an_outer_job_are_replaced() -> None:
+    """An agent that is started by a worker gives its own workers none of the outer job's ranks and reasons."""
     outer = environment(make_spec())
     inner = environment(make_spec(base_env=outer), 0, MEMBERS[0], dataclasses.replace(ROUND, ended=None, number=1))
     assert (inner["RANK"], inner["ELASTIC_AGENT_ROUND"], inner["ELASTIC_AGENT_LAST_ROUND_ENDED"]) == ("0", "1", "")
 
 
-def test_a_sentence_from_elsewhere_cannot_spoil_the_environment() -> None:
-    """A NUL, which exec refuses, is left out of what other nodes wrote."""
+def test_a_nul_in_a_reason_from_another_node_is_removed() -> None:
+    """With a NUL in a variable, exec would fail."""
     ended = Ending(2, EndKind.FAILURE, "bad\0words")
     env = environment(make_spec(), at=dataclasses.replace(ROUND, ended=ended))
     assert env["ELASTIC_AGENT_LAST_ROUND_ENDED"] == "badwords"
 
 
-def test_base_environment_is_left_alone() -> None:
-    """The agent's own environment is not written to."""
+def test_base_environment_is_not_changed() -> None:
+    """The agent's own environment is only read."""
     spec = make_spec()
     environment(spec)
     assert spec.base_env == {"HOME": "/home/me"}
@@ -139,21 +139,21 @@ def test_base_environment_is_left_alone() -> None:
     ("listed", "device"), [(None, "1"), ("4,5,6,7", "5"), ("4, 5 ,6", "5"), ("GPU-aa,MIG-bb", "MIG-bb")]
 )
 def test_virtual_local_rank_shows_one_device(listed: str | None, device: str) -> None:
-    """In virtual mode LOCAL_RANK is 0 and the worker sees the device at its own place in the agent's list."""
+    """LOCAL_RANK is 0, and CUDA_VISIBLE_DEVICES is the entry at the worker's local rank in the agent's list."""
     base = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
     env = environment(make_spec(virtual_local_rank=True, base_env=base))
     assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"], env["RANK"]) == ("0", device, "4")
 
 
 def test_virtual_local_rank_without_a_device_is_an_error() -> None:
-    """A worker beyond the end of CUDA_VISIBLE_DEVICES is refused, naming the list and its length."""
+    """For a worker beyond the end of CUDA_VISIBLE_DEVICES, the error names the list and its length."""
     spec = make_spec(virtual_local_rank=True, base_env={"CUDA_VISIBLE_DEVICES": "0"})
     with pytest.raises(UsageError, match=r"local rank 1 has no device in CUDA_VISIBLE_DEVICES='0', which lists 1"):
         environment(spec)
 
 
-def test_a_local_rank_that_the_node_does_not_have_is_our_mistake() -> None:
-    """Asking for a worker beyond the member's number is an InternalError."""
+def test_a_local_rank_that_the_node_does_not_have_is_an_internal_error() -> None:
+    """The error names the local rank and the node's number of workers."""
     with pytest.raises(InternalError, match="local rank 4 of a node with 4 workers"):
         environment(make_spec(), 4)
 
@@ -178,12 +178,12 @@ def test_local_rank_is_substituted_as_torch_does(typed: str, given: str) -> None
 
 
 def test_the_program_itself_is_not_substituted() -> None:
-    """torch substitutes in arguments only."""
+    """Like torch, only arguments are substituted."""
     assert worker_argv(make_spec(argv=("./$local_rank", "$local_rank")), 2) == ("./$local_rank", "2")
 
 
 def test_same_variables_as_a_real_torchrun_worker(tmp_path: Path) -> None:
-    """A worker of the real torchrun has the same variables in the same form; ours has four more and none less."""
+    """A worker has all variables of the real torchrun's, in the same form, and five of ours."""
     script, dump = tmp_path / "dump.py", tmp_path / "env.json"
     script.write_text(
         "import json, os, sys\nif os.environ['RANK'] == '1':\n    json.dump(dict(os.environ), open(sys.argv[1], 'w'))\n"
@@ -201,13 +201,13 @@ def test_same_variables_as_a_real_torchrun_worker(tmp_path: Path) -> None:
     )
     assert ours.keys() - theirs.keys() == OURS
     different = {name for name in theirs if ours.get(name) != theirs[name]}
-    # The one variable that is meant to differ: our rank 0 worker serves its own store.
+    # The one variable that differs on purpose: our rank 0 worker serves its own store.
     assert different == {"TORCHELASTIC_USE_AGENT_STORE"}
     assert (theirs["TORCHELASTIC_USE_AGENT_STORE"], ours["TORCHELASTIC_USE_AGENT_STORE"]) == ("True", "False")
 
 
-def test_what_is_each_workers_own_is_known_by_name() -> None:
-    """Preloading relies on it: nothing but these differs between a worker and the agent's own environment."""
+def test_per_worker_lists_all_variables_that_are_set() -> None:
+    """Only these differ between a worker's environment and the agent's own. Preloading relies on it."""
     spec = make_spec(virtual_local_rank=True)
     made = environment(spec)
     assert {name for name in made if made.get(name) != spec.base_env.get(name)} == set(PER_WORKER)

@@ -1,4 +1,4 @@
-"""Error files in both directions, and the summary that a failed job ends with."""
+"""Error files, read and written, and the summary with which a failed job ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "error.json"
 
 
-def dead(path: Path | str = "", exit_code: int = 1, rank: int = 3) -> tuple[WorkerFailure, ErrorReport]:
+def failed(path: Path | str = "", exit_code: int = 1, rank: int = 3) -> tuple[WorkerFailure, ErrorReport]:
     return failure_of("nodehost/77", "nodehost", rank, rank - 2, 4242, exit_code, str(path))
 
 
@@ -80,8 +80,8 @@ def test_the_flat_form_is_understood(path: Path) -> None:
         (b'{"message": "' + b"m" * SIZE_MAX + b'", "timestamp": 1}', "larger than"),
     ],
 )
-def test_bad_file_is_told_in_one_line(path: Path, content: bytes, wrong: str) -> None:
-    """Garbage of any kind never raises (torchrun dies of it); one line names the file and what is wrong."""
+def test_a_bad_file_is_reported_in_one_line(path: Path, content: bytes, wrong: str) -> None:
+    """No content makes it raise (torchrun crashes on some); one line names the file and what is wrong."""
     path.write_bytes(content)
     report = read_error_file(str(path))
     assert wrong in report.trouble
@@ -91,34 +91,35 @@ def test_bad_file_is_told_in_one_line(path: Path, content: bytes, wrong: str) ->
     assert report.found
 
 
-def test_missing_file_names_record(path: Path) -> None:
-    """A worker that wrote nothing: a hint how to change that, and no path in the failure."""
+def test_the_error_about_a_missing_file_names_record(path: Path) -> None:
+    """A worker that wrote no file: the report says how to get one, and the failure names no path."""
     assert "@record" in read_error_file(str(path)).trouble
-    failure, _ = dead(path)
+    failure, _ = failed(path)
     assert failure.error_file == ""
     assert read_error_file("") == ErrorReport()
 
 
-def test_fifo_or_directory_does_not_hold_the_agent(path: Path) -> None:
-    """Something else in the file's place is told, not waited for."""
+def test_a_fifo_or_directory_does_not_block_the_agent(path: Path) -> None:
+    """Something else in the file's place is reported, not waited for."""
     os.mkfifo(path)
     assert "not a regular file" in read_error_file(str(path)).trouble
     assert "directory" in read_error_file(str(path.parent)).trouble.lower()
 
 
 def test_what_is_usable_is_used(path: Path) -> None:
-    """A file with a bad timestamp still tells its message."""
+    """The message of a file with a bad timestamp is still read."""
     path.write_text('{"message": {"message": "boom", "extraInfo": {"timestamp": null}}}')
     report = read_error_file(str(path))
     assert (report.message, report.traceback, report.timestamp) == ("boom", "boom", None)
 
 
-def test_message_is_one_printable_line(path: Path) -> None:
-    """It goes to consoles and into other nodes' records: bounded, no escape sequences, no lone surrogates."""
+def test_a_message_is_one_printable_line(path: Path) -> None:
+    """It goes to consoles and into the node's record: bounded, no escape sequences, no lone surrogates."""
     path.write_text(json.dumps({"message": "\t\x1b[31mred\ud800" + "x" * 5000 + "\nmore", "timestamp": 1}))
     report = read_error_file(str(path))
     assert report.message.startswith(" ?[31mred?xx")
     assert len(report.message) == MESSAGE_MAX
+    assert report.message.endswith("x...")
     report.traceback.encode()
 
 
@@ -133,10 +134,10 @@ JSON = st.recursive(
 
 @given(content=st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_nothing_in_a_file_makes_it_raise(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    """Any bytes and any JSON can be read, described, summed up and passed on."""
+    """Any bytes and any JSON can be read, described, summarised and passed on."""
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
-    failure, report = dead(path)
+    failure, report = failed(path)
     summary("train.py", failure).encode()
     assert write_error_file(f"{path}.out", failure, report) == ""
     assert isinstance(json.loads(Path(f"{path}.out").read_text())["message"], (dict, str))
@@ -148,7 +149,7 @@ def test_nothing_in_a_file_makes_it_raise(tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("exit_code", [1, -11, -9, -35])
 @pytest.mark.parametrize("content", [GOOD, {"message": "plain words", "timestamp": 1700000000}, None])
-def test_summary_is_torchruns(
+def test_the_summary_is_torchruns(
     path: Path, monkeypatch: pytest.MonkeyPatch, content: dict[str, object] | None, exit_code: int, alone: bool
 ) -> None:
     """The same failures make the same block as torch's own ChildFailedError, to the byte."""
@@ -159,28 +160,28 @@ def test_summary_is_torchruns(
     if content is not None:
         path.write_text(json.dumps(content))
     theirs = {3: ProcessFailure(1, 4242, exit_code, str(path))}
-    ours = [dead(path, exit_code)]
+    ours = [failed(path, exit_code)]
     if not alone:
-        # Later, so that torch takes the first for the root cause too.
+        # Later than the first, so that torch too takes that for the root cause.
         monkeypatch.setattr("time.time", lambda: 1795164700.5)
         theirs[5] = ProcessFailure(3, 4242, -15, "none")
-        ours.append(dead("", -15, rank=5))
+        ours.append(failed("", -15, rank=5))
     block = summary("train.py", ours[0][0], [each for each, _ in ours[1:]])
     assert block == ChildFailedError("train.py", theirs).format_msg()
 
 
-def test_summary_tells_the_root_once() -> None:
-    """This node's failures usually contain the job's cause: it is not listed as another one."""
-    root, other = dead(rank=3), dead(rank=4)
+def test_the_summary_lists_the_root_once() -> None:
+    """The failures usually contain the job's cause: it is not listed as another one."""
+    root, other = failed(rank=3), failed(rank=4)
     block = summary("train.py", root[0], [root[0], other[0]])
     assert block.count("rank      : 3") == 1
     assert block.count("rank      : 4") == 1
 
 
-def test_summary_names_a_root_on_another_node() -> None:
-    """All six fields, the other host's name, and the first line of what its worker said."""
+def test_the_summary_names_a_root_on_another_node() -> None:
+    """All six fields, the other host's name, and the first line of its worker's error."""
     root = WorkerFailure("far/1", "far", 9, 1, 88, 1, "ValueError: boom", "/logs/error.json", "2026-11-20_08:49:50")
-    block = summary("train.py", root, [dead("", -15)[0]])
+    block = summary("train.py", root, [failed("", -15)[0]])
     cause = block.split("Root Cause (first observed failure):\n")[1].splitlines()
     assert cause[:-1] == [
         "[0]:",
@@ -193,31 +194,33 @@ def test_summary_names_a_root_on_another_node() -> None:
     ]
 
 
-def test_summary_says_what_is_wrong_with_an_error_file(path: Path) -> None:
-    """A cut-off error file is named where its traceback would be."""
+def test_the_summary_says_what_is_wrong_with_an_error_file(path: Path) -> None:
+    """A truncated error file is named in place of its traceback."""
     path.write_text('{"mess')
-    assert f"  traceback : error file {path}: not JSON" in summary("train.py", dead(path)[0])
+    assert f"  traceback : error file {path}: not JSON" in summary("train.py", failed(path)[0])
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [GOOD, {"message": "plain words", "timestamp": 1700000000}, GOOD | {"extra": [1]}])
-def test_own_error_file_is_torchruns(path: Path, monkeypatch: pytest.MonkeyPatch, content: dict[str, object]) -> None:
-    """The root cause's file is passed on as torch's launcher does, errorCode and all."""
+def test_the_agents_error_file_is_torchruns(
+    path: Path, monkeypatch: pytest.MonkeyPatch, content: dict[str, object]
+) -> None:
+    """The root cause's file is copied as torch's launcher does, with the errorCode."""
     from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
 
     path.write_text(json.dumps(content))
     theirs, ours = path.with_name("theirs.json"), path.with_name("ours.json")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(theirs))
     ErrorHandler().dump_error_file(str(path), -11)
-    assert write_error_file(str(ours), *dead(path, -11)) == ""
+    assert write_error_file(str(ours), *failed(path, -11)) == ""
     assert json.loads(ours.read_text()) == json.loads(theirs.read_text())
 
 
 def test_a_failure_without_a_file_is_written_too(path: Path) -> None:
-    """Killed by a signal, or on another node: what is known is written in the same form, and can be read back."""
-    failure, report = dead("", -9)
+    """Killed by a signal, or on another node: what is known of it is written in the same form, and can be read back."""
+    failure, report = failed("", -9)
     assert write_error_file(str(path), failure, report) == ""
     written = read_error_file(str(path))
     assert written.message == str(failure)
@@ -226,16 +229,16 @@ def test_a_failure_without_a_file_is_written_too(path: Path) -> None:
     assert json.loads(path.read_text())["message"]["errorCode"] == -9
 
 
-def test_other_ends_are_written_in_the_same_form(path: Path) -> None:
-    """A rendezvous that timed out looks to the scheduler like torch's own error."""
+def test_other_errors_are_written_in_the_same_form(path: Path) -> None:
+    """To the scheduler, a rendezvous that timed out looks like torch's own error."""
     assert write_agent_error(str(path), STACK, 12, exit_code=76) == ""
     report = read_error_file(str(path))
     assert (report.message, report.traceback, report.timestamp) == ("ValueError: boom", STACK, 12)
     assert json.loads(path.read_text())["message"]["errorCode"] == 76
 
 
-def test_own_error_file_is_replaced_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader sees the old file or the new one, never half of one; nothing else stays behind."""
+def test_the_agents_error_file_is_replaced_atomically(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader sees the old file or the new one, never a part of one; no other file is left behind."""
     path.write_text("old")
     seen = []
 
@@ -249,7 +252,7 @@ def test_own_error_file_is_replaced_whole(path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(path.parent) == ["error.json"]
 
 
-def test_file_that_cannot_be_replaced_is_written_in_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_replaced_is_written_in_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kubernetes' /dev/termination-log is a mount: rename fails there, writing does not."""
 
     def replace(source: str, target: str) -> None:
@@ -262,19 +265,19 @@ def test_file_that_cannot_be_replaced_is_written_in_place(path: Path, monkeypatc
     assert os.listdir(path.parent) == ["error.json"]
 
 
-def test_unwritable_own_error_file_is_told(path: Path) -> None:
-    """The job's failure is not hidden by another one."""
+def test_an_unwritable_error_file_is_reported(path: Path) -> None:
+    """In one line that names the file and the variable; the job's own failure stays visible."""
     trouble = write_agent_error(str(path / "below" / "nowhere"), "E: x", 1)
     assert "TORCHELASTIC_ERROR_FILE" in trouble
     assert str(path) in trouble
     assert "\n" not in trouble
 
 
-# -- the real thing ----------------------------------------------------------------------------------------------------
+# -- a real worker -----------------------------------------------------------------------------------------------------
 
 
 def test_torchs_record_in_a_real_worker(tmp_path: Path) -> None:
-    """A script with torch's own `@record` fails: its words arrive, through the file that the worker was given."""
+    """A script with torch's own `@record` fails: its error is read from the file that the worker was given."""
     job = JobLogs(LogSpec(base_dir=str(tmp_path)), "job")
     logs = job.open_round(1, 0, {0: 0}, "default", "here")
     code = """

@@ -1,4 +1,4 @@
-"""Workers' output: which file, which line on the console, and that nothing about logs ever harms a worker."""
+"""Log directories and a round's logs: which output goes to which file, and what the console shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Begin = Callable[..., JobLogs]
 
 @pytest.fixture
 def begin(tmp_path: Path, console: Console) -> Iterator[Begin]:
-    """Makes job logs below `tmp_path/logs`, with `console` for a console."""
+    """Makes job logs below `tmp_path/logs`, with `console` as their console."""
     made: list[JobLogs] = []
 
     def _begin(run_id: str = "job", **kwargs: object) -> JobLogs:
@@ -45,12 +45,12 @@ def open_round(logs: JobLogs, nproc: int = 1, number: int = 1, restarts: int = 0
 
 
 def run(logs: RoundLogs, code: str, timeout_s: float = FINISH_S) -> bool:
-    """Run `code` as each worker, to the end; its local rank is argv[1]. Returns what `finish` does."""
+    """Run `code` as each worker, to its exit; its local rank is argv[1]. Returns what `finish` returns."""
     workers = []
     for local_rank in logs.error_files:
         out, err = logs.stdio(local_rank)
         workers.append(subprocess.Popen([sys.executable, "-c", code, str(local_rank)], stdout=out, stderr=err))
-    logs.handed_over()
+    logs.close_worker_ends()
     assert [worker.wait(FINISH_S) for worker in workers] == [0] * len(workers)
     return logs.finish(timeout_s)
 
@@ -58,8 +58,8 @@ def run(logs: RoundLogs, code: str, timeout_s: float = FINISH_S) -> bool:
 # -- directories -------------------------------------------------------------------------------------------------------
 
 
-def test_layout_is_torchruns(begin: Begin, tmp_path: Path) -> None:
-    """Files lie in <log dir>/<run id>_<random8>/attempt_<restarts>/<local rank>."""
+def test_the_layout_is_torchruns(begin: Begin, tmp_path: Path) -> None:
+    """Files are in <log dir>/<run id>_<random8>/attempt_<restarts>/<local rank>."""
     logs = begin(redirects={0: 3, 1: 3})
     attempt = open_round(logs, 2, restarts=4)
     job = Path(logs.path)
@@ -81,8 +81,10 @@ def test_error_files_can_be_written_without_any_redirect(begin: Begin) -> None:
     assert attempt.finish(FINISH_S)
 
 
-def test_relative_directory_becomes_absolute(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may change its directory, so the paths it gets do not depend on one."""
+def test_a_relative_directory_becomes_absolute(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may change its working directory, so the paths that it gets do not depend on it."""
     monkeypatch.chdir(tmp_path)
     logs = JobLogs(LogSpec(base_dir="here"), "job")
     attempt = open_round(logs)
@@ -91,8 +93,8 @@ def test_relative_directory_becomes_absolute(console: Console, tmp_path: Path, m
     logs.close()
 
 
-def test_job_directory_is_private(begin: Begin) -> None:
-    """Nobody else on the machine reads the logs of a job."""
+def test_the_job_directory_is_private(begin: Begin) -> None:
+    """No other user of the host can read the logs of a job."""
     assert stat.S_IMODE(os.stat(begin().path).st_mode) == 0o700
 
 
@@ -108,8 +110,8 @@ def test_without_log_dir_there_is_a_temporary_one(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("run_id", ["../../escaped", "/etc", "..", ".hidden", "a b\n$(x)", "é" * 300, ""])
-def test_run_id_never_leaves_the_log_dir(begin: Begin, tmp_path: Path, run_id: str) -> None:
-    """Whatever the run id holds, the job's directory is a plain child of the log dir."""
+def test_a_run_id_never_leaves_the_log_dir(begin: Begin, tmp_path: Path, run_id: str) -> None:
+    """Whatever the run id contains, the job's directory is a plain child of the log dir."""
     path = Path(begin(run_id).path)
     assert path.resolve().parent == tmp_path / "logs"
     assert not path.name.startswith(".")
@@ -129,7 +131,7 @@ def test_dev_null_keeps_no_files(begin: Begin, console: Console) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("file", "not a directory"), ("file/below", "Not a directory")])
-def test_bad_log_dir_is_a_usage_error(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_bad_log_dir_is_a_usage_error(tmp_path: Path, name: str, reason: str) -> None:
     """One line names the path, the reason and the flag."""
     (tmp_path / "file").touch()
     with pytest.raises(UsageError) as caught:
@@ -142,7 +144,7 @@ def test_bad_log_dir_is_a_usage_error(tmp_path: Path, name: str, reason: str) ->
 
 
 def test_attempt_directories_are_never_used_twice(begin: Begin) -> None:
-    """A change of membership keeps the restart count, and the logs of the round before (torchrun deletes them)."""
+    """After a change of membership the restart count is the same; the earlier logs are kept (torchrun deletes them)."""
     logs = begin(redirects={0: 1})
     rounds = []
     for number in (1, 2, 2, 2):
@@ -154,8 +156,8 @@ def test_attempt_directories_are_never_used_twice(begin: Begin) -> None:
     assert all(Path(attempt.stdout_files[0]).read_text() == "kept\n" for attempt in rounds)
 
 
-def test_a_swept_job_directory_is_made_anew(begin: Begin) -> None:
-    """A cleaner of temporary files does not end a job that restarts a worker."""
+def test_a_removed_job_directory_is_made_again(begin: Begin) -> None:
+    """A cleaner of temporary files has removed it: a restart of the workers still succeeds."""
     logs = begin()
     Path(logs.path).rmdir()
     attempt = open_round(logs)
@@ -163,8 +165,8 @@ def test_a_swept_job_directory_is_made_anew(begin: Begin) -> None:
     assert attempt.finish(FINISH_S)
 
 
-def test_out_of_descriptors_is_the_machines_failure_and_leaks_none(begin: Begin) -> None:
-    """A node with many workers and a low limit hears of the limit."""
+def test_running_out_of_descriptors_is_the_hosts_failure_and_leaks_none(begin: Begin) -> None:
+    """On a node with many workers and a low limit the error names the limit."""
     logs = begin(tee=dict.fromkeys(range(50), 3), stdout_filters=("x",))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = len(os.listdir("/proc/self/fd"))
@@ -182,15 +184,15 @@ def test_out_of_descriptors_is_the_machines_failure_and_leaks_none(begin: Begin)
 
 
 def contents(path: str) -> list[bytes]:
-    """Of the files put aside, oldest first, and of the one that is written to."""
+    """Of the renamed files, oldest first, and of the one that is written to."""
     folder, name = Path(path).parent, Path(path).name
-    aside = sorted((int(file.suffix[1:]), file) for file in folder.glob(f"{name}.*"))
-    return [file.read_bytes() for _, file in aside] + [Path(path).read_bytes()]
+    renamed = sorted((int(file.suffix[1:]), file) for file in folder.glob(f"{name}.*"))
+    return [file.read_bytes() for _, file in renamed] + [Path(path).read_bytes()]
 
 
 @pytest.mark.parametrize("keep", [None, 0, 2])
-def test_full_files_are_put_aside(begin: Begin, keep: int | None) -> None:
-    """No file is larger than asked, no line is in two; all are kept unless the user says how many."""
+def test_full_files_are_renamed(begin: Begin, keep: int | None) -> None:
+    """No file is larger than the limit, no line is in two; all files are kept unless the user gives a number."""
     attempt = open_round(begin(redirects={0: 1}, rotation=Rotation(2000, keep)))
     assert run(attempt, "for i in range(1000): print(f'{i:020}')")
     files = contents(attempt.stdout_files[0])
@@ -201,7 +203,7 @@ def test_full_files_are_put_aside(begin: Begin, keep: int | None) -> None:
 
 
 def test_a_line_larger_than_a_file_is_cut(begin: Begin) -> None:
-    """What has no end of line does not grow without bound either, and nothing of it is lost."""
+    """Output without an end of line does not grow a file beyond its limit either, and none of it is lost."""
     attempt = open_round(begin(redirects={0: 1}, rotation=Rotation(1500)))
     assert run(attempt, "print('a'); print('x' * 5000, end='')")
     files = contents(attempt.stdout_files[0])
@@ -209,8 +211,8 @@ def test_a_line_larger_than_a_file_is_cut(begin: Begin) -> None:
     assert all(len(file) <= 1500 for file in files)
 
 
-def test_a_file_that_cannot_be_put_aside_goes_on(tmp_path: Path) -> None:
-    """Its directory is gone, with all that was in it: the worker does not notice, people are told once."""
+def test_a_file_that_cannot_be_renamed_is_written_to_further(tmp_path: Path) -> None:
+    """Its directory was removed with all that was in it: the worker gets no error, the trouble is reported once."""
     troubles: list[str] = []
     (tmp_path / "logs").mkdir()
     file = RotatingFile(f"{tmp_path}/logs/out", troubles.append, Rotation(1024))
@@ -220,17 +222,17 @@ def test_a_file_that_cannot_be_put_aside_goes_on(tmp_path: Path) -> None:
         file.write(b"x" * 999 + b"\n")
     file.close()
     assert len(troubles) == 1
-    assert "cannot be rotated: No such file or directory" in troubles[0]
+    assert troubles[0].startswith(f"cannot rotate {tmp_path}/logs/out: No such file or directory")
 
 
 # -- which stream goes where -------------------------------------------------------------------------------------------
 
 
 def test_redirected_output_is_in_the_file_only(begin: Begin, console: Console) -> None:
-    """Bit 1 is stdout, bit 2 is stderr; what is not redirected is on the console as written."""
+    """Bit 1 is stdout, bit 2 is stderr; what is not redirected is shown on the console as written."""
     attempt = open_round(begin(redirects={0: 2}))
-    run(attempt, "import sys; print('shown'); print('told', file=sys.stderr)")
-    assert Path(attempt.stderr_files[0]).read_text() == "told\n"
+    run(attempt, "import sys; print('shown'); print('kept', file=sys.stderr)")
+    assert Path(attempt.stderr_files[0]).read_text() == "kept\n"
     assert attempt.stdout_files[0] == ""
     assert (console.out, console.err) == (b"shown\n", b"")
 
@@ -246,7 +248,7 @@ def test_tee_reaches_file_and_console(begin: Begin, console: Console) -> None:
 
 
 def test_stdout_and_stderr_that_share_a_console_keep_their_order(tmp_path: Path) -> None:
-    """`2>&1`: what a worker wrote to either comes as it was written, though two programs pass it on."""
+    """`2>&1`: what a worker writes to either arrives in the order written, although the agent passes it on."""
     with open(tmp_path / "both", "wb") as both:
         logs = JobLogs(LogSpec(base_dir="/dev/null"), "job", stdout_fd=both.fileno(), stderr_fd=both.fileno())
         attempt = open_round(logs)
@@ -256,7 +258,7 @@ def test_stdout_and_stderr_that_share_a_console_keep_their_order(tmp_path: Path)
 
 
 def test_ranks_outside_the_filter_do_not_reach_the_console(begin: Begin, console: Console) -> None:
-    """--local-ranks-filter: the others' tee'd output is in their files, their plain output nowhere."""
+    """--local-ranks-filter: the other ranks' tee'd output is in their files only."""
     attempt = open_round(begin(tee={0: 1, 1: 1}, local_ranks_filter=frozenset({0})), 2)
     assert run(attempt, "import sys; print('out', sys.argv[1])")
     assert console.out == b"[default0]:out 0\n"
@@ -298,29 +300,29 @@ def test_every_combination_goes_where_torchrun_sends_it(begin: Begin, tmp_path: 
             assert seen.decode() == wanted, where
 
 
-def test_prefix_template_knows_its_names(begin: Begin, console: Console) -> None:
-    """Role, local rank, rank, host and round are replaced; what is unknown stays, and a line stays one line."""
+def test_the_prefix_template_has_its_names_replaced(begin: Begin, console: Console) -> None:
+    """Role, local rank, rank, host and round are replaced; unknown names stay, and a prefix is one line."""
     template = "${role_name} ${local_rank} ${rank} ${host} ${round}\n${what} $ "
     attempt = open_round(begin(tee={0: 1}, prefix_template=template), number=7)
     run(attempt, "print('x')")
     assert console.out == b"default 0 10 nodehost 7 ${what} $ x\n"
 
 
-def test_prefix_template_knows_the_time(begin: Begin, console: Console) -> None:
+def test_the_prefix_template_has_the_time(begin: Begin, console: Console) -> None:
     """Each line has the time at which it was read, on this host's clock, to the millisecond."""
     attempt = open_round(begin(tee={0: 1}, prefix_template="${time} ${role}: "))
     before = time.time()
     assert run(attempt, "print('x')")
     date, clock, rest = console.out.decode().split(" ", 2)
-    said = time.mktime(time.strptime(f"{date} {clock[:8]}", "%Y-%m-%d %H:%M:%S"))
-    assert before - 1 < said <= time.time()
+    shown = time.mktime(time.strptime(f"{date} {clock[:8]}", "%Y-%m-%d %H:%M:%S"))
+    assert before - 1 < shown <= time.time()
     assert clock[8] == "."
     assert clock[9:].isdigit()
     assert rest == "default: x\n"
 
 
 def test_filtered_lines_are_copied(begin: Begin, console: Console) -> None:
-    """Lines of tee'd streams with one of the substrings are also in one file per attempt, with their prefix."""
+    """Lines of tee'd streams that contain a substring are also in one file per attempt, with their prefix."""
     attempt = open_round(begin(tee={0: 3, 1: 1}, stdout_filters=("loss", "acc"), stderr_filters=("bad",)), 2)
     assert run(attempt, "import sys; print('loss 1\\nother\\nacc 2'); print('bad é\\nfine', file=sys.stderr)")
     lines = Path(attempt.path, "filtered_stdout.log").read_text().splitlines()
@@ -329,22 +331,22 @@ def test_filtered_lines_are_copied(begin: Begin, console: Console) -> None:
     assert console.out.count(b"other") == 2
 
 
-# -- last words --------------------------------------------------------------------------------------------------------
+# -- the end of stderr -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [{}, {"tee": {0: 3}}, {"redirects": {0: 3}}, {"base_dir": "/dev/null"}])
-def test_last_words_are_known_with_and_without_a_file(begin: Begin, kind: dict[str, object]) -> None:
-    """The end of a worker's stderr, wherever it goes."""
+def test_the_end_of_stderr_is_kept_with_and_without_a_file(begin: Begin, kind: dict[str, object]) -> None:
+    """64 KiB of it, wherever the stream goes."""
     attempt = open_round(begin(**kind))
     assert run(attempt, "import sys; print('out'); print('x' * 99999, file=sys.stderr); sys.stderr.write('é end')")
-    words = attempt.last_words(0)
-    assert words is not None
-    assert words.endswith("x\né end")
-    assert len(words.encode()) == 65536
+    tail = attempt.stderr_tail(0)
+    assert tail is not None
+    assert tail.endswith("x\né end")
+    assert len(tail.encode()) == 65536
 
 
-def test_a_silenced_worker_has_no_last_words(begin: Begin) -> None:
-    """What goes nowhere is not read."""
+def test_a_rank_outside_the_filter_has_no_stderr_tail(begin: Begin) -> None:
+    """Output that goes nowhere is not read."""
     attempt = open_round(begin(local_ranks_filter=frozenset({1})), 2)
-    assert run(attempt, "import sys; print('told', file=sys.stderr)")
-    assert (attempt.last_words(0), attempt.last_words(1)) == (None, "told\n")
+    assert run(attempt, "import sys; print('text', file=sys.stderr)")
+    assert (attempt.stderr_tail(0), attempt.stderr_tail(1)) == (None, "text\n")

@@ -1,4 +1,4 @@
-"""Port holds: who can use a held port, and who cannot."""
+"""Held ports: which sockets can use one, and which cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IP_LOCAL_PORT_RANGE = 51
 
 @pytest.fixture
 def hold() -> Iterator[PortHold]:
-    """A held port."""
+    """A held port, released after the test."""
     with contextlib.closing(hold_port()) as held:
         yield held
 
@@ -39,7 +39,7 @@ def confined(family: int, port: int, reuse: bool) -> socket.socket:
 
 
 def test_torchs_store_listens_on_a_held_port() -> None:
-    """A TCPStore of either kind, in another process, binds its port while it is held; a client reaches it by IPv4."""
+    """A TCPStore of either kind, in another process, binds a held port; a client reaches it by IPv4."""
     pytest.importorskip("torch")
     code = (
         "import sys; from datetime import timedelta; from torch.distributed import TCPStore\n"
@@ -59,21 +59,21 @@ def test_torchs_store_listens_on_a_held_port() -> None:
 @pytest.mark.parametrize(
     ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "")]
 )
-def test_nobody_is_given_a_held_port(hold: PortHold, family: int, address: str, reuse: bool) -> None:
-    """bind to port 0 fails when the held port is all there is."""
+def test_bind_to_port_0_never_gets_a_held_port(hold: PortHold, family: int, address: str, reuse: bool) -> None:
+    """It fails when the held port is the only one the kernel may choose."""
     with confined(family, hold.port, reuse) as other:  # noqa: SIM117 (what is before the with must not raise)
         with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
             other.bind((address, 0))
 
 
 def test_no_connection_goes_out_from_a_held_port(hold: PortHold) -> None:
-    """connect fails when the held port is the only one it could come from."""
+    """connect fails when the held port is the only one the kernel may choose as its source."""
     with socket.create_server(("127.0.0.1", 0)) as server, confined(socket.AF_INET, hold.port, True) as other:
         assert other.connect_ex(server.getsockname()) == errno.EADDRNOTAVAIL
 
 
-def test_the_confined_sockets_of_these_tests_do_get_a_free_port() -> None:
-    """The two tests above can fail: once the hold is closed, bind and connect succeed."""
+def test_the_confined_sockets_of_these_tests_get_a_free_port() -> None:
+    """Once the hold is closed, bind and connect succeed: the two tests above are able to fail."""
     held = hold_port()
     held.close()
     with socket.create_server(("127.0.0.1", 0)) as server, confined(socket.AF_INET, held.port, True) as other:
@@ -90,7 +90,7 @@ def hold_free() -> int:
 
 
 def test_two_thousand_ephemeral_ports_never_include_the_held_one(hold: PortHold) -> None:
-    """On any kernel, by trying: what bind(0) hands out while all of it is kept."""
+    """On any kernel, by trying: bind(0) gives 2000 other ports, all of which stay open."""
     with contextlib.ExitStack() as kept:
         for _ in range(2000):
             other = kept.enter_context(socket.socket())
@@ -99,7 +99,7 @@ def test_two_thousand_ephemeral_ports_never_include_the_held_one(hold: PortHold)
 
 
 def test_holds_are_distinct_and_closing_one_frees_its_port() -> None:
-    """Twenty holds are twenty ports; one that was let go can be had again by number."""
+    """Twenty holds have twenty ports; one that was released can be held again by its number."""
     holds = [hold_port() for _ in range(20)]
     assert len({held.port for held in holds}) == 20
     for held in holds:
@@ -109,16 +109,16 @@ def test_holds_are_distinct_and_closing_one_frees_its_port() -> None:
     again.close()
 
 
-def test_a_port_that_somebody_listens_on_cannot_be_held() -> None:
-    """The error names the port and what to do."""
+def test_a_port_that_another_process_listens_on_cannot_be_held() -> None:
+    """The error names the port and the next step."""
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot hold TCP port {port}: Address already in use; stop who listens"):
+        with pytest.raises(OSError, match=f"cannot hold TCP port {port}: Address already in use; stop the process"):
             hold_port(port)
 
 
 def test_a_host_without_ipv6_holds_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where AF_INET6 is refused, the hold is an IPv4 socket, and closes like any."""
+    """Where AF_INET6 is refused, the port is held by an IPv4 socket, and released like any."""
     from elastic_agent.agent.processes import ports
 
     real = ports.bound_in

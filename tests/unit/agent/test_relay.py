@@ -1,4 +1,4 @@
-"""Passing workers' output on: lines stay whole and in order, and nothing about logs ever harms a worker."""
+"""Passing workers' output on: lines stay whole and in order, and no file or console ends or blocks a worker."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.output.lines import mark
-from elastic_agent.agent.output.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, rest_ms
+from elastic_agent.agent.output.lines import prefix_lines
+from elastic_agent.agent.output.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, pause_ms
 from elastic_agent.agent.output.sinks import FileSink
-from elastic_agent.agent.output.streams import Picker, Route, Stream
-from elastic_agent.agent.output.writers import Patience
+from elastic_agent.agent.output.streams import LineFilter, Route, Stream
+from elastic_agent.agent.output.writers import HoldBudget
 from support.consoles import FINISH_S, Console, write_all
 
 LINE = b"z" * 99 + b"\n"
 
 
-class Wire:
-    """One stream without a worker: bytes go in by `fd`, to a file and a console."""
+class Feed:
+    """One stream without a worker: bytes written to `fd` go to a file and a console."""
 
     def __init__(self, relay: Relay, route: Route, *, terminal: bool = False) -> None:
         self.relay = relay
@@ -42,19 +42,19 @@ class Wire:
 
 
 class Troubles(list[str]):
-    """What a relay says; also makes relays."""
+    """What a relay reports; also makes relays."""
 
     def relay(self, console: Console, out: int | None = None, hold_s: float = 0.1) -> Relay:
         fd = console.fds[0] if out is None else out
         return Relay(self.append, stdout_fd=fd, stderr_fd=console.fds[1], hold_s=hold_s, stall_s=hold_s)
 
-    def wire(self, console: Console, path: Path | None, out: int | None = None, hold_s: float = 0.1) -> Wire:
+    def feed(self, console: Console, path: Path | None, out: int | None = None, hold_s: float = 0.1) -> Feed:
         relay = self.relay(console, out, hold_s)
-        file = FileSink(str(path), relay.say) if path else None
-        return Wire(relay, Route(file=file, shown=True, prefix=lambda: b"> "))
+        file = FileSink(str(path), relay.report) if path else None
+        return Feed(relay, Route(file=file, shown=True, prefix=lambda: b"> "))
 
     def dropped(self) -> int:
-        """Bytes, by the notices that end a loss."""
+        """Bytes, by the reports that end a loss."""
         return sum(int(text.split()[0]) for text in self if text.split()[0].isdigit())
 
 
@@ -73,7 +73,7 @@ def pipe() -> Iterator[list[int]]:
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    """A bounded wait for what no descriptor tells."""
+    """A bounded wait for a condition that no descriptor signals."""
     until = time.monotonic() + FINISH_S
     while not found():
         assert time.monotonic() < until
@@ -85,9 +85,9 @@ def wait_for(found: Callable[[], bool]) -> None:
 
 def test_file_has_the_bytes_and_console_the_lines(troubles: Troubles, console: Console, tmp_path: Path) -> None:
     """An unfinished last line is shown, and the file ends without an end of line as it was written."""
-    wire = troubles.wire(console, tmp_path / "log")
-    write_all(wire.fd, b"one\r\ntwo\n\xff")
-    assert wire.end()
+    feed = troubles.feed(console, tmp_path / "log")
+    write_all(feed.fd, b"one\r\ntwo\n\xff")
+    assert feed.end()
     assert (tmp_path / "log").read_bytes() == b"one\r\ntwo\n\xff"
     assert console.out == b"> one\r\n> two\n> \xff\n"
     assert troubles == []
@@ -102,13 +102,13 @@ for at in range(0, len(data), 777):
     os.write(1, data[at:at + 777])
 """
     relay = troubles.relay(console)
-    wires = [Wire(relay, Route(FileSink(f"{tmp_path}/{rank}", relay.say), shown=True)) for rank in range(4)]
+    feeds = [Feed(relay, Route(FileSink(f"{tmp_path}/{rank}", relay.report), shown=True)) for rank in range(4)]
     command = [sys.executable, "-c", code]
-    workers = [subprocess.Popen([*command, str(n)], stdout=wire.fd) for n, wire in enumerate(wires)]
-    for wire in wires:
-        os.close(wire.fd)
+    workers = [subprocess.Popen([*command, str(n)], stdout=feed.fd) for n, feed in enumerate(feeds)]
+    for feed in feeds:
+        os.close(feed.fd)
     assert [worker.wait(FINISH_S) for worker in workers] == [0] * 4
-    assert relay.finish([wire.stream for wire in wires], FINISH_S)
+    assert relay.finish([feed.stream for feed in feeds], FINISH_S)
     relay.close()
     lines = console.out.splitlines()
     for rank in range(4):
@@ -121,43 +121,43 @@ for at in range(0, len(data), 777):
 def test_stdout_and_stderr_on_one_pipe_share_a_queue(tmp_path: Path, pipe: list[int]) -> None:
     """`2>&1 | tee`: lines of both are whole, none is lost."""
     relay = Relay(stdout_fd=pipe[1], stderr_fd=pipe[1])
-    wires = [Wire(relay, Route(err=bool(n), shown=True, prefix=partial(bytes, b"%d:" % n))) for n in (0, 1)]
+    feeds = [Feed(relay, Route(err=bool(n), shown=True, prefix=partial(bytes, b"%d:" % n))) for n in (0, 1)]
     for number in range(200):
-        write_all(wires[number % 2].fd, b"%d " % number * 30 + b"\n")
-    for wire in wires:
-        os.close(wire.fd)
-    assert relay.finish([wire.stream for wire in wires], FINISH_S)
+        write_all(feeds[number % 2].fd, b"%d " % number * 30 + b"\n")
+    for feed in feeds:
+        os.close(feed.fd)
+    assert relay.finish([feed.stream for feed in feeds], FINISH_S)
     relay.close()
     lines = os.read(pipe[0], 1 << 20).splitlines()
     assert sorted(lines) == sorted(b"%d:" % (n % 2) + b"%d " % n * 30 for n in range(200))
 
 
-def test_picked_lines_are_whole_even_where_all_is_shown_at_once(
+def test_filtered_lines_are_whole_even_where_all_is_shown_at_once(
     troubles: Troubles, console: Console, tmp_path: Path
 ) -> None:
-    """A line that comes in two pieces is looked at as one."""
+    """A line that comes in two pieces is filtered as one."""
     relay = troubles.relay(console)
-    picker = Picker((b"loss",), FileSink(f"{tmp_path}/picked", relay.say))
-    wire = Wire(relay, Route(shown=True, at_once=True, prefix=lambda: b"> ", picker=picker))
-    write_all(wire.fd, b"lo")
+    line_filter = LineFilter((b"loss",), FileSink(f"{tmp_path}/filtered", relay.report))
+    feed = Feed(relay, Route(shown=True, at_once=True, prefix=lambda: b"> ", line_filter=line_filter))
+    write_all(feed.fd, b"lo")
     wait_for(lambda: console.out == b"> lo")
-    write_all(wire.fd, b"ss 1\nother\n")
-    assert wire.end()
-    assert (tmp_path / "picked").read_bytes() == b"> loss 1\n"
+    write_all(feed.fd, b"ss 1\nother\n")
+    assert feed.end()
+    assert (tmp_path / "filtered").read_bytes() == b"> loss 1\n"
 
 
-def test_a_worker_of_a_terminal_sees_a_terminal(troubles: Troubles, console: Console) -> None:
-    """What the worker writes to is a terminal as wide as the agent's, and a bar is shown before its line ends."""
+def test_under_a_terminal_a_worker_gets_a_terminal(troubles: Troubles, console: Console) -> None:
+    """The worker's terminal is as wide as the agent's, and a progress bar is shown before its line ends."""
     outer, inner = os.openpty()
     subprocess.run(["stty", "-opost", "rows", "33", "cols", "77"], stdin=inner, check=True)
-    wire = Wire(troubles.relay(console, inner), Route(shown=True, at_once=True), terminal=True)
+    feed = Feed(troubles.relay(console, inner), Route(shown=True, at_once=True), terminal=True)
     code = "import os, sys; print(*os.get_terminal_size(1)); print('\\r 10%', end='', flush=True); sys.stdin.read()"
-    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=wire.fd)
+    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=feed.fd)
     seen = b""
     while not seen.endswith(b"10%"):
         seen += os.read(outer, 100)
     worker.communicate(timeout=FINISH_S)
-    assert wire.end()
+    assert feed.end()
     assert seen == b"77 33\n\r 10%"
     assert troubles == []
     os.close(outer)
@@ -166,7 +166,7 @@ def test_a_worker_of_a_terminal_sees_a_terminal(troubles: Troubles, console: Con
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
 def test_slow_console_gets_every_line(troubles: Troubles, console: Console, kind: str) -> None:
-    """A console slower than its workers, by less than is kept for it: no line is lost or torn, whatever it is."""
+    """A console slower than its workers, by less than the buffer: no line is lost or split, whatever kind it is."""
     if kind == "pipe":
         reader, writer = os.pipe()
     elif kind == "terminal":
@@ -174,16 +174,16 @@ def test_slow_console_gets_every_line(troubles: Troubles, console: Console, kind
         subprocess.run(["stty", "-opost"], stdin=writer, check=True)
     else:
         reader, writer = (end.detach() for end in socket.socketpair())
-    wire = troubles.wire(console, None, writer)
+    feed = troubles.feed(console, None, writer)
     if kind != "terminal":
         os.close(writer)
     lines = b"".join(b"%099d\n" % number for number in range(CONSOLE_BUFFER // 2 // 100))
-    write_all(wire.fd, lines)
-    wanted = mark(b"> ", lines)
+    write_all(feed.fd, lines)
+    wanted = prefix_lines(b"> ", lines)
     seen = bytearray()
     while len(seen) < len(wanted):
         seen += os.read(reader, 65536)
-    assert wire.end()
+    assert feed.end()
     assert bytes(seen) == wanted
     assert troubles == []
     os.close(reader)
@@ -192,103 +192,105 @@ def test_slow_console_gets_every_line(troubles: Troubles, console: Console, kind
 
 
 def test_a_reader_that_can_catch_up_gets_every_line(troubles: Troubles, console: Console, pipe: list[int]) -> None:
-    """Workers faster than a program that reads them wait for it, a bounded time in all, before anything is lost."""
-    wire = troubles.wire(console, None, pipe[1], hold_s=FINISH_S)
+    """Workers faster than a program that reads them are held up, for a bounded time in all, before output is lost."""
+    feed = troubles.feed(console, None, pipe[1], hold_s=FINISH_S)
     lines = LINE * (3 * CONSOLE_BUFFER // 100)
-    worker = threading.Thread(target=write_all, args=(wire.fd, lines))
+    worker = threading.Thread(target=write_all, args=(feed.fd, lines))
     worker.start()
-    seen, wanted = 0, len(mark(b"> ", lines))
+    seen, wanted = 0, len(prefix_lines(b"> ", lines))
     while seen < wanted:
         seen += len(os.read(pipe[0], 65536))
     worker.join()
-    assert wire.end()
+    assert feed.end()
     assert troubles == []
 
 
-# -- what harms no worker ----------------------------------------------------------------------------------------------
+# -- no worker is harmed -----------------------------------------------------------------------------------------------
 
 
-def test_closed_console_harms_nothing(troubles: Troubles, console: Console, tmp_path: Path, pipe: list[int]) -> None:
-    """`| head` on the agent: workers go on, files are complete, the loss is told when it begins and counted at last."""
-    wire = troubles.wire(console, tmp_path / "log", pipe[1])
+def test_a_closed_console_harms_nothing(troubles: Troubles, console: Console, tmp_path: Path, pipe: list[int]) -> None:
+    """`| head` on the agent: workers go on, files are complete, the loss is reported as it begins, its size at last."""
+    feed = troubles.feed(console, tmp_path / "log", pipe[1])
     while pipe:
         os.close(pipe.pop())
-    write_all(wire.fd, b"line\n" * 100_000)
-    assert wire.end()
+    write_all(feed.fd, b"line\n" * 100_000)
+    assert feed.end()
     assert (tmp_path / "log").read_bytes() == b"line\n" * 100_000
     assert len(troubles) == 2
     assert os.strerror(errno.EPIPE) in troubles[0]
-    assert wire.relay.dropped == troubles.dropped() == 100_000 * len("> line\n")
-    assert "100000 ends of line" in troubles[1]
+    assert feed.relay.dropped == troubles.dropped() == 100_000 * len("> line\n")
+    assert "100000 line ends" in troubles[1]
 
 
-def test_console_that_stands_still_blocks_nobody(
+def test_a_blocked_console_holds_workers_up_only_for_a_bounded_time(
     troubles: Troubles, console: Console, tmp_path: Path, pipe: list[int]
 ) -> None:
-    """Nobody reads: after a bounded wait output beyond the buffer is dropped, the file has all of it."""
-    wire = troubles.wire(console, tmp_path / "log", pipe[1])
+    """Nothing reads it: after a bounded wait output beyond the buffer is dropped; the file has all of it."""
+    feed = troubles.feed(console, tmp_path / "log", pipe[1])
     lines = LINE * (4 * CONSOLE_BUFFER // 100)
-    write_all(wire.fd, lines)
-    assert not wire.end()
+    write_all(feed.fd, lines)
+    assert not feed.end()
     assert (tmp_path / "log").read_bytes() == lines
     assert "the agent's stdout" in troubles[0]
-    assert wire.relay.dropped == troubles.dropped() > 2 * CONSOLE_BUFFER
+    assert feed.relay.dropped == troubles.dropped() > 2 * CONSOLE_BUFFER
 
 
-def test_terminal_that_stands_still_holds_nobody_up(troubles: Troubles, console: Console, tmp_path: Path) -> None:
-    """Ctrl-S on the agent's terminal: no worker waits for it, however much patience programs get."""
+def test_a_blocked_terminal_holds_no_worker_up(troubles: Troubles, console: Console, tmp_path: Path) -> None:
+    """Ctrl-S on the agent's terminal: no worker waits for it, however long they would wait for a program."""
     outer, inner = os.openpty()
-    wire = troubles.wire(console, tmp_path / "log", inner, hold_s=10 * FINISH_S)
+    feed = troubles.feed(console, tmp_path / "log", inner, hold_s=10 * FINISH_S)
     lines = LINE * (4 * CONSOLE_BUFFER // 100)
     begun = time.monotonic()
-    write_all(wire.fd, lines)
+    write_all(feed.fd, lines)
     assert time.monotonic() - begun < FINISH_S
-    assert not wire.end()
+    assert not feed.end()
     assert (tmp_path / "log").read_bytes() == lines
     assert troubles.dropped() > 2 * CONSOLE_BUFFER
     os.close(outer)
     os.close(inner)
 
 
-def test_console_that_goes_on_gets_the_later_lines(troubles: Troubles, console: Console, pipe: list[int]) -> None:
-    """After it was given up, a console that is read again shows what is written from then on, in whole lines."""
-    wire = troubles.wire(console, None, pipe[1])
-    write_all(wire.fd, LINE * (3 * CONSOLE_BUFFER // 100))
+def test_a_console_that_is_read_again_shows_the_later_lines(
+    troubles: Troubles, console: Console, pipe: list[int]
+) -> None:
+    """After output was dropped, a console that is read again shows what is written from then on, in whole lines."""
+    feed = troubles.feed(console, None, pipe[1])
+    write_all(feed.fd, LINE * (3 * CONSOLE_BUFFER // 100))
     seen = bytearray()
     os.set_blocking(pipe[0], False)
     until = time.monotonic() + FINISH_S
     while b"> again\n" not in seen and time.monotonic() < until:
-        os.write(wire.fd, b"again\n")
+        os.write(feed.fd, b"again\n")
         try:
             seen += os.read(pipe[0], 1 << 20)
         except BlockingIOError:
             continue
     os.close(pipe.pop(0))
-    wire.end()
+    feed.end()
     assert b"> again\n" in seen
     whole = seen[: seen.rfind(b"\n") + 1].splitlines(keepends=True)
     assert set(map(bytes, whole)) == {b"> " + LINE, b"> again\n"}
 
 
-def test_full_disk_harms_nothing(troubles: Troubles, console: Console) -> None:
-    """ENOSPC in the log file: the worker does not see it, the console goes on, the loss is told and counted."""
+def test_a_full_disk_harms_nothing(troubles: Troubles, console: Console) -> None:
+    """ENOSPC in the log file: the worker gets no error, the console shows all, the loss and its size are reported."""
     relay = troubles.relay(console)
-    wire = Wire(relay, Route(FileSink("/dev/full", relay.say), shown=True))
+    feed = Feed(relay, Route(FileSink("/dev/full", relay.report), shown=True))
     for _ in range(10):
-        write_all(wire.fd, b"line\n" * 20000)
-    assert wire.end()
+        write_all(feed.fd, b"line\n" * 20000)
+    assert feed.end()
     assert console.out == b"line\n" * 200000
     assert troubles.dropped() == 1000000
     assert len(troubles) == 2
     assert os.strerror(errno.ENOSPC) in troubles[0]
 
 
-def test_disk_with_room_again_gets_whole_lines(troubles: Troubles, console: Console, tmp_path: Path) -> None:
+def test_a_disk_with_room_again_gets_whole_lines(troubles: Troubles, console: Console, tmp_path: Path) -> None:
     """What follows a gap in a file begins on a line of its own; the gap is counted."""
     relay = troubles.relay(console)
-    file = FileSink(f"{tmp_path}/log", relay.say)
+    file = FileSink(f"{tmp_path}/log", relay.report)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (105, hard))  # Python ignores SIGXFSZ, so write says EFBIG
+    resource.setrlimit(resource.RLIMIT_FSIZE, (105, hard))  # Python ignores SIGXFSZ, so write fails with EFBIG
     try:
         file.write(b"a" * 49 + b"\n" + b"b" * 49 + b"\n" + b"c" * 49 + b"\nd")
     finally:
@@ -303,63 +305,63 @@ def test_disk_with_room_again_gets_whole_lines(troubles: Troubles, console: Cons
     assert os.strerror(errno.EFBIG) in troubles[0]
 
 
-def test_disk_that_hangs_harms_nothing(troubles: Troubles, console: Console, tmp_path: Path) -> None:
-    """A file system that is gone and does not answer: the worker goes on, and so does the console."""
+def test_a_disk_that_hangs_harms_nothing(troubles: Troubles, console: Console, tmp_path: Path) -> None:
+    """A file system that no longer answers: the worker goes on, and so does the console."""
     os.mkfifo(tmp_path / "log")  # a write that blocks for as long as the test wants
     far = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
-    wire = troubles.wire(console, tmp_path / "log")
+    feed = troubles.feed(console, tmp_path / "log")
     lines = LINE * (3 * FILES_BUFFER // 100)
-    write_all(wire.fd, lines)
-    assert not wire.end()
-    assert console.out == mark(b"> ", lines)
+    write_all(feed.fd, lines)
+    assert not feed.end()
+    assert console.out == prefix_lines(b"> ", lines)
     assert str(tmp_path / "log") in troubles[0]
     os.close(far)
 
 
-def test_trouble_is_told_on_stderr_where_nobody_asked(console: Console) -> None:
-    """Without a callback the line about lost output goes where people look."""
+def test_without_a_callback_trouble_is_reported_on_stderr(console: Console) -> None:
+    """The lines about lost output are written to the agent's stderr."""
     relay = Relay(stdout_fd=console.fds[0], stderr_fd=console.fds[1])
-    wire = Wire(relay, Route(FileSink("/dev/full", relay.say)))
-    write_all(wire.fd, b"line\n")
-    assert wire.end()
-    told = console.err.splitlines()
-    assert b"/dev/full: No space left on device" in told[0]
-    assert told[1].startswith(b"5 bytes")
+    feed = Feed(relay, Route(FileSink("/dev/full", relay.report)))
+    write_all(feed.fd, b"line\n")
+    assert feed.end()
+    reported = console.err.splitlines()
+    assert b"/dev/full: No space left on device" in reported[0]
+    assert reported[1].startswith(b"5 bytes")
 
 
-def test_agent_without_a_stdout_still_keeps_files(troubles: Troubles, console: Console, tmp_path: Path) -> None:
-    """A daemon started with its stdout closed: nobody listens, which is no trouble."""
+def test_an_agent_without_a_stdout_still_writes_files(troubles: Troubles, console: Console, tmp_path: Path) -> None:
+    """A daemon started with its stdout closed: its output is not wanted, so nothing is reported as lost."""
     closed = os.dup(console.fds[0])
     os.close(closed)
-    wire = troubles.wire(console, tmp_path / "log", closed)
-    write_all(wire.fd, b"kept\n")
-    assert wire.end()
+    feed = troubles.feed(console, tmp_path / "log", closed)
+    write_all(feed.fd, b"kept\n")
+    assert feed.end()
     assert (tmp_path / "log").read_bytes() == b"kept\n"
     assert (console.out, troubles) == (b"", [])
 
 
-def test_grandchild_that_holds_the_pipe_does_not_hang_finish(troubles: Troubles, console: Console) -> None:
-    """A process that outlives its worker with the worker's stdout is given up, what was written is shown."""
-    wire = troubles.wire(console, None)
-    write_all(wire.fd, b"said")
-    held = os.dup(wire.fd)
-    assert not wire.end(0.05)
-    assert console.out == b"> said\n"
+def test_a_grandchild_that_holds_the_pipe_open_does_not_block_finish(troubles: Troubles, console: Console) -> None:
+    """A stdout that a process holds open after its worker has exited is given up; what was written is shown."""
+    feed = troubles.feed(console, None)
+    write_all(feed.fd, b"text")
+    held = os.dup(feed.fd)
+    assert not feed.end(0.05)
+    assert console.out == b"> text\n"
     os.close(held)
 
 
-def test_grandchild_that_floods_the_pipe_does_not_hang_finish(troubles: Troubles, console: Console) -> None:
-    """Not even one that writes faster than it can be read."""
-    wire = troubles.wire(console, Path("/dev/null"))
-    flood = subprocess.Popen(["yes"], stdout=wire.fd, stderr=subprocess.DEVNULL)
-    assert not wire.end(0.05)
+def test_a_grandchild_that_floods_the_pipe_does_not_block_finish(troubles: Troubles, console: Console) -> None:
+    """Even one that writes faster than it can be read."""
+    feed = troubles.feed(console, Path("/dev/null"))
+    flood = subprocess.Popen(["yes"], stdout=feed.fd, stderr=subprocess.DEVNULL)
+    assert not feed.end(0.05)
     assert flood.wait(FINISH_S) != 0
 
 
-def test_a_broken_relay_lets_everybody_go(
+def test_a_relay_that_fails_blocks_no_worker(
     troubles: Troubles, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Should the thread itself fail, no worker waits for a reader that is gone, and `finish` says so at once."""
+    """If the thread itself fails, no worker waits for a reader that is gone, and `finish` returns False at once."""
     broke: list[str] = []
     monkeypatch.setattr("threading.excepthook", lambda args: broke.append(str(args.exc_value)))
 
@@ -367,20 +369,20 @@ def test_a_broken_relay_lets_everybody_go(
         raise RuntimeError(f"cannot take {data!r}")
 
     monkeypatch.setattr(Stream, "feed", fail)
-    wire = troubles.wire(console, None)
-    write_all(wire.fd, b"line\n")
-    assert not wire.relay.finish([wire.stream], FINISH_S)
+    feed = troubles.feed(console, None)
+    write_all(feed.fd, b"line\n")
+    assert not feed.relay.finish([feed.stream], FINISH_S)
     with pytest.raises(BrokenPipeError):
-        os.write(wire.fd, b"line\n")
-    os.close(wire.fd)
+        os.write(feed.fd, b"line\n")
+    os.close(feed.fd)
     with pytest.raises(RuntimeError, match="has ended"):
-        wire.relay.add(Route())
-    wire.relay.close()
+        feed.relay.add(Route())
+    feed.relay.close()
     assert broke == [r"cannot take b'line\n'"]
 
 
-def test_who_is_told_and_fails_ends_no_output(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A callback that raises is its owner's trouble: the workers' output goes on."""
+def test_a_callback_that_fails_ends_no_output(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`on_trouble` raises: the workers' output goes on."""
     broke: list[str] = []
     monkeypatch.setattr("threading.excepthook", lambda args: broke.append(str(args.exc_value)))
 
@@ -388,9 +390,9 @@ def test_who_is_told_and_fails_ends_no_output(console: Console, monkeypatch: pyt
         raise RuntimeError(text)
 
     relay = Relay(complain, stdout_fd=console.fds[0], stderr_fd=console.fds[1])
-    wire = Wire(relay, Route(FileSink("/dev/full", relay.say), shown=True))
-    write_all(wire.fd, b"line\n" * 1000)
-    assert wire.end()
+    feed = Feed(relay, Route(FileSink("/dev/full", relay.report), shown=True))
+    write_all(feed.fd, b"line\n" * 1000)
+    assert feed.end()
     assert console.out == b"line\n" * 1000
     assert len(broke) == 1
 
@@ -399,44 +401,44 @@ def test_all_streams_share_a_few_threads(troubles: Troubles, console: Console) -
     """However many workers: one thread reads, one writes files, one each writes stdout and stderr."""
     before = set(threading.enumerate())
     relay = troubles.relay(console)
-    wires = [Wire(relay, Route(FileSink("/dev/null", relay.say), err=bool(n % 2), shown=True)) for n in range(16)]
-    for wire in wires:
-        write_all(wire.fd, b"x\n")
-        os.close(wire.fd)
-    assert relay.finish([wire.stream for wire in wires], FINISH_S)
+    feeds = [Feed(relay, Route(FileSink("/dev/null", relay.report), err=bool(n % 2), shown=True)) for n in range(16)]
+    for feed in feeds:
+        write_all(feed.fd, b"x\n")
+        os.close(feed.fd)
+    assert relay.finish([feed.stream for feed in feeds], FINISH_S)
     names = sorted(thread.name for thread in set(threading.enumerate()) - before)
     assert names == [f"elastic-agent-{name}" for name in ("files", "relay", "stderr", "stdout")]
     relay.close()
     assert set(threading.enumerate()) == before
 
 
-def test_patience_is_spent_once_and_comes_back_slowly() -> None:
-    """Workers are held up for the limit in all, and from then on for 1 % of the time."""
-    patience = Patience(2.0)
-    assert patience.left(100.0) == 2.0
-    patience.spend(1.5, 101.5)
-    assert patience.left(101.5) == 0.5
-    patience.spend(0.5, 102.0)
-    assert patience.left(152.0) == pytest.approx(0.5)
-    assert patience.left(100_000.0) == 2.0
+def test_the_hold_budget_is_spent_once_and_regained_slowly() -> None:
+    """Workers are held up for the limit in all, and from then on for at most 1 % of the time."""
+    budget = HoldBudget(2.0)
+    assert budget.left_s(100.0) == 2.0
+    budget.spend(1.5, 101.5)
+    assert budget.left_s(101.5) == 0.5
+    budget.spend(0.5, 102.0)
+    assert budget.left_s(152.0) == pytest.approx(0.5)
+    assert budget.left_s(100_000.0) == 2.0
 
 
 @pytest.mark.parametrize(
-    ("most", "within_s", "holds", "pause_ms"),
+    ("most", "within_s", "capacity", "expected_ms"),
     [
         (100, 0.001, 1 << 20, 4),  # a line now and then
         (100, 0.00001, 1 << 20, 4),
         (80 << 10, 0.001, 1 << 20, 4),  # line by line, as fast as that goes: 6 ms to half a pipe
         (200 << 10, 0.001, 1 << 20, 2),  # in blocks
         (200 << 10, 0.0001, 1 << 20, 0),  # faster than any pause allows
-        (1 << 18, 9.0, 1 << 20, 0),  # more is there already
-        (100, 9.0, 1 << 19, 2),  # a smaller pipe fills sooner, once a worker that was silent begins
+        (1 << 18, 9.0, 1 << 20, 0),  # more is waiting already
+        (100, 9.0, 1 << 19, 2),  # a smaller pipe fills sooner, once a quiet worker begins to write
         (100, 9.0, 1 << 16, 0),
     ],
 )
-def test_the_reader_rests_only_as_long_as_no_pipe_is_half_full(
-    most: int, within_s: float, holds: int, pause_ms: int
+def test_the_reader_pauses_only_as_long_as_no_pipe_is_half_full(
+    most: int, within_s: float, capacity: int, expected_ms: int
 ) -> None:
-    """A worker that prints line by line wakes nobody with each; one that writes in blocks never waits for a reader that
-    rests."""
-    assert rest_ms(most, within_s, holds) == pause_ms
+    """A worker that prints line by line does not wake the reader with each; one that writes in blocks is not delayed
+    by a reader that pauses."""
+    assert pause_ms(most, within_s, capacity) == expected_ms

@@ -1,4 +1,4 @@
-"""LaunchConfig: what it means, which rendezvous it chooses, and what it refuses."""
+"""LaunchConfig: what its fields mean, which rendezvous they choose, and which values are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(around: Mapping[str, str] | None = None, /, **fields: Any) -> str:
     return message
 
 
-# -- what the nodes of a job have in common ------------------------------------------------------------------------
+# -- what must be the same on all nodes of a job -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,20 @@ def refusal(around: Mapping[str, str] | None = None, /, **fields: Any) -> str:
         (("python", "-u", "runner", "folder"), "a_function", ("a_function",)),
     ],
 )
-def test_a_job_is_known_by_script_and_arguments(argv: tuple[str, ...], title: str, command: tuple[str, ...]) -> None:
-    """Not by the interpreter, nor by how the way to the script is spelled."""
+def test_a_job_is_identified_by_script_and_arguments(
+    argv: tuple[str, ...], title: str, command: tuple[str, ...]
+) -> None:
+    """The interpreter, and the spelling of the script's path, may differ from node to node."""
     assert plan(LaunchConfig(), argv, title, {}).rendezvous.command == command
 
 
 @pytest.mark.parametrize(("nproc", "rule"), [(1, "number"), (8, "number"), ("4", "number"), ("cpu", "cpu")])
 def test_numbers_of_workers_are_one_rule_and_each_device_another(nproc: int | str, rule: str) -> None:
-    """Nodes with different numbers of workers share a world."""
+    """Nodes with different numbers of workers may be in one job."""
     assert met(nproc_per_node=nproc).nproc == rule
 
 
-def test_what_is_a_nodes_own_is_no_part_of_the_job() -> None:
+def test_settings_of_one_node_are_no_part_of_the_job() -> None:
     """Rank, address, budget, output and times may differ from node to node."""
     own = {"node_rank": 3, "local_addr": "h", "max_restarts": 9, "tee": 3, "exit_barrier_timeout": 5.0, "role": "r"}
     plain, odd = met(**C10D), met(**C10D, **own)
@@ -85,13 +87,13 @@ def etcd(env: dict[str, str] | None = None, **conf: str) -> EtcdSpec:
     return planned(env, **ETCD, rdzv_configs=conf).rendezvous.etcd
 
 
-def test_etcd_is_plain_and_without_a_user_unless_told() -> None:
-    """Nobody gets TLS or a login from what lies about."""
+def test_etcd_has_neither_tls_nor_a_user_by_default() -> None:
+    """A password variable without a user changes nothing."""
     assert etcd({"ELASTIC_AGENT_ETCD_PASSWORD": "p"}) == EtcdSpec()
 
 
-def test_etcd_is_told_of_certificates_under_either_name() -> None:
-    """torch's names for the files of etcd-v2 mean the same; certificates mean https."""
+def test_certificates_for_etcd_may_have_either_name() -> None:
+    """torch's names for the files of etcd-v2 are accepted too; certificates mean https."""
     ours = etcd(cacert="a", cert="b", key="c")
     assert ours == EtcdSpec(tls=True, ca_file="a", cert_file="b", key_file="c")
     assert etcd(ca_cert="a", ssl_cert="b", ssl_cert_key="c") == ours
@@ -100,7 +102,7 @@ def test_etcd_is_told_of_certificates_under_either_name() -> None:
 
 
 def test_etcds_password_comes_from_a_file_or_from_a_variable_that_no_worker_sees(tmp_path: Path) -> None:
-    """Nobody has to type it, and `repr` does not show it."""
+    """It does not have to be typed, and `repr` does not show it."""
     path = tmp_path / "password"
     path.write_text("s3cret\n")
     assert etcd(user="u", password_file=str(path)) == EtcdSpec(user="u", password="s3cret")
@@ -172,7 +174,7 @@ def test_mode_is_chosen_as_torchrun_chooses(
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"standalone": True, "min_nodes": 2, "max_nodes": 2}, "--standalone runs on this node alone"),
         ({"rdzv_backend": "c10d", "max_nodes": 2}, "needs --rdzv-endpoint HOST:PORT"),
@@ -185,59 +187,59 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({**ETCD, "rdzv_configs": {"prefix": "/a", "etcd_prefix": "/b"}}, "gives both prefix and etcd_prefix"),
         ({**ETCD, "rdzv_configs": {"record_ttl": "5"}}, "record_ttl is 5 s, less than 60"),
         ({**ETCD, "rdzv_configs": {"protocol": "grpc"}}, "protocol is 'grpc'; give http or https"),
-        ({**ETCD, "rdzv_endpoint": "http://h", "rdzv_configs": {"protocol": "https"}}, "says otherwise"),
+        ({**ETCD, "rdzv_endpoint": "http://h", "rdzv_configs": {"protocol": "https"}}, "--rdzv-endpoint has http://"),
         ({**ETCD, "rdzv_configs": {"protocol": "http", "cacert": "f"}}, "http has no certificates"),
         ({**ETCD, "rdzv_configs": {"cert": "f"}}, "gives cert and no key"),
         ({**ETCD, "rdzv_configs": {"user": "u"}}, "there is no password"),
         ({**ETCD, "rdzv_configs": {"password_file": "/f"}}, "gives password_file and no user"),
         ({**ETCD, "rdzv_configs": {"user": "u", "password_file": "/not/there"}}, "No such file or directory"),
-        ({**C10D, "rdzv_configs": {"cacert": "f"}}, "does not know 'cacert'"),
+        ({**C10D, "rdzv_configs": {"cacert": "f"}}, "has no key 'cacert'"),
         ({"rdzv_backend": "etcd-v2"}, "etcd 3.6 removed"),
-        ({"rdzv_backend": "c1od"}, "'c1od'; did you mean 'c10d'?"),
+        ({"rdzv_backend": "c1od"}, "'c1od', which is unknown; did you mean 'c10d'?"),
         ({"rdzv_backend": "C10D"}, "did you mean 'c10d'?"),
         ({"rdzv_backend": "mine"}, "handlers from other packages"),
         ({"max_nodes": 2, "node_rank": 2}, "--node-rank is 2, but with --nnodes 2 it must be 0 to 1"),
         ({"master_port": 5, "node_rank": 1}, "--node-rank is 1"),
         ({**C10D, "node_rank": -1}, "--node-rank is -1"),
         ({"master_port": 70000}, "--master-port is 70000"),
-        ({"max_nodes": 2, "master_port": 0}, "0 means any"),
+        ({"max_nodes": 2, "master_port": 0}, "0, which means any"),
         ({"max_nodes": 2, "master_addr": "a b"}, "--master-addr is 'a b:29500'"),
-        ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "names no port"),
+        ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "has no port"),
         ({**C10D, "rdzv_endpoint": "h:"}, "ends in a colon"),
         ({**C10D, "rdzv_endpoint": "h:99999"}, "'99999'"),
         ({**C10D, "rdzv_endpoint": "h:http"}, "'http'"),
         ({**C10D, "rdzv_endpoint": "http://h:5"}, "give HOST:PORT"),
-        ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 no other node could find"),
-        ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "node 0 hosts, and this is node 1"),
+        ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 means any, which other nodes cannot know"),
+        ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "is node 1, and node 0 hosts the store"),
     ],
 )
-def test_a_rendezvous_that_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
-    """What could only hang or split the job is an error before anything starts."""
-    assert says in refusal(**fields)
+def test_a_rendezvous_that_cannot_work_is_refused(fields: dict[str, Any], message: str) -> None:
+    """Settings with which the job would hang or split are an error before anything starts."""
+    assert message in refusal(**fields)
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
-        ({"standalone": True, "max_nodes": 2}, "no other node will join"),
+        ({"standalone": True, "max_nodes": 2}, "no other node can join"),
         ({"standalone": True, "node_rank": 1}, "--node-rank 1 has no effect"),
-        ({**C10D, "rdzv_endpoint": "localhost:0"}, "no other node will join"),
+        ({**C10D, "rdzv_endpoint": "localhost:0"}, "no other node can join"),
         ({"max_nodes": 2}, "--nnodes 1:2 means exactly 2"),
         ({**C10D, "rdzv_configs": {"timeout": 900}}, "timeout=900 has no effect here"),
         ({**C10D, "run_id": ""}, "give every node the same --rdzv-id"),
         ({"nproc_per_node": 2}, "OMP_NUM_THREADS=1"),
     ],
 )
-def test_what_is_not_as_it_looks_is_said(fields: dict[str, Any], says: str) -> None:
-    """What works, but not as one might think, is said in one line each."""
+def test_what_has_another_effect_than_it_seems_is_a_warning(fields: dict[str, Any], message: str) -> None:
+    """A setting that works, but not as a user may expect, brings one line."""
     (warning,) = planned(**fields).warnings
-    assert says in warning
+    assert message in warning
     assert "\n" not in warning
 
 
 @pytest.mark.parametrize("fields", [{}, C10D, {"master_port": 5}, {"min_nodes": 2, "max_nodes": 2}])
-def test_nothing_is_said_of_what_is_usual(fields: dict[str, Any]) -> None:
-    """An ordinary configuration brings no warning."""
+def test_an_ordinary_configuration_brings_no_warning(fields: dict[str, Any]) -> None:
+    """A warning that always comes would not be read."""
     assert planned(**fields).warnings == ()
 
 
@@ -245,19 +247,19 @@ def test_nothing_is_said_of_what_is_usual(fields: dict[str, Any]) -> None:
 
 
 def test_run_id_is_one_for_both_descriptions() -> None:
-    """Rendezvous and workers are told the same run id, whatever characters it has."""
+    """Rendezvous and workers have the same run id, with any characters."""
     done = planned(**C10D, run_id="job/ü 1")
     assert (done.rendezvous.run_id, done.workers.run_id) == ("job/ü 1", "job/ü 1")
 
 
 def test_empty_run_id_becomes_a_random_one() -> None:
-    """An empty run id is made up, anew each time, the same for rendezvous and workers."""
+    """It is another one each time, and the same for rendezvous and workers."""
     one, two = (planned(**C10D, run_id="") for _ in range(2))
     assert one.rendezvous.run_id == one.workers.run_id != two.workers.run_id
 
 
 def test_a_job_of_one_node_gets_a_uuid_as_torchrun_gives_it() -> None:
-    """Without an id of the user's, a job on one node is named by a random UUID, version 4."""
+    """Without --rdzv-id, the run id of a job on one node is a random UUID, version 4."""
     from uuid import UUID
 
     assert UUID(planned().workers.run_id).version == 4
@@ -265,7 +267,7 @@ def test_a_job_of_one_node_gets_a_uuid_as_torchrun_gives_it() -> None:
 
 
 def test_a_static_node_keeps_the_default_run_id() -> None:
-    """torchrun leaves "none" alone where the rendezvous is static."""
+    """torchrun keeps "none" for a static rendezvous."""
     assert planned(master_port=5).workers.run_id == "none"
 
 
@@ -297,8 +299,8 @@ CONF = [
 
 
 @pytest.mark.parametrize(("configs", "changed"), CONF)
-def test_rdzv_conf_sets_what_it_says(configs: dict[str, Any], changed: dict[str, Any]) -> None:
-    """Each key sets its own time, and leaves the others at their defaults."""
+def test_each_key_of_rdzv_conf_sets_one_time(configs: dict[str, Any], changed: dict[str, Any]) -> None:
+    """All others stay at their defaults, except those that are bounded by it."""
     spec = met(**C10D, rdzv_configs=configs)
     names = "join_timeout_s last_call_timeout_s quiet_s beat_s lease_s store_grace_s connect_timeout_s is_host"
     expected = {name: getattr(DEFAULTS, name) for name in names.split()} | changed
@@ -314,17 +316,17 @@ def test_rdzv_conf_sets_what_it_says(configs: dict[str, Any], changed: dict[str,
     ],
 )
 def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect_s: float, join_s: float) -> None:
-    """`timeout` bounds how long a static node tries to reach node 0, and the gathering unless that has its own."""
+    """`timeout` limits how long a static node tries to reach node 0, and sets `join_timeout` if that is not given."""
     spec = met(max_nodes=2, rdzv_configs=configs)
     assert (spec.connect_timeout_s, spec.join_timeout_s) == (connect_s, join_s)
 
 
 @pytest.mark.parametrize(
-    ("configs", "says"),
+    ("configs", "message"),
     [
         ({"join_timout": "5"}, "'join_timout'; did you mean 'join_timeout'?"),
         ({"'join_timeout": "5"}, "did you mean 'join_timeout'?"),
-        ({"qwerty": "5"}, "known are "),
+        ({"qwerty": "5"}, "its keys are "),
         ({"join_timeout": "0"}, "must be more than 0"),
         ({"join_timeout": "-1"}, "outside 0 to"),
         ({"join_timeout": "nan"}, "outside 0 to"),
@@ -334,7 +336,7 @@ def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect
         ({"close_timeout": "ten"}, "close_timeout is 'ten'"),
         ({"timeout": "ten"}, "timeout is 'ten'"),
         ({"is_host": "maybe"}, "neither true nor false"),
-        ({"store_type": "file"}, "only tcp is honoured"),
+        ({"store_type": "file"}, "only tcp is supported"),
         ({"beat": "5"}, "beat is 5 s, not less than lease (5 s)"),
         ({"lease": "1"}, "not less than lease (1 s)"),
         ({"lease": "50", "join_timeout": "20"}, "lease is 50 s, not less than join_timeout (20 s)"),
@@ -347,13 +349,13 @@ def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect
         ({"rank": "1.5"}, "rank is '1.5'"),
     ],
 )
-def test_rdzv_conf_refuses(configs: dict[str, Any], says: str) -> None:
-    """Unknown keys, values that are none, and times that contradict each other are refused."""
-    assert says in refusal(**C10D, rdzv_configs=configs)
+def test_wrong_keys_and_values_of_rdzv_conf_are_refused(configs: dict[str, Any], message: str) -> None:
+    """So are times that contradict each other."""
+    assert message in refusal(**C10D, rdzv_configs=configs)
 
 
 def test_every_key_that_torch_reads_is_known() -> None:
-    """Keys that torch 2.13 reads for static and c10d are all accepted."""
+    """All keys that torch 2.13 reads for static and c10d are accepted."""
     torchs = "join_timeout last_call_timeout close_timeout heartbeat_timeout keep_alive_interval keep_alive_max_attempt"
     assert {*torchs.split(), "store_type", "read_timeout", "is_host", "timeout", "rank"} <= KEYS.keys()
 
@@ -362,7 +364,8 @@ def test_every_key_that_torch_reads_is_known() -> None:
 
 
 def test_defaults_are_torchruns() -> None:
-    """A bare LaunchConfig is torchrun's command line, but for three restarts as in torch's LaunchConfig."""
+    """LaunchConfig() is a torchrun command line without flags, except for three restarts, as in torch's
+    LaunchConfig."""
     spec = planned().workers
     assert (spec.role, spec.restarts.max_restarts, spec.grace_s, spec.signals) == ("default", 3, 30.0, (15, 2, 1, 3))
     assert (spec.count_workers(), spec.logs.base_dir, spec.logs.redirects, spec.logs.tee) == (1, None, {0: 0}, {0: 0})
@@ -376,7 +379,8 @@ def test_defaults_are_torchruns() -> None:
     ],
 )
 def test_timeouts_come_from_the_field_then_the_variable(field: str, variable: str, read: Any) -> None:
-    """The field beats torch's variable, the variable beats the default; 0 is a value; nonsense names its source."""
+    """The field counts before torch's variable, and that before the default; 0 is a value; an error names its
+    source."""
     assert read(planned({variable: "7"})) == 7.0
     assert read(planned({variable: "7"}, **{field: 0})) == 0.0
     assert f"{variable} is 'soon'" in refusal({variable: "soon"})
@@ -392,15 +396,15 @@ def test_timeouts_come_from_the_field_then_the_variable(field: str, variable: st
         ({}, {"nproc_per_node": 2, "env": {"OMP_NUM_THREADS": "3"}}, "3"),
     ],
 )
-def test_several_workers_get_one_thread_each_unless_told(
+def test_several_workers_get_one_thread_each_by_default(
     env: dict[str, str], fields: dict[str, Any], threads: str | None
 ) -> None:
-    """OMP_NUM_THREADS is 1 by default where several workers share the CPUs, as torchrun has it."""
+    """As with torchrun, OMP_NUM_THREADS is 1 if several workers share the CPUs and it is not set."""
     assert planned(env, **fields).workers.base_env.get("OMP_NUM_THREADS") == threads
 
 
-def test_env_is_laid_over_the_agents_own() -> None:
-    """`env` adds to this process's environment and wins."""
+def test_env_adds_to_the_agents_environment() -> None:
+    """A variable that is in both has the value of `env`."""
     spec = planned({"A": "1", "B": "1"}, env={"B": "2", "C": "3"}).workers
     assert spec.base_env == {"A": "1", "B": "2", "C": "3"}
 
@@ -417,14 +421,14 @@ def test_env_is_laid_over_the_agents_own() -> None:
     ],
 )
 def test_streams_are_chosen_in_torchs_grammar(value: Any, nproc: int, chosen: dict[int, int]) -> None:
-    """Redirects and tee take a number for all ranks or a mapping for some."""
+    """Redirects and tee are a number for all ranks or a mapping for some."""
     logs = planned(nproc_per_node=nproc, redirects=value, tee=value).workers.logs
     assert (logs.redirects, logs.tee) == (chosen, chosen)
 
 
 @pytest.mark.parametrize("value", ["0", "1", "2", "3", "0:3", "0:3,1:0,2:1,3:2"])
-def test_streams_mean_what_torch_makes_of_them(value: str) -> None:
-    """torch's own reader comes to the same."""
+def test_streams_mean_what_they_mean_to_torch(value: str) -> None:
+    """torch's own reader gives the same."""
     from torch.distributed.elastic.multiprocessing.api import Std, to_map
 
     theirs = {rank: int(bits) for rank, bits in to_map(Std.from_str(value), 4).items()}
@@ -433,13 +437,13 @@ def test_streams_mean_what_torch_makes_of_them(value: str) -> None:
 
 
 def test_streams_hold_for_workers_that_come_later() -> None:
-    """Where devices are counted anew each round, a choice for all ranks covers any that may appear."""
+    """If devices are counted before each round, a number for all ranks holds for every rank that may appear."""
     logs = planned(nproc_per_node="cpu", tee="3").workers.logs
     assert logs.tee[values.MAX_NPROC - 1] == 3
 
 
 def test_log_dir_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative log directory is fixed before a worker can change directory; /dev/null and empty have meanings."""
+    """So a worker that changes its directory has the same files. /dev/null means none, empty the default."""
     monkeypatch.chdir(tmp_path)
     assert planned(log_dir="logs").workers.logs.base_dir == str(tmp_path / "logs")
     assert planned(log_dir="/dev/null").workers.logs.base_dir == "/dev/null"
@@ -447,7 +451,7 @@ def test_log_dir_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_filters_and_signals_are_read() -> None:
-    """Text is split as on the command line; lists are taken as they are."""
+    """Text is split as on the command line; the items of lists are not split."""
     spec = planned(
         local_ranks_filter="0,2",
         duplicate_stdout_filters="apple,or,,ange,",
@@ -465,7 +469,7 @@ def test_filters_and_signals_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"min_nodes": 0}, "min_nodes is 0, outside 1 to"),
         ({"min_nodes": 3, "max_nodes": 2}, "max_nodes is 2, less than min_nodes (3)"),
@@ -489,22 +493,25 @@ def test_filters_and_signals_are_read() -> None:
         ({"redirects": "4"}, "redirects is '4'"),
         ({"tee": "0:3,"}, "tee is '0:3,'"),
         ({"tee": {0: 9}}, "local rank 0 the value 9"),
-        ({"tee": "0:1,0:2"}, "names local rank 0 twice"),
+        ({"tee": "0:1,0:2"}, "two values for local rank 0"),
         ({"log_rotate": "1k:x"}, "log_rotate is '1k:x'"),
         ({"local_ranks_filter": "0,a"}, "local_ranks_filter is '0,a'"),
         ({"local_ranks_filter": [-1]}, "local_ranks_filter is [-1]"),
-        ({"signals_to_handle": "SIGTRM"}, "'SIGTRM', which is no signal here; give such as SIGTERM,SIGINT; did you"),
+        (
+            {"signals_to_handle": "SIGTRM"},
+            "'SIGTRM', which is no signal of this system; give, for example, SIGTERM,SIGINT; did",
+        ),
         ({"signals_to_handle": "sigusr3"}, "did you mean 'SIGUSR"),
         ({"forward_signals": "USR1,TERM"}, "'TERM', which stops the job"),
         ({"forward_signals": "10", "signals_to_handle": "USR1"}, "'10', which stops the job"),
-        ({"forward_signals": "KILL"}, "'KILL', which means something to the agent itself"),
-        ({"forward_signals": "SEGV"}, "'SEGV', which means something to the agent itself"),
-        ({"forward_signals": "USR3"}, "'USR3', which is no signal here; give such as USR1,USR2; did you mean"),
-        ({"forward_signals": "USR1,"}, "names ''"),
+        ({"forward_signals": "KILL"}, "'KILL', which the agent cannot pass on"),
+        ({"forward_signals": "SEGV"}, "'SEGV', which the agent cannot pass on"),
+        ({"forward_signals": "USR3"}, "'USR3', which is no signal of this system; give, for example, USR1,USR2; did"),
+        ({"forward_signals": "USR1,"}, "has ''"),
         ({"orphan_grace": -1}, "orphan_grace is -1"),
-        ({"signals_to_handle": "SIGKILL"}, "no program can treat"),
+        ({"signals_to_handle": "SIGKILL"}, "no program can handle"),
         ({"signals_to_handle": ()}, "is empty"),
-        ({"signals_to_handle": (12345,)}, "names 12345"),
+        ({"signals_to_handle": (12345,)}, "has 12345"),
         ({"log_dir": __file__}, "is no directory"),
         ({"env": {"A=B": "1"}}, "no environment variable"),
         ({"env": {"A": "\0"}}, "no environment variable"),
@@ -518,9 +525,9 @@ def test_filters_and_signals_are_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
-    """Each impossible value is refused in one line that names it and its limit."""
-    assert says in refusal(**fields)
+def test_wrong_values_are_refused(fields: dict[str, Any], message: str) -> None:
+    """Each brings one line with the value and its limit."""
+    assert message in refusal(**fields)
 
 
 @pytest.mark.parametrize(
@@ -535,19 +542,19 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
     ],
 )
 def test_pauses_are_given_as_one_number_or_two(backoff: Any, pauses: tuple[float, float]) -> None:
-    """The longest is a minute where it is not said, or the shortest if that is more."""
+    """The longest is by default 60 s, or the shortest if that is more."""
     restarts = planned(restart_backoff=backoff).workers.restarts
     assert (restarts.pause_min_s, restarts.pause_max_s) == pauses
 
 
 def test_exit_codes_that_forbid_a_restart_are_text_or_numbers() -> None:
-    """None at all is a choice, too."""
+    """There may be none of them."""
     for given, codes in (("", set()), ("none", set()), ("7, 9", {7, 9}), ([93], {93}), ((), set())):
         assert planned(no_restart_codes=given).workers.restarts.no_restart_codes == codes
 
 
-def test_validate_says_the_same_as_plan() -> None:
-    """`LaunchConfig.validate` is the check alone."""
+def test_validate_raises_the_errors_of_plan() -> None:
+    """`LaunchConfig.validate` checks and returns nothing."""
     LaunchConfig().validate({})
     with pytest.raises(UsageError, match="max_restarts"):
         LaunchConfig(max_restarts=-1).validate({})
@@ -569,8 +576,8 @@ def four_gpus(tmp_path: Path) -> str:
     ("listed", "count"),
     [(None, 4), ("0,1", 2), ("3", 1), (" 2 , 3 ", 2), ("0,9,1", 1), ("0,-1,1", 1)],
 )
-def test_gpu_counts_what_workers_would_see(four_gpus: str, listed: str | None, count: int) -> None:
-    """`gpu` and `auto` are the NVIDIA devices here, less what CUDA_VISIBLE_DEVICES hides, by CUDA's rules."""
+def test_gpu_counts_the_devices_that_workers_can_use(four_gpus: str, listed: str | None, count: int) -> None:
+    """`gpu` and `auto` are the NVIDIA devices that CUDA_VISIBLE_DEVICES does not hide, by CUDA's rules."""
     env = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
     assert count_local_workers("gpu", env, four_gpus) == count
     assert count_local_workers("auto", env, four_gpus) == count
@@ -578,30 +585,30 @@ def test_gpu_counts_what_workers_would_see(four_gpus: str, listed: str | None, c
 
 @pytest.mark.parametrize("listed", ["", "-1", "0,0", "none"])
 def test_gpu_without_a_visible_gpu_is_an_error(four_gpus: str, listed: str) -> None:
-    """`gpu` where all are hidden is refused, and `auto` falls back to the CPUs."""
+    """If all GPUs are hidden, `gpu` is refused, and `auto` counts CPUs."""
     env = {"CUDA_VISIBLE_DEVICES": listed}
-    with pytest.raises(UsageError, match="this machine shows no such device"):
+    with pytest.raises(UsageError, match="this host shows no such device"):
         count_local_workers("gpu", env, four_gpus)
     assert count_local_workers("auto", env, four_gpus) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("name", ["gpu", "xpu"])
-def test_a_machine_without_devices_is_named(tmp_path: Path, name: str) -> None:
-    """A device that is not there is refused without asking torch."""
-    with pytest.raises(UsageError, match=f"--nproc-per-node is '{name}', but this machine shows no such device"):
+def test_a_host_without_the_device_refuses_its_name(tmp_path: Path, name: str) -> None:
+    """torch is not imported to find that out."""
+    with pytest.raises(UsageError, match=f"--nproc-per-node is '{name}', but this host shows no such device"):
         count_local_workers(name, {}, str(tmp_path))
 
 
 def test_cpu_and_auto_count_usable_cpus_as_torch_does(tmp_path: Path) -> None:
-    """Without accelerators `auto` is `cpu`, and both are torch's number."""
+    """Without accelerators `auto` is `cpu`, and both are the number that torch gives."""
     from torch.distributed.run import determine_local_world_size
 
     assert count_local_workers("auto", {}, str(tmp_path)) == count_local_workers("cpu", {})
     assert count_local_workers("cpu", {}) == determine_local_world_size("cpu")
 
 
-def test_workers_are_counted_anew_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent asks before every round, and is told what is there then."""
+def test_workers_are_counted_before_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent calls `count_workers` before every round, which counts the devices of that moment."""
     count = planned(nproc_per_node="cpu").workers.count_workers
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
     assert count() == 5
@@ -612,5 +619,5 @@ def test_workers_are_counted_anew_each_round(monkeypatch: pytest.MonkeyPatch) ->
     [("1024", 1024, None), ("1k", 1024, None), ("5M:3", 5 << 20, 3), ("2GiB:0", 2 << 30, 0), ("1MB", 1 << 20, None)],
 )
 def test_sizes_of_log_files_are_read(text: str, limit: int, keep: int | None) -> None:
-    """A number of bytes or with a unit, and how many full files stay."""
+    """A size in bytes or with a unit, and how many full files are kept."""
     assert values.rotation("log_rotate", text) == Rotation(limit, keep)

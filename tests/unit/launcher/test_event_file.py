@@ -1,4 +1,4 @@
-"""ELASTIC_AGENT_EVENTS: what an agent went through, in a file, one JSON object a line."""
+"""ELASTIC_AGENT_EVENTS: the file of an agent's events, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.report import AgentEvent, Report
-from elastic_agent.launcher.reporting.event_file import Journal
+from elastic_agent.launcher.reporting.event_file import EventFile
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Outcome, Round, RoundPhase
 from support.source_tree import ROOT
@@ -34,7 +34,7 @@ def agent(folder: Path, script: str, *flags: str, events: str) -> subprocess.Com
     )  # fmt: skip
 
 
-def test_the_file_tells_the_whole_job(tmp_path: Path) -> None:
+def test_the_file_has_the_whole_job(tmp_path: Path) -> None:
     """A worker fails once: events, announcements with the charge, and the end, in order and by one clock."""
     marker = tmp_path / "once"
     script = f"import pathlib, sys\nmark = pathlib.Path({str(marker)!r})\n"
@@ -42,27 +42,27 @@ def test_the_file_tells_the_whole_job(tmp_path: Path) -> None:
     path = tmp_path / "events"
     done = agent(tmp_path, script, "--max-restarts", "1", events=str(path))
     assert done.returncode == 0, done.stderr
-    told = lines(path)
-    assert [line["at_s"] for line in told] == sorted(line["at_s"] for line in told)
-    rounds = [(line["number"], line["phase"]) for line in told if line["what"] == "announced"]
+    written = lines(path)
+    assert [line["at_s"] for line in written] == sorted(line["at_s"] for line in written)
+    rounds = [(line["number"], line["phase"]) for line in written if line["what"] == "announced"]
     assert (rounds[0], rounds[-1]) == ((1, "gathering"), (2, "closed"))
-    running = next(line for line in told if line["what"] == "announced" and line["phase"] == "running")
-    closed = [line for line in told if line["what"] == "announced"][-1]
+    running = next(line for line in written if line["what"] == "announced" and line["phase"] == "running")
+    closed = [line for line in written if line["what"] == "announced"][-1]
     assert (closed["ended"]["charged"], closed["outcome"]) == (running["members"][0]["node"], "succeeded")
-    failed = [line for line in told if "failure" in line]
+    failed = [line for line in written if "failure" in line]
     assert "exit code 3" in failed[0]["failure"]
-    assert (told[-1]["what"], told[-1]["exit_code"]) == ("concluded", 0)
-    assert told[-1]["because"] in done.stderr
+    assert (written[-1]["what"], written[-1]["exit_code"]) == ("concluded", 0)
+    assert written[-1]["because"] in done.stderr
 
 
 def test_without_the_variable_there_is_no_file(tmp_path: Path) -> None:
-    """And an empty one is as none."""
+    """An empty value is as no variable."""
     assert agent(tmp_path, "pass", events="").returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {"script.py", "logs"}
 
 
 def test_a_path_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
-    """Who asks for events and gets none learns it before a worker starts."""
+    """A user who asks for events that cannot be written gets an error before a worker starts."""
     done = agent(tmp_path, "print('it ran')", events=str(tmp_path / "no" / "events"))
     assert done.returncode == 2
     assert "ELASTIC_AGENT_EVENTS" in done.stderr.splitlines()[-1]
@@ -71,35 +71,35 @@ def test_a_path_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_ends_the_events_and_not_the_job(tmp_path: Path) -> None:
-    """It is said once, and the job goes on."""
+    """One line on stderr says so, and the job goes on."""
     done = agent(tmp_path, "pass", events="/dev/full")
     assert done.returncode == 0
     assert done.stderr.count("no more events are written to /dev/full (ELASTIC_AGENT_EVENTS): No space left") == 1
 
 
 def test_agents_may_share_a_file(tmp_path: Path) -> None:
-    """Each line is whole, and says whose it is."""
+    """Each line is whole, and names its agent."""
     path = tmp_path / "events"
-    journals = [Journal(str(path), lambda text, routine: None) for _ in range(2)]
+    files = [EventFile(str(path), lambda text, routine: None) for _ in range(2)]
     for number in range(50):
-        for name, journal in zip("ab", journals, strict=True):
-            journal.name = name
-            journal.event(AgentEvent(name, Phase.WORKING, "x" * 1000, number, "RoundSeen", 1.0))
-    for journal in journals:
-        journal.close()
-        journal.close()
+        for name, file in zip("ab", files, strict=True):
+            file.name = name
+            file.event(AgentEvent(name, Phase.WORKING, "x" * 1000, number, "RoundSeen", 1.0))
+    for file in files:
+        file.close()
+        file.close()
     assert [(line["node"], line["round"]) for line in lines(path)] == [(n, i) for i in range(50) for n in "ab"]
 
 
 def test_every_key_is_on_its_page(tmp_path: Path) -> None:
     """docs/configuration.md lists the keys that are written, and no others."""
-    journal = Journal(str(tmp_path / "events"), lambda text, routine: None)
-    journal.event(AgentEvent("here:7", Phase.WORKING, "so", 1, "RoundSeen", 1.0, FAILURE, (MEMBER,), 1))
+    file = EventFile(str(tmp_path / "events"), lambda text, routine: None)
+    file.event(AgentEvent("here:7", Phase.WORKING, "so", 1, "RoundSeen", 1.0, FAILURE, (MEMBER,), 1))
     ended = Ending(1, EndKind.FAILURE, "so", "ab12", FAILURE)
-    word = Round(3, 1, 2, RoundPhase.CLOSED, "so", (MEMBER,), ended=ended, outcome=Outcome.FAILED)
-    journal.announced(word)
-    journal.concluded(Report(Verdict(1, "so", Outcome.FAILED)))
-    journal.close()
+    announcement = Round(3, 1, 2, RoundPhase.CLOSED, "so", (MEMBER,), ended=ended, outcome=Outcome.FAILED)
+    file.announced(announcement)
+    file.concluded(Report(Verdict(1, "so", Outcome.FAILED)))
+    file.close()
     page = (ROOT / "docs" / "configuration.md").read_text().partition("## The agent's own events")[2]
     rows = [row.split("|") for row in page.partition("\n## ")[0].splitlines() if row.startswith("| `")]
     listed = {(what, key.strip(" `")) for row in rows for key in row[1].split(",") for what in _whats(row[2])}
@@ -112,7 +112,7 @@ def _whats(cell: str) -> list[str]:
 
 
 def test_an_agent_that_is_stopped_has_written_its_status(tmp_path: Path) -> None:
-    """Its last line is what a scheduler sees."""
+    """The file's last line has the status that a scheduler sees."""
     path = tmp_path / "events"
     (tmp_path / "script.py").write_text("import time\nprint('up')\ntime.sleep(1000)\n")
     command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]

@@ -1,4 +1,4 @@
-"""Records survive the trip through bytes, and no bytes at all make the reader stumble."""
+"""Records are encoded and decoded without change, and any bytes decode to a record or raise ForeignBytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
-from elastic_agent.rendezvous.codec import failures as ending_codec
+from elastic_agent.rendezvous.codec import failures as failure_codec
 from elastic_agent.rendezvous.codec import fields
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
@@ -89,7 +89,7 @@ rounds = st.builds(
 )
 
 A_NODE = NodeRecord(
-    "id-1", "host (pid 7)", NodeState.WAITING, seq=3, nproc=2, preferred_rank=0, because="it has just come"
+    "id-1", "host (pid 7)", NodeState.WAITING, seq=3, nproc=2, preferred_rank=0, because="it has just arrived"
 )
 A_ROUND = Round(
     4, 1, 2, RoundPhase.RUNNING, "two nodes are here", (Member("id-1", "host (pid 7)", 0, 0, 2),), "10.0.0.1", 29
@@ -110,7 +110,7 @@ def test_a_round_survives_the_round_trip(record: Round) -> None:
 
 @given(st.binary(max_size=400))
 def test_random_bytes_raise_foreign_bytes_and_nothing_else(data: bytes) -> None:
-    """Whatever a stranger stores is refused in one line."""
+    """Whatever another program stores is refused in one line."""
     for decode in (codec.decode_node, codec.decode_round):
         with pytest.raises(fields.ForeignBytes) as caught:
             decode(data)
@@ -132,13 +132,13 @@ def test_a_damaged_record_decodes_or_is_foreign(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("cut", range(len(codec.encode_node(A_NODE))))
 def test_a_truncated_record_is_foreign(cut: int) -> None:
-    """No prefix of a record passes for a record, wherever it is cut."""
+    """No prefix of a record decodes, wherever it is cut."""
     with pytest.raises(fields.ForeignBytes):
         codec.decode_node(codec.encode_node(A_NODE)[:cut])
 
 
-def test_one_kind_of_record_does_not_pass_for_the_other() -> None:
-    """A round is no node record and the other way round."""
+def test_one_kind_of_record_does_not_decode_as_the_other() -> None:
+    """An announcement is not a node record, nor the other way round."""
     with pytest.raises(fields.ForeignBytes):
         codec.decode_node(codec.encode_round(A_ROUND))
     with pytest.raises(fields.ForeignBytes):
@@ -146,10 +146,10 @@ def test_one_kind_of_record_does_not_pass_for_the_other() -> None:
 
 
 def test_another_protocol_version_is_refused_by_name() -> None:
-    """Agents of two versions in one job are told so, instead of misreading each other."""
+    """Agents of two versions in one job get an error that names both, instead of misreading each other."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
     message.version = 2
-    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*speaks 1.*same elastic-agent"):
+    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*uses version 1.*same elastic-agent"):
         codec.decode_node(message.SerializeToString())
 
 
@@ -181,7 +181,7 @@ def test_too_large_a_record_is_refused_on_both_sides() -> None:
 
 
 def test_a_round_of_four_thousand_nodes_fits() -> None:
-    """The bound of a round leaves room for any cluster that one store can serve."""
+    """The bound of an announcement leaves room for any cluster that one store can serve."""
     many = tuple(
         Member(f"{number:032x}", f"node-{number:05}.cluster.local (pid 123456)", number, 8 * number, 8)
         for number in range(4096)
@@ -191,15 +191,15 @@ def test_a_round_of_four_thousand_nodes_fits() -> None:
 
 
 def test_long_texts_for_people_are_cut_and_never_refused() -> None:
-    """A worker that prints a megabyte into its error file does not silence its node."""
+    """A worker that writes a megabyte into its error file does not keep its node from publishing."""
     failure = WorkerFailure("n", "h", 0, 0, 1, 1, message="m" * 10**6)
     decoded = codec.decode_node(codec.encode_node(replace(A_NODE, because="b" * 10**6, failure=failure)))
     assert decoded.failure is not None
     assert len(decoded.because) == len(decoded.failure.message) == fields.MAX_TEXT_CHARS
 
 
-def test_text_that_is_no_unicode_is_replaced() -> None:
-    """A host name with undecodable bytes does not keep its node from speaking."""
+def test_text_that_is_not_unicode_is_replaced() -> None:
+    """A host name with undecodable bytes does not keep its node from publishing."""
     assert codec.decode_node(codec.encode_node(replace(A_NODE, name="caf\udce9"))).name == "caf?"
 
 
@@ -209,17 +209,17 @@ def test_text_that_is_no_unicode_is_replaced() -> None:
         (codec.STATE_CODES, wire.NodeState),
         (codec.PHASE_CODES, wire.RoundPhase),
         (codec.OUTCOME_CODES, wire.Outcome),
-        (ending_codec.END_CODES, wire.EndKind),
-        (ending_codec.SIGN_CODES, wire.Sign),
-        (ending_codec.ROLE_CODES, wire.Role),
+        (failure_codec.END_CODES, wire.EndKind),
+        (failure_codec.SIGN_CODES, wire.Sign),
+        (failure_codec.ROLE_CODES, wire.Role),
     ],
 )
-def test_numbers_of_names_are_those_of_the_schema(codes: dict[NodeState, int], enum: type[wire.NodeState]) -> None:
-    """A name that is added in records.py but not in elastic.proto, or in another place, is found here."""
+def test_enum_numbers_are_those_of_the_schema(codes: dict[NodeState, int], enum: type[wire.NodeState]) -> None:
+    """Fails if a member is added in Python but not in elastic.proto, or at another position."""
     assert {member.name: code for member, code in codes.items()} == {name: code for name, code in enum.items() if code}
 
 
 def test_a_memory_store_needs_no_protobuf() -> None:
-    """A single-machine agent that never encodes does not pay for protobuf."""
+    """A single-node agent, which never encodes, does not load protobuf."""
     check = "import sys, elastic_agent.rendezvous.memory_store; sys.exit('google.protobuf' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)

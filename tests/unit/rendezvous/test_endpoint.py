@@ -1,4 +1,4 @@
-"""The endpoint's grammar, and finding out by binding whether it is this node."""
+"""Parsing endpoints, and deciding by binding whether this node hosts the store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
         ("localhost:65535", "localhost", 65535),
     ],
 )
-def test_endpoints_are_read_as_torchrun_reads_them(text: str, host: str, port: int) -> None:
+def test_endpoints_are_parsed_as_torchrun_parses_them(text: str, host: str, port: int) -> None:
     """HOST, HOST:PORT, [V6] and [V6]:PORT; the port is 29400 if none is given."""
     assert parse_endpoint(text) == Endpoint(host, port)
 
@@ -49,7 +49,7 @@ def test_a_malformed_endpoint_is_refused_with_advice(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_no_text_raises_anything_but_value_error(text: str) -> None:
-    """Any text is an endpoint or a ValueError, and what is an endpoint reads the same when written out."""
+    """Any text is an endpoint or raises ValueError, and an endpoint written as text parses to itself."""
     try:
         found = parse_endpoint(text)
     except ValueError:
@@ -66,13 +66,13 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port of 127.0.0.1 on which somebody listens."""
+    """A port of 127.0.0.1 on which a socket listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
 def test_a_literal_of_this_node_is_bound_exactly() -> None:
-    """A loopback endpoint is not opened to the network."""
+    """A loopback endpoint is not reachable from the network."""
     port = free_port()
     found = claim(Endpoint("127.0.0.1", port)).socket
     assert found is not None
@@ -81,7 +81,7 @@ def test_a_literal_of_this_node_is_bound_exactly() -> None:
 
 
 def test_localhost_is_bound_to_loopback_only() -> None:
-    """`localhost` is no name by which another node could come."""
+    """Other nodes cannot reach this node as `localhost`."""
     found = claim(Endpoint("localhost", 0)).socket
     assert found is not None
     with closing(found):
@@ -98,9 +98,9 @@ def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.Monke
 
 
 def test_an_address_of_another_node_is_not_claimed() -> None:
-    """192.0.2.1 is kept free for documentation, so it is nobody's."""
+    """192.0.2.1 is reserved for documentation, so no host has it."""
     assert claim(Endpoint("192.0.2.1", 29400)).socket is None
-    assert "no address of this node" in claim(Endpoint("192.0.2.1", 29400)).why
+    assert "not an address of this node" in claim(Endpoint("192.0.2.1", 29400)).reason
 
 
 def test_an_address_of_another_node_is_not_claimed_where_any_can_be_bound(
@@ -116,21 +116,21 @@ def test_an_address_of_another_node_is_not_claimed_where_any_can_be_bound(
     found.close()
 
 
-def test_a_taken_port_means_that_somebody_serves_already(taken_port: int) -> None:
-    """The second agent on the host becomes a client."""
+def test_a_taken_port_means_that_another_process_serves_already(taken_port: int) -> None:
+    """The second agent on a host becomes a client."""
     found = claim(Endpoint("127.0.0.1", taken_port))
     assert found.socket is None
-    assert "taken" in found.why
+    assert "taken" in found.reason
 
 
-def test_a_node_that_must_host_and_cannot_is_told_who_holds_the_port(taken_port: int) -> None:
-    """The error names the port and the command that finds its holder."""
+def test_the_error_of_a_node_that_must_host_and_cannot_bind(taken_port: int) -> None:
+    """It names the port and the command that finds the process that has bound it."""
     with pytest.raises(StoreError, match=rf"port {taken_port}.*ss -ltnp"):
         claim(Endpoint("127.0.0.1", taken_port), forced=True)
 
 
-def test_a_forced_host_takes_every_address_when_the_endpoint_is_no_interface_of_it() -> None:
-    """Behind NAT the endpoint is no address of the node that serves it."""
+def test_a_forced_host_binds_every_address_if_no_interface_has_the_endpoints() -> None:
+    """Behind NAT the endpoint is not an address of the node that serves it."""
     found = claim(Endpoint("192.0.2.1", 0), forced=True).socket
     assert found is not None
     with closing(found):
@@ -150,12 +150,12 @@ def test_a_port_left_in_time_wait_is_claimed_again() -> None:
 
 
 def test_an_ipv6_literal_of_this_node_is_claimed() -> None:
-    """[::1] works as 127.0.0.1 does."""
+    """[::1] is bound like 127.0.0.1."""
     try:
         port = free_port("::1")
     except OSError as why:
         if why.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            pytest.skip("this machine has no IPv6 loopback")
+            pytest.skip("this host has no IPv6 loopback")
         raise
     found = claim(Endpoint("::1", port)).socket
     assert found is not None
@@ -164,7 +164,7 @@ def test_an_ipv6_literal_of_this_node_is_claimed() -> None:
 
 
 def test_a_name_that_does_not_resolve_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record may only come later, so it is something to wait for."""
+    """Its DNS record may be added later, so the agent waits and tries again."""
 
     def fail(*_args: object, **_kwargs: object) -> list[object]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -175,7 +175,7 @@ def test_a_name_that_does_not_resolve_is_unreachable(monkeypatch: pytest.MonkeyP
 
 
 def test_a_node_hosts_under_its_own_name_before_that_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod's name is often published only once the pod is ready."""
+    """A pod's DNS name often resolves only once the pod is ready."""
 
     def fail(*_args: object, **_kwargs: object) -> list[object]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

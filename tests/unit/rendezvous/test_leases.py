@@ -1,4 +1,4 @@
-"""Who is still alive: counters, aged on one clock, by an observer that doubts itself first."""
+"""Which nodes are lost: heartbeat counters, aged on the clock of the coordinator, which may itself be late."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from elastic_agent.rendezvous.coordinator import leases
 from elastic_agent.rendezvous.coordinator.events import BeatsSeen
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
-from elastic_agent.rendezvous.records import NodeRecord, NodeState
+from elastic_agent.rendezvous.records import NodeState
+from support.builders import record
 
-RULES = Rules(own="host", beat_s=1.0, lease_s=5.0)
+RULES = Rules(own="a", beat_s=1.0, lease_s=5.0)
 
 
-def beginning(state: NodeState = NodeState.WORKING) -> Rendezvous:
-    """The host and one other node, just heard of."""
+def two_nodes(state: NodeState = NodeState.WORKING) -> Rendezvous:
+    """The coordinator's own node and node b in this state, both seen at time 0."""
     nodes = {
-        name: Seen(NodeRecord(name, name, each, 1), 0, 0.0, 0.0)
-        for name, each in (("host", NodeState.WORKING), ("b", state))
+        name: Seen(record(name, state=each), 0, 0.0, 0.0) for name, each in (("a", NodeState.WORKING), ("b", state))
     }
     return Rendezvous(nodes=nodes)
 
 
 def read(state: Rendezvous, count: int, start: float, end: float, every_s: float = 0.5) -> Rendezvous:
-    """Readings at a steady pace that find the same count."""
+    """The state after readings at a steady pace that all find this count."""
     now = start
     while now <= end:
         state = leases.age(state, BeatsSeen({"b": count}), now, RULES)
@@ -32,83 +32,83 @@ def read(state: Rendezvous, count: int, start: float, end: float, every_s: float
 
 
 def test_a_lease_runs_out_after_its_length() -> None:
-    """Not before, and not later than one reading after."""
-    state = read(beginning(), 1, 0.0, 4.9)
+    """Not before 5 s, and at the first reading from then on."""
+    state = read(two_nodes(), 1, 0.0, 4.9)
     assert not state.nodes["b"].lost
     assert read(state, 1, 5.0, 5.0).nodes["b"].lost
 
 
 def test_a_changed_counter_renews_the_lease() -> None:
-    """Any change will do: a heartbeat is a counter and no time."""
-    state = read(read(beginning(), 7, 0.0, 4.0), 3, 4.5, 9.0)
+    """Any change counts, a smaller number too: a heartbeat is a counter, not a time."""
+    state = read(read(two_nodes(), 7, 0.0, 4.0), 3, 4.5, 9.0)
     assert not state.nodes["b"].lost
 
 
-def test_our_own_node_needs_no_lease() -> None:
-    """It shares our fate: if it is gone, so are we."""
-    assert not read(beginning(), 1, 0.0, 60.0).nodes["host"].lost
+def test_the_coordinators_own_node_needs_no_lease() -> None:
+    """If it were lost, nothing would read leases."""
+    assert not read(two_nodes(), 1, 0.0, 60.0).nodes["a"].lost
 
 
-def test_a_node_without_a_counter_loses_its_lease_too() -> None:
-    """One that published a record and died before its first heartbeat."""
-    state = beginning()
+def test_a_node_without_a_counter_is_lost_too() -> None:
+    """It published a record and ended before its first heartbeat."""
+    state = two_nodes()
     for now in range(20):
         state = leases.age(state, BeatsSeen({}), now / 2, RULES)
     assert state.nodes["b"].lost
 
 
-def test_an_observer_that_was_late_starts_every_lease_anew() -> None:
-    """The host was frozen, and so was its store: the silence says nothing about others."""
-    state = read(beginning(), 1, 0.0, 2.0)
+def test_a_late_reading_starts_every_lease_anew() -> None:
+    """The coordinator was frozen, and maybe the store with it, so unchanged counters prove nothing."""
+    state = read(two_nodes(), 1, 0.0, 2.0)
     state = leases.age(state, BeatsSeen({"b": 1}), 60.0, RULES)
     assert not state.nodes["b"].lost
     assert not read(state, 1, 60.5, 64.5).nodes["b"].lost
     assert read(state, 1, 60.5, 65.0).nodes["b"].lost
 
 
-def test_an_observer_that_stood_still_for_a_moment_takes_it_off_nobodys_lease() -> None:
-    """Too short to start anew, yet not the others' silence: but for one heartbeat, it does not count."""
-    state = read(beginning(), 1, 0.0, 1.5)
+def test_a_short_pause_of_the_coordinator_does_not_count_against_others() -> None:
+    """A gap of 2.25 s between readings does not start leases anew, but only one heartbeat, 1 s, of it counts."""
+    state = read(two_nodes(), 1, 0.0, 1.5)
     state = leases.age(state, BeatsSeen({"b": 1}), 3.75, RULES)
     assert not read(state, 1, 4.25, 6.0).nodes["b"].lost
     assert read(state, 1, 4.25, 6.25).nodes["b"].lost
 
 
-def test_an_observer_that_is_always_late_still_finds_the_dead() -> None:
-    """A store so slow that every reading comes late makes leases longer, not endless."""
-    assert read(beginning(), 1, 0.0, 13.0, every_s=2.4).nodes["b"].lost
+def test_readings_that_are_always_late_still_find_a_lost_node() -> None:
+    """A store so slow that every reading is late makes leases longer, not endless."""
+    assert read(two_nodes(), 1, 0.0, 13.0, every_s=2.4).nodes["b"].lost
 
 
-def test_a_lost_node_is_heard_again_by_its_heartbeat() -> None:
-    """One that was only frozen may have nothing new to say; it must not wait for ever uncounted."""
-    state = read(beginning(), 1, 0.0, 6.0)
+def test_a_heartbeat_brings_a_lost_node_back() -> None:
+    """A node that was only frozen may have no new record to publish, so its heartbeat must count."""
+    state = read(two_nodes(), 1, 0.0, 6.0)
     assert state.nodes["b"].lost
     assert list(leases.watched(state, RULES)) == ["b"]
     assert not read(state, 2, 6.5, 6.5).nodes["b"].lost
 
 
-def test_a_lost_node_stays_lost_when_the_observer_is_late() -> None:
-    """A late reading starts leases anew; it does not raise the dead."""
-    state = read(beginning(), 1, 0.0, 6.0)
+def test_a_late_reading_does_not_bring_a_lost_node_back() -> None:
+    """It starts the leases of the other nodes anew only."""
+    state = read(two_nodes(), 1, 0.0, 6.0)
     assert leases.age(state, BeatsSeen({"b": 1}), 60.0, RULES).nodes["b"].lost
 
 
 def test_an_ended_node_is_not_watched() -> None:
-    """Its last word is said, and its silence means nothing."""
-    assert not leases.watched(beginning(NodeState.ENDED), RULES)
-    assert leases.next_reading(beginning(NodeState.ENDED), RULES) is None
+    """It publishes no more, and no reading is scheduled for it."""
+    assert not leases.watched(two_nodes(NodeState.ENDED), RULES)
+    assert leases.next_reading(two_nodes(NodeState.ENDED), RULES) is None
 
 
-def test_the_next_reading_comes_twice_per_beat() -> None:
-    """So that a lease is never aged by more than half a beat too much."""
-    state = leases.age(beginning(), BeatsSeen({"b": 1}), 3.0, RULES)
+def test_readings_come_twice_per_heartbeat() -> None:
+    """So a lease is aged by half a heartbeat too much at most."""
+    state = leases.age(two_nodes(), BeatsSeen({"b": 1}), 3.0, RULES)
     assert leases.next_reading(state, RULES) == 3.5
 
 
-def test_the_next_reading_is_brought_forward_to_where_a_lease_ends() -> None:
-    """A departure is noticed when the lease ends, not up to half a beat later."""
-    rules = Rules(own="host", beat_s=4.0, lease_s=5.0)
-    state = leases.age(beginning(), BeatsSeen({"b": 1}), 0.0, rules)
+def test_the_next_reading_is_no_later_than_the_end_of_a_lease() -> None:
+    """A node is lost when its lease ends, not up to half a heartbeat later."""
+    rules = Rules(own="a", beat_s=4.0, lease_s=5.0)
+    state = leases.age(two_nodes(), BeatsSeen({"b": 1}), 0.0, rules)
     state = leases.age(state, BeatsSeen({"b": 1}), 2.0, rules)
     state = leases.age(state, BeatsSeen({"b": 1}), 4.0, rules)
     assert leases.next_reading(state, rules) == 5.0
@@ -116,8 +116,8 @@ def test_the_next_reading_is_brought_forward_to_where_a_lease_ends() -> None:
 
 @given(st.lists(st.floats(0.05, 0.6), min_size=20, max_size=60), st.integers(1, 4))
 def test_a_node_that_beats_is_never_lost(gaps_s: list[float], beats_per_s: int) -> None:
-    """Whatever the rhythm of the readings, as long as the counter grows within the lease."""
-    state, now = beginning(), 0.0
+    """Whenever the readings come, as long as its counter grows within the lease."""
+    state, now = two_nodes(), 0.0
     for gap_s in gaps_s:
         now += gap_s
         state = leases.age(state, BeatsSeen({"b": int(now * beats_per_s / 2) + 1}), now, RULES)

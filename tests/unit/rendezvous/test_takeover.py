@@ -1,4 +1,4 @@
-"""Taking over, decision by decision: what a new coordinator knows of what the one before it had announced."""
+"""Taking over, one decision at a time: what a new coordinator finds in the store, and what follows from it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from elastic_agent.rendezvous.coordinator.events import (
     WakeAt,
 )
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
-from elastic_agent.rendezvous.failures import EndKind, WorkerFailure
+from elastic_agent.rendezvous.failures import EndKind
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, Round, RoundPhase
+from support.builders import FAILURE, record
 from unit.rendezvous.test_codec import nodes as any_node
 from unit.rendezvous.test_codec import rounds as any_round
 
-FAILURE = WorkerFailure(node="a", host="h", rank=0, local_rank=0, pid=1, exit_code=1)
 LEASE_S = 5.0
 
 
 @dataclass
 class Store:
-    """What would be in the store: each node's newest record, and the newest word."""
+    """The store's content: each node's newest record, and the newest announcement."""
 
     records: dict[str, NodeRecord] = field(default_factory=dict)
-    word: Round | None = None
+    announced: Round | None = None
 
 
 class Coordinator:
-    """One node's coordinator machine on that store."""
+    """The coordinator's machine on node `own`, elected with this epoch on this store."""
 
     def __init__(self, store: Store, own: str, epoch: int, now: float = 0.0, **rules: float) -> None:
         self.store = store
@@ -49,154 +49,142 @@ class Coordinator:
         self.state = Rendezvous()
         self.effects: tuple[Effect, ...] = ()
         self.now = now
-        self.tell(Elected(epoch, store.word, tuple(store.records.values())))
+        self.step(Elected(epoch, store.announced, tuple(store.records.values())))
 
-    def tell(self, *events: Event) -> Coordinator:
+    def step(self, *events: Event) -> Coordinator:
         for event in events:
             made = machine.step(self.state, event, self.now, self.rules)
             self.state, self.effects = made.state, made.effects
             for effect in made.effects:
                 if isinstance(effect, Announce):
-                    self.store.word = effect.round
+                    self.store.announced = effect.round
         return self
 
-    def hear(self, *records: NodeRecord) -> Coordinator:
-        """Nodes publish these; the coordinator sees them."""
-        for record in records:
-            self.store.records[record.node] = record
-            self.tell(NodeSeen(record))
+    def publish(self, *records: NodeRecord) -> Coordinator:
+        """Nodes publish these records, and the coordinator reads them."""
+        for each in records:
+            self.store.records[each.node] = each
+            self.step(NodeSeen(each))
         return self
 
     def read(self, *alive: str, steady_s: float = LEASE_S) -> Coordinator:
-        """It reads the leases, of which these hold."""
-        return self.tell(BeatsSeen({node: 0 if node in alive else -1 for node in self.state.nodes}, steady_s))
+        """The coordinator reads the leases, of which these are alive."""
+        return self.step(BeatsSeen({node: 0 if node in alive else -1 for node in self.state.nodes}, steady_s))
 
     def successor(self, own: str, **rules: float) -> Coordinator:
-        """This one is no more; that node takes over, a long time later by its own clock."""
+        """This coordinator ends, and that node takes over, at 1000 s on its own clock."""
         return Coordinator(self.store, own, self.state.epoch + 1, 1000.0, **rules)
 
 
-def record(
-    node: str,
-    seq: int = 1,
-    state: NodeState = NodeState.WAITING,
-    round: int = 0,  # noqa: A002  # as the record calls it
-    failure: WorkerFailure | None = None,
-    restarts_left: int = 1,
-) -> NodeRecord:
-    made = NodeRecord(node, node, state, seq, round=round, failure=failure, restarts_left=restarts_left)
-    return replace(made, addr=f"{node}.example", port=29000, finished=state is NodeState.FINISHED)
-
-
 def running(*names: str, **rules: float) -> Coordinator:
-    """A coordinator on node a, and a round 1 that all members work in."""
+    """A coordinator on node a, and round 1 with all of these nodes working."""
     made = Coordinator(Store(), "a", 1, max_nodes=len(names), **rules)
-    made.hear(*(record(name) for name in names))
+    made.publish(*(record(name) for name in names))
     assert made.state.phase is RoundPhase.RUNNING
-    return made.hear(*(record(name, 2, NodeState.WORKING, 1) for name in names))
+    return made.publish(*(record(name, 2, NodeState.WORKING, 1) for name in names))
 
 
 def test_the_first_coordinator_begins_the_job() -> None:
-    """Nothing was announced; who came before it was elected is counted in."""
+    """Without an announcement it starts round 1, with the nodes that had joined before it was elected."""
     store = Store({"b": record("b")})
     first = Coordinator(store, "a", 7)
     assert (first.state.number, first.state.phase, first.state.epoch) == (1, RoundPhase.GATHERING, 7)
-    assert first.hear(record("a")).state.phase is RoundPhase.LAST_CALL
+    assert first.publish(record("a")).state.phase is RoundPhase.LAST_CALL
 
 
-def test_a_successor_says_the_newest_word_again_in_its_own_name() -> None:
-    """Everybody hears of the new epoch, and of nothing else."""
+def test_a_successor_repeats_the_newest_announcement() -> None:
+    """With the next version and its own epoch, and nothing else changed."""
     first = running("a", "b", "c")
-    word = first.store.word
+    newest = first.store.announced
     second = first.successor("b", max_nodes=3)
-    assert word is not None
-    assert second.store.word == replace(word, version=word.version + 1, epoch=2)
+    assert newest is not None
+    assert second.store.announced == replace(newest, version=newest.version + 1, epoch=2)
 
 
 def test_a_running_round_goes_on() -> None:
-    """A takeover ends no round: only the loss of a node does."""
+    """A takeover alone ends no round."""
     second = running("a", "b", "c").successor("b").read("a", "c")
     assert (second.state.phase, second.state.number) == (RoundPhase.RUNNING, 1)
 
 
-def test_the_old_coordinators_node_is_lost_with_its_lease() -> None:
-    """Its lease is gone, which is why another was elected: its round ends at once, without ageing anything."""
+def test_the_node_of_the_old_coordinator_is_lost_at_once() -> None:
+    """Its lease has already run out, so the successor ends its round at the first reading."""
     second = running("a", "b", "c").successor("b").read("c")
     ending = second.state.end.ending
     assert second.state.phase is RoundPhase.OVER
     assert ending is not None
     assert (ending.kind, ending.charged) == (EndKind.DEPARTURE, "")
     assert "a was lost" in ending.because
-    second.hear(*(record(name, 3, NodeState.WAITING, 1) for name in ("b", "c")))
+    second.publish(*(record(name, 3, NodeState.WAITING, 1) for name in ("b", "c")))
     assert (second.state.phase, second.state.number) == (RoundPhase.RUNNING, 2)
 
 
-def test_no_lease_counts_as_ended_while_the_store_stood_still() -> None:
-    """All leases may have run out then; whoever lives has another soon."""
+def test_no_node_is_lost_while_the_store_was_away() -> None:
+    """All leases may have run out then; nodes that run have another one soon."""
     second = running("a", "b", "c").successor("b").read(steady_s=LEASE_S - 0.1)
     assert second.state.phase is RoundPhase.RUNNING
     assert second.read("a", "c").state.phase is RoundPhase.RUNNING
 
 
-def test_a_node_that_came_while_the_leases_were_read_is_not_lost() -> None:
-    """Nobody asked for its lease, so that it was not among them says nothing."""
-    first = Coordinator(Store(), "a", 1).hear(record("a"))
-    first.hear(record("b"))
-    first.tell(BeatsSeen({}, LEASE_S))
+def test_a_node_that_joined_while_the_leases_were_read_is_not_lost() -> None:
+    """Its lease was not asked for, so its absence from the answer means nothing."""
+    first = Coordinator(Store(), "a", 1).publish(record("a"))
+    first.publish(record("b"))
+    first.step(BeatsSeen({}, LEASE_S))
     assert not first.state.nodes["b"].lost
 
 
-def test_the_end_of_a_lease_is_looked_at_at_once() -> None:
-    """The store says that something about this node has changed: the coordinator reads the leases."""
+def test_a_repeated_record_makes_the_coordinator_read_the_leases() -> None:
+    """The store reports a change of this node that is not its record, so its lease may have ended."""
     first = running("a", "b", "c").read("b", "c")
-    first.tell(NodeSeen(first.store.records["c"]))
+    first.step(NodeSeen(first.store.records["c"]))
     assert any(isinstance(effect, ReadBeats) for effect in first.effects)
 
 
 def test_a_lost_node_that_has_a_lease_again_is_counted_in() -> None:
-    """It was frozen."""
+    """It was frozen, or cut off from the store."""
     first = running("a", "b", "c").read("b")
     assert first.state.nodes["c"].lost
     assert not first.read("b", "c").state.nodes["c"].lost
 
 
 def test_members_keep_their_ranks_when_the_coordinator_changes_between_rounds() -> None:
-    """While the next round gathers the newest word still names the members of the last."""
-    first = running("a", "b", "c", min_nodes=3).read("b").hear(record("b", 3, NodeState.WAITING, 1))
-    first.hear(record("a", 3, NodeState.WAITING, 1))
+    """While the next round gathers the announcement still has the members of the last."""
+    first = running("a", "b", "c", min_nodes=3).read("b").publish(record("b", 3, NodeState.WAITING, 1))
+    first.publish(record("a", 3, NodeState.WAITING, 1))
     assert first.state.phase is RoundPhase.GATHERING
     second = first.successor("b", min_nodes=3).read("a", "c")
-    second.hear(record("c", 3, NodeState.WAITING, 1))
+    second.publish(record("c", 3, NodeState.WAITING, 1))
     assert second.state.phase is RoundPhase.RUNNING
     assert [member.node for member in second.state.members] == ["a", "b", "c"]
 
 
 def test_a_failure_that_was_not_settled_is_settled_by_the_successor() -> None:
-    """Whoever failed first is charged when all have answered, as if nothing had happened."""
+    """The node of the failure is charged when all have answered, as without a takeover."""
     broken = record("c", 3, NodeState.BROKEN, 1, FAILURE)
-    first = running("a", "b", "c").hear(broken)
+    first = running("a", "b", "c").publish(broken)
     assert first.state.phase is RoundPhase.OVER
     second = first.successor("b").read("a", "c")
     assert (second.state.phase, second.state.end.settled) == (RoundPhase.OVER, False)
-    second.hear(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
-    second.hear(record("c", 4, NodeState.WAITING, 1, FAILURE))
+    second.publish(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
+    second.publish(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 1)
     assert second.state.end.ending is not None
     assert second.state.end.ending.charged == "c"
 
 
-def test_a_failure_is_the_echo_of_the_coordinators_own_death() -> None:
-    """The coordinator's node died, a peer failed of it, and nobody saw it in that order: nobody is charged."""
-    first = running("a", "b", "c").hear(record("c", 3, NodeState.BROKEN, 1, FAILURE))
-    second = first.successor("b").hear(record("b", 3, NodeState.WAITING, 1)).read("c")
-    second.hear(record("c", 4, NodeState.WAITING, 1, FAILURE))
+def test_a_failure_may_echo_the_loss_of_the_coordinators_node() -> None:
+    """The failure was read before the coordinator's node was lost; the loss is the cause, and no node is charged."""
+    first = running("a", "b", "c").publish(record("c", 3, NodeState.BROKEN, 1, FAILURE))
+    second = first.successor("b").publish(record("b", 3, NodeState.WAITING, 1)).read("c")
+    second.publish(record("c", 4, NodeState.WAITING, 1, FAILURE))
     assert (second.state.number, second.state.restarts) == (2, 0)
     assert second.state.end.ending is not None
     assert second.state.end.ending.kind is EndKind.DEPARTURE
 
 
-def test_a_failure_that_nobody_announced_is_found_in_the_records() -> None:
-    """The coordinator died between seeing it and saying so."""
+def test_a_failure_that_was_not_announced_is_found_in_the_records() -> None:
+    """The coordinator ended between reading and announcing it."""
     first = running("a", "b", "c")
     first.store.records["c"] = record("c", 3, NodeState.BROKEN, 1, FAILURE)
     second = first.successor("b")
@@ -206,148 +194,156 @@ def test_a_failure_that_nobody_announced_is_found_in_the_records() -> None:
 
 
 def test_a_charge_is_still_announced_after_a_takeover() -> None:
-    """A node that has not yet heard what the last round cost it hears it from the successor."""
-    first = running("a", "b", "c", min_nodes=3).hear(record("c", 3, NodeState.BROKEN, 1, FAILURE))
-    first.hear(*(record(name, 3, NodeState.STOPPING, 1) for name in "ab"))
-    first.hear(*(record(name, 4, NodeState.WAITING, 1) for name in "ab")).hear(record("c", 4, NodeState.LEAVING, 1))
-    first.hear(record("c", 5, NodeState.ENDED, 1))
+    """A node that has not read how the last round ended reads it from the successor."""
+    first = running("a", "b", "c", min_nodes=3).publish(record("c", 3, NodeState.BROKEN, 1, FAILURE))
+    first.publish(*(record(name, 3, NodeState.STOPPING, 1) for name in "ab"))
+    first.publish(*(record(name, 4, NodeState.WAITING, 1) for name in "ab")).publish(
+        record("c", 4, NodeState.LEAVING, 1)
+    )
+    first.publish(record("c", 5, NodeState.ENDED, 1))
     assert first.state.phase is RoundPhase.GATHERING
-    word = first.successor("b", min_nodes=3).store.word
-    assert word is not None
-    assert word.ended == first.state.end.ending
+    announced = first.successor("b", min_nodes=3).store.announced
+    assert announced is not None
+    assert announced.ended == first.state.end.ending
 
 
 def test_the_finalisation_barrier_begins_anew() -> None:
-    """No clock reaches from one host to another; those who finished stay finished."""
-    first = running("a", "b", "c", exit_barrier_s=60.0).hear(record("c", 3, NodeState.FINISHED, 1))
+    """Clocks of two hosts cannot be compared. Nodes that had finished stay finished."""
+    first = running("a", "b", "c", exit_barrier_s=60.0).publish(record("c", 3, NodeState.FINISHED, 1))
     second = first.successor("b", exit_barrier_s=60.0)
     assert second.state.barrier_until == 1060.0
-    second.hear(*(record(name, 3, NodeState.FINISHED, 1) for name in "ab"))
+    second.publish(*(record(name, 3, NodeState.FINISHED, 1) for name in "ab"))
     assert second.state.outcome is Outcome.SUCCEEDED
 
 
 def test_a_closed_job_stays_closed() -> None:
-    """With the outcome that was announced, whoever is gone by then."""
-    first = running("a", "b", "c").hear(*(record(name, 3, NodeState.FINISHED, 1) for name in "abc"))
+    """With the announced outcome, and it retires when all other nodes have ended."""
+    first = running("a", "b", "c").publish(*(record(name, 3, NodeState.FINISHED, 1) for name in "abc"))
     assert first.state.phase is RoundPhase.CLOSED
     second = first.successor("b").read()
     assert (second.state.phase, second.state.outcome) == (RoundPhase.CLOSED, Outcome.SUCCEEDED)
-    second.hear(*(record(name, 4, NodeState.ENDED, 1) for name in "bc"))
+    second.publish(*(record(name, 4, NodeState.ENDED, 1) for name in "bc"))
     assert Retire() in second.effects
 
 
 def test_a_job_whose_record_says_that_it_ended_is_closed() -> None:
-    """A node that comes when all others have ended and all has been cleared begins nothing, and says what was last."""
+    """A node that joins after all others ended and their keys were deleted announces the outcome of the record."""
     state = machine.step(
         Rendezvous(), Elected(9, None, (record("z"),), version=12, outcome=Outcome.FAILED), 0.0, Rules(own="z")
     )
     assert (state.state.phase, state.state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
     announced = [effect.round for effect in state.effects if isinstance(effect, Announce)]
-    assert [word.version for word in announced] == [13]
+    assert [each.version for each in announced] == [13]
 
 
-def test_a_member_that_never_spoke_of_its_place_holds_the_next_round_up() -> None:
-    """It may be about to start workers of the last round; the successor cannot know, and waits for its word."""
+def test_a_member_that_has_not_answered_for_its_place_delays_the_next_round() -> None:
+    """It may be about to start workers of the last round, so the successor waits for its record."""
     first = Coordinator(Store(), "a", 1, max_nodes=3)
-    first.hear(*(record(name) for name in "abc"))
-    first.hear(*(record(name, 2, NodeState.WORKING, 1) for name in "ab"))
+    first.publish(*(record(name) for name in "abc"))
+    first.publish(*(record(name, 2, NodeState.WORKING, 1) for name in "ab"))
     second = first.successor("b").read("c")
-    second.hear(record("b", 3, NodeState.WAITING, 1))
+    second.publish(record("b", 3, NodeState.WAITING, 1))
     assert second.state.phase is RoundPhase.OVER
-    second.hear(record("c", 2, NodeState.WAITING, 1))
+    second.publish(record("c", 2, NodeState.WAITING, 1))
     assert (second.state.phase, second.state.number) == (RoundPhase.RUNNING, 2)
 
 
-def test_a_node_counts_as_waiting_once_it_speaks_of_the_last_round() -> None:
-    """It was lost and came back, and may have a place in a round of which the successor knows no members any more."""
+def test_a_node_counts_as_waiting_once_it_has_answered_for_the_last_round() -> None:
+    """A lost node that comes back may have had a place in a round whose members are no longer announced."""
     first = (
-        running("a", "b", "c", min_nodes=3).read("b").hear(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
+        running("a", "b", "c", min_nodes=3).read("b").publish(*(record(name, 3, NodeState.WAITING, 1) for name in "ab"))
     )
     assert first.state.phase is RoundPhase.GATHERING
     first.store.records["c"] = record("c")
     second = first.successor("b", min_nodes=3).read("a", "c")
     assert second.state.phase is RoundPhase.GATHERING
-    assert second.hear(record("c", 2, NodeState.WAITING, 1)).state.phase is RoundPhase.RUNNING
+    assert second.publish(record("c", 2, NodeState.WAITING, 1)).state.phase is RoundPhase.RUNNING
 
 
-def test_a_member_without_a_record_is_as_good_as_lost() -> None:
-    """Somebody spoiled it: that costs its place, and no more."""
+def test_a_member_without_a_record_counts_as_lost() -> None:
+    """A record that was deleted costs the node its place; its next record counts again."""
     first = running("a", "b", "c")
     del first.store.records["c"]
     second = first.successor("b").read("a")
     assert second.state.phase is RoundPhase.OVER
-    assert second.hear(record("c", 9, NodeState.WAITING, 1)).state.nodes["c"].waiting
+    assert second.publish(record("c", 9, NodeState.WAITING, 1)).state.nodes["c"].waiting
 
 
 def test_a_deposed_coordinator_is_silent() -> None:
-    """Whatever it learns, until it is elected again."""
-    first = running("a", "b", "c").tell(Deposed())
+    """No event has an effect until it is elected again."""
+    first = running("a", "b", "c").step(Deposed())
     for event in (NodeSeen(record("c", 3, NodeState.BROKEN, 1, FAILURE)), BeatsSeen({}, 60.0), DeadlineReached()):
-        assert first.tell(event).effects == ()
+        assert first.step(event).effects == ()
     assert not first.state.leading
-    again = first.tell(Elected(5, first.store.word, tuple(first.store.records.values())))
+    again = first.step(Elected(5, first.store.announced, tuple(first.store.records.values())))
     assert (again.state.phase, again.state.epoch) == (RoundPhase.RUNNING, 5)
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_waiting_times_begin_anew_and_are_never_shorter(times: int) -> None:
-    """Each takeover may make a gathering longer by the join timeout, and never ends it sooner."""
+    """Each takeover may lengthen a gathering by the join timeout, and never shortens it."""
     first = Coordinator(Store(), "a", 1, join_timeout_s=100.0)
-    coordinator = first.hear(record("a"))
+    coordinator = first.publish(record("a"))
     for _ in range(times):
         coordinator = coordinator.successor("a", join_timeout_s=100.0)
         assert coordinator.state.since == 1000.0
         assert coordinator.state.phase is RoundPhase.GATHERING
     coordinator.read("a")
     coordinator.now = 1100.0
-    assert coordinator.tell(DeadlineReached()).read("a").state.outcome is Outcome.JOIN_TIMED_OUT
+    assert coordinator.step(DeadlineReached()).read("a").state.outcome is Outcome.JOIN_TIMED_OUT
 
 
-def test_a_place_is_not_forgotten_for_a_record_that_does_not_speak_of_it() -> None:
-    """Said again before the node heard of the round: it may still start workers of it."""
-    made = Coordinator(Store(), "a", 1, max_nodes=2).hear(record("a"), record("b"))
+def test_a_newer_record_of_an_earlier_round_leaves_the_place_open() -> None:
+    """It was published before the node read of its place, so the node may still start workers."""
+    made = Coordinator(Store(), "a", 1, max_nodes=2).publish(record("a"), record("b"))
     assert made.state.phase is RoundPhase.RUNNING
-    assert made.hear(record("b", 2)).state.nodes["b"].may_have_workers
+    assert made.publish(record("b", 2)).state.nodes["b"].may_have_workers
 
 
-def test_who_hears_nothing_does_not_say_who_is_missing() -> None:
-    """A coordinator that stood still, or that no answer reaches, looks once more when the join timeout has come: those
-    who came meanwhile are there."""
-    deaf = Coordinator(Store(), "a", 1, join_timeout_s=100.0).hear(record("a"))
-    deaf.now = 100.0
-    deaf.tell(DeadlineReached())
-    assert ReadBeats(()) in deaf.effects
-    deaf.now = 500.0
-    assert deaf.tell(DeadlineReached()).state.outcome is None
-    assert deaf.hear(record("b"), record("c")).read("a", "b", "c").state.phase is RoundPhase.RUNNING
+def test_the_join_timeout_waits_for_an_answer_of_the_store() -> None:
+    """A coordinator that was frozen or cut off reads once more at the join timeout, and counts nodes that joined in the
+    meantime."""
+    frozen = Coordinator(Store(), "a", 1, join_timeout_s=100.0).publish(record("a"))
+    frozen.now = 100.0
+    frozen.step(DeadlineReached())
+    assert ReadBeats(()) in frozen.effects
+    frozen.now = 500.0
+    assert frozen.step(DeadlineReached()).state.outcome is None
+    assert frozen.publish(record("b"), record("c")).read("a", "b", "c").state.phase is RoundPhase.RUNNING
 
 
-def test_an_answer_from_before_does_not_say_who_is_missing() -> None:
-    """It lay unread while the coordinator stood still."""
-    late = Coordinator(Store(), "a", 1, min_nodes=3, join_timeout_s=100.0).hear(record("a"), record("b"))
+def test_an_answer_to_an_earlier_read_does_not_end_the_join_timeout() -> None:
+    """It was queued, unread, while the coordinator was frozen."""
+    late = Coordinator(Store(), "a", 1, min_nodes=3, join_timeout_s=100.0).publish(record("a"), record("b"))
     late.now = 300.0
     assert late.read("a", "b").state.outcome is None
     late.now = 301.0
     assert late.read("a", "b").state.outcome is Outcome.JOIN_TIMED_OUT
 
 
-def test_who_hears_nothing_does_not_say_who_has_not_finished() -> None:
-    """The end of the finalisation barrier waits for an answer of the store, too."""
-    deaf = running("a", "b").hear(record("a", 3, NodeState.FINISHED, 1))
-    until = deaf.state.barrier_until
+def test_the_end_of_the_barrier_waits_for_an_answer_of_the_store() -> None:
+    """A node may have finished within the finalisation barrier while the coordinator was frozen."""
+    frozen = running("a", "b").publish(record("a", 3, NodeState.FINISHED, 1))
+    until = frozen.state.barrier_until
     assert until is not None
-    deaf.read("a", "b")
-    deaf.now = until + 50.0
-    assert deaf.tell(DeadlineReached()).state.outcome is None
+    frozen.read("a", "b")
+    frozen.now = until + 50.0
+    assert frozen.step(DeadlineReached()).state.outcome is None
     last = record("b", 3, NodeState.FINISHED, 1)
-    assert deaf.hear(last).read("a", "b").state.outcome is Outcome.SUCCEEDED
+    assert frozen.publish(last).read("a", "b").state.outcome is Outcome.SUCCEEDED
 
 
 @given(any_round, st.lists(any_node, max_size=4), st.lists(st.text(max_size=3), max_size=3))
-def test_no_word_and_no_record_breaks_a_successor(word: Round, records: list[NodeRecord], alive: list[str]) -> None:
-    """Anybody on the network may have written them; what comes of it is a decision like any other."""
+def test_any_announcement_and_any_records_can_be_taken_over(
+    newest: Round, records: list[NodeRecord], alive: list[str]
+) -> None:
+    """Any client on the network may have written them: no exception, and only known effects.
+
+    Records of rounds to come are left out; see test_a_record_of_a_round_to_come_does_not_break_the_coordinator.
+    """
+    known = tuple(replace(each, round=min(each.round, newest.number)) for each in records)
     rules = Rules(own="own", min_nodes=1, max_nodes=4)
-    made = machine.step(Rendezvous(), Elected(2, word, tuple(records)), 0.0, rules)
+    made = machine.step(Rendezvous(), Elected(2, newest, known), 0.0, rules)
     for event in (BeatsSeen(dict.fromkeys(alive, 0), 60.0), DeadlineReached()):
         made = machine.step(made.state, event, 1.0, rules)
     assert all(isinstance(effect, Announce | ReadBeats | WakeAt | Retire) for effect in made.effects)

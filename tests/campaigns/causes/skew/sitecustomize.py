@@ -1,7 +1,7 @@
 """Another wall clock for this process: TEST_SKEW_S seconds ahead, as on a host whose clock is wrong. Put this folder on
 PYTHONPATH.
 
-Whatever Python tells of the time of day is off by that much; the monotonic clocks and C++ are as they were.
+Every function of Python that returns the time of day is off by that much; the monotonic clocks and C++ are unchanged.
 """
 
 import datetime as dt
@@ -20,10 +20,10 @@ def _of_seconds(convert: Callable[[float], Any]) -> Callable[..., Any]:
     return at
 
 
-def _of_moment(tell: Callable[..., str]) -> Callable[..., str]:
-    """The moment is the last argument, and may be left out."""
-    last = {"asctime": 0, "strftime": 1}[tell.__name__]
-    return lambda *given: tell(*given) if len(given) > last else tell(*given, time.localtime())
+def _of_moment(convert: Callable[..., str]) -> Callable[..., str]:
+    """The moment is the last argument and may be omitted."""
+    last = {"asctime": 0, "strftime": 1}[convert.__name__]
+    return lambda *given: convert(*given) if len(given) > last else convert(*given, time.localtime())
 
 
 def _skew() -> None:
@@ -51,7 +51,7 @@ def _skew() -> None:
         def today(cls) -> "Skewed":
             return super().today() + skewed
 
-    # Pickled by this name, as torchrun does with its nodes' last words.
+    # Pickled by this name: torchrun pickles the last heartbeats of its nodes.
     Skewed.__name__ = Skewed.__qualname__ = "datetime"
     Skewed.__module__ = "datetime"
     vars(dt)["datetime"] = Skewed

@@ -1,0 +1,71 @@
+"""TCPStores for tests: served by this process, by another process, or not a store of elastic-agent at all."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
+from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.store import StoreError
+
+BOUND_S = 10.0
+"""How long an immediate effect may take on a busy host."""
+
+
+@contextmanager
+def hosting(run_id: str = "job", endpoint: str = "127.0.0.1:0") -> Iterator[C10dStore]:
+    """A store served by this process."""
+    store = open_c10d(endpoint, run_id, is_host=True)
+    try:
+        yield store
+    finally:
+        store.close_host()
+
+
+@contextmanager
+def elsewhere() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A store of the job "job" served by another process, and its endpoint."""
+    code = (
+        "import sys\n"
+        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "store = open_c10d('127.0.0.1:0', 'job', is_host=True)\n"
+        "print(store.endpoint, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with started as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def raw_client(store: C10dStore) -> TcpStoreClient:
+    """A connection that may write anything, as another program's."""
+    where = store.endpoint
+    return connect((socket.AF_INET, (where.host, where.port)), "raw", 5.0, 5.0)
+
+
+@contextmanager
+def listening() -> Iterator[tuple[socket.socket, str]]:
+    """A socket on which the kernel accepts connections, and its endpoint."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server, f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def seconds_to_raise(expected: type[StoreError], match: str, endpoint: str, connect_timeout_s: float = 60.0) -> float:
+    """How long opening the store as a client takes to raise exactly this type, with a message of one line."""
+    started = time.monotonic()
+    with pytest.raises(expected, match=match) as caught:
+        open_c10d(endpoint, "job", is_host=False, connect_timeout_s=connect_timeout_s)
+    assert type(caught.value) is expected
+    assert "\n" not in str(caught.value)
+    return time.monotonic() - started

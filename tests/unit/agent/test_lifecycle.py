@@ -1,0 +1,123 @@
+"""The agent's machine, one decision at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_agent.agent import exit_status
+from elastic_agent.agent.lifecycle import events, machine
+from elastic_agent.agent.lifecycle.state import Node, Phase, Place, RoundTally, Rules, StoreOutage, Verdict
+from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
+from elastic_agent.rendezvous.records import Member, NodeState, RoundPhase
+from support.builders import announcement
+
+RULES = Rules(node="a", name="a")
+RUNNING = announcement(RoundPhase.RUNNING, 1, (Member("a", "a", 0, 0, 1),), version=2)
+VERDICT = Verdict(0, "done")
+
+
+def test_a_late_wake_up_does_not_give_up_the_store() -> None:
+    """A wake-up 50 s late means that this agent was frozen: it allows the store 5 s more, then exits."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0})), outage=StoreOutage(10.0, "no answer"))
+    late = machine.step(node, events.DeadlineReached(), 60.0, RULES)
+    assert late.node.phase is Phase.WORKING
+    assert late.effects == (events.WakeAt(65.0),)
+    gone = machine.step(late.node, events.DeadlineReached(), 65.0, RULES)
+    assert gone.node.verdict is not None
+    assert gone.node.verdict.exit_code == exit_status.STORE_LOST
+
+
+def test_a_port_that_a_missed_round_may_have_used_is_not_offered_again() -> None:
+    """The store answers again before another port is ready; workers elsewhere may have read the old one."""
+    node = Node(place=Place("h"))
+    over = replace(RUNNING, phase=RoundPhase.OVER, master_addr="h", master_port=1)
+    published: list[tuple[int, NodeState]] = []
+    for event in (
+        events.StoreOpened(False, "h"),
+        events.PlacePrepared(1, 1),
+        events.StoreWentAway("no answer"),
+        events.RoundSeen(over),
+        events.StoreCameBack(),
+        events.PlacePrepared(1, 2),
+    ):
+        step = machine.step(node, event, 1.0, RULES)
+        node = step.node
+        published += [
+            (each.record.port, each.record.state) for each in step.effects if isinstance(each, events.Publish)
+        ]
+    assert published == [(1, NodeState.WAITING), (2, NodeState.WAITING)]
+
+
+def serving() -> Node:
+    """A host whose last record is acknowledged, while other nodes still need its store."""
+    ending = Node(phase=Phase.ENDING, hosting=True, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    return machine.step(ending, events.RecordWritten(1), 0.0, RULES).node
+
+
+def test_a_host_that_only_serves_survives_a_broken_connection_of_its_own() -> None:
+    """Other nodes may still reach its store, so it serves on when its own connection is back within the grace."""
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES)
+    assert away.effects == (events.WakeAt(10.0 + RULES.store_grace_s),)
+    back = machine.step(away.node, events.StoreCameBack(), 12.0, RULES)
+    later = machine.step(back.node, events.DeadlineReached(), 10.0 + RULES.store_grace_s, RULES)
+    assert later.node.phase is Phase.ENDING
+
+
+def test_a_host_that_cannot_reach_its_own_store_for_the_grace_stops_serving() -> None:
+    """It could not read that the others have ended. A late wake-up allows 5 s more."""
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    assert machine.step(away, events.DeadlineReached(), 13.0, RULES).node.phase is Phase.ENDING
+    late = machine.step(away, events.DeadlineReached(), 500.0, RULES)
+    assert late.node.phase is Phase.ENDING
+    assert late.effects == (events.WakeAt(505.0),)
+    assert machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node.phase is Phase.ENDED
+
+
+def test_an_early_wake_up_is_asked_for_again() -> None:
+    """Clocks round: a wake-up 1 ms early must end neither the wait for an acknowledgement nor the store's grace."""
+    guest = Node(phase=Phase.ENDING, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
+    early = machine.step(guest, events.DeadlineReached(), 2.999, RULES)
+    assert (early.node.phase, early.effects) == (Phase.ENDING, (events.WakeAt(3.0),))
+    until = 10.0 + RULES.store_grace_s
+    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    assert machine.step(away, events.DeadlineReached(), until - 0.001, RULES).effects == (events.WakeAt(until),)
+
+
+def test_a_host_that_has_given_up_its_store_ends() -> None:
+    """It can no longer read that the others have ended, so it exits 3 s after its last record."""
+    node = Node(phase=Phase.JOINING, hosting=True, place=Place(ready=True), outage=StoreOutage(30.0, "no answer"))
+    given_up = machine.step(node, events.DeadlineReached(), 30.0, RULES).node
+    assert given_up.phase is Phase.ENDING
+    assert machine.step(given_up, events.DeadlineReached(), 33.0, RULES).node.phase is Phase.ENDED
+
+
+def test_a_late_wake_up_does_not_give_up_killed_workers() -> None:
+    """Their exit may be queued, unread: the agent waits 5 s more, then gives up."""
+    killed = Ladder(Rung.KILLED, 20.0, 0.5)
+    node = Node(phase=Phase.STOPPING, tally=RoundTally(1, frozenset({0})), ladder=killed)
+    late = machine.step(node, events.DeadlineReached(), 500.0, RULES)
+    assert late.node.phase is Phase.STOPPING
+    assert late.effects == (events.WakeAt(505.0),)
+    assert machine.step(late.node, events.WorkersGone(), 500.1, RULES).node.phase is Phase.JOINING
+    given_up = machine.step(late.node, events.DeadlineReached(), 505.0, RULES).node
+    assert given_up.phase is Phase.ENDING
+    assert given_up.verdict is not None
+    assert "workers still run 10 s after SIGKILL" in given_up.verdict.because
+
+
+def test_workers_that_exited_0_stay_finished_when_the_nursery_is_lost() -> None:
+    """The nursery only waited for the processes that they had left behind; it is started again."""
+    node = Node(phase=Phase.STOPPING, finished=True, tally=RoundTally(1))
+    after = machine.step(node, events.NurseryLost("signal 9"), 0.0, RULES)
+    assert after.node.phase is Phase.FINISHED
+    assert events.RestartNursery() in after.effects
+
+
+def test_a_lost_nursery_breaks_the_round() -> None:
+    """The node publishes a failure in its record, and joins the next round."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0, 1})), latest_round=RUNNING)
+    after = machine.step(node, events.NurseryLost("signal 9"), 0.0, RULES)
+    published = [effect.record for effect in after.effects if isinstance(effect, events.Publish)]
+    assert [(each.state, each.round) for each in published] == [(NodeState.BROKEN, 1)]
+    assert published[0].failure is not None
+    assert after.node.phase is Phase.JOINING

@@ -1,0 +1,47 @@
+"""Pieces of sentences for people."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_agent.rendezvous.text import LIMIT_MIN, count, shorten
+
+
+def test_a_noun_is_counted() -> None:
+    """One has no s."""
+    assert [count(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("all of it.", 10, "all of it."),
+        # The end of a sentence is preferred to a later end of a clause, that to a later end of a word.
+        ("The store is lost. It timed out, for the third time in a row", 44, "The store is lost. It timed out, ..."),
+        ("The store of the job is lost. It timed out, and so on", 45, "The store of the job is lost. ..."),
+        ("cannot open the file: no room, so the agent gives it up", 50, "cannot open the file: no room, ..."),
+        ("cannot open the file at all because of the disk", 30, "cannot open the file at ..."),
+        # An end of a sentence in the first half would drop what matters.
+        ("No. The worker raised an exception of its own making", 40, "No. The worker raised an exception ..."),
+        # A point inside a number or a name ends no sentence.
+        ("torch.distributed.DistNetworkError and more than that", 44, "torch.distributed.DistNetworkError and ..."),
+        ("x" * 100, 20, "x" * 17 + "..."),
+    ],
+)
+def test_a_long_text_is_cut_where_a_reader_would_pause(text: str, limit: int, shown: str) -> None:
+    """After a sentence, else a clause, else a word; the dots say that something is missing."""
+    assert shorten(text, limit) == shown
+
+
+@given(text=st.text("ab .,;:", max_size=60), limit=st.integers(LIMIT_MIN, 50))
+def test_the_first_half_is_never_cut(text: str, limit: int) -> None:
+    """Whatever the text: at most the limit, at least its first half, and dots exactly where something is missing."""
+    shown = shorten(text, limit)
+    assert len(shown) <= limit
+    if len(text) <= limit:
+        assert shown == text
+    else:
+        assert shown.endswith("...")
+        assert shown.startswith(text[: limit // 2])
