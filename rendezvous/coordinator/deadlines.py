@@ -5,10 +5,13 @@ from __future__ import annotations
 from ..records import RoundPhase
 from .state import Rendezvous, Rules, Seen
 
-FIRST_PROGRESS_S = 1.0
-"""How long nodes wait before the coordinator announces for whom. A restart takes 0.03 s, so most never need it."""
-SLOWEST_PROGRESS_S = 60.0
-"""The longest time between two such announcements; it trebles up to here, so that a long wait costs few reads."""
+PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
+"""After how long a wait the coordinator announces for which nodes; then every `LATER_PROGRESS_S`. A restart takes
+0.03 s, so most never need it, and a long wait costs few reads. No multiples of the time between readings of heartbeats,
+so that two deadlines never fall on one moment."""
+LATER_PROGRESS_S = 60.0
+SAME_MOMENT_S = 0.01
+"""Times closer than this count as one."""
 
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
@@ -54,5 +57,9 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     began = state.since
     if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
-    last = max(began, state.announced_at)
-    return last + min(SLOWEST_PROGRESS_S, max(FIRST_PROGRESS_S, 2 * (last - began)))
+    waited_s = state.announced_at - began + SAME_MOMENT_S
+    for after_s in PROGRESS_S:
+        if after_s > waited_s:
+            return began + after_s
+    more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1
+    return began + PROGRESS_S[-1] + more * LATER_PROGRESS_S

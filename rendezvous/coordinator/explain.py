@@ -9,7 +9,6 @@ from ..text import count
 from . import deadlines
 from .state import Rendezvous, Rules, Seen
 
-
 ROUNDING = 1e-6
 """Seconds added before rounding: clocks that differ by a constant differ in their last bits too, and a time of exactly
 half a unit must read the same on all of them."""
@@ -75,6 +74,8 @@ def enough(here: int, rules: Rules) -> str:
 def lost(seen: Seen, now: float, rules: Rules) -> str:
     """That a node's lease ran out."""
     silent_s = now - seen.heard_at
+    if silent_s < rules.lease_s - deadlines.SAME_MOMENT_S:  # as a store that keeps leases itself sees it
+        return f"{seen.record.name} was lost: its lease of {rules.lease_s:g} s ran out"
     return f"{seen.record.name} was lost: no heartbeat for {tenths(silent_s)} s (lease {rules.lease_s:g} s)"
 
 

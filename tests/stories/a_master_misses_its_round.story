@@ -17,8 +17,10 @@ join b node_rank=0
 cut b
 wait 4
 ----
-    1.1  coordinator: round 1 last call []: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
-    1.1  a joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
+    1.0  coordinator: round 1 last call []: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
+    1.0  a joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 2 s for more
+    3.0  coordinator: round 1 last call []: 2 of at most 3 nodes joined (a, b); waiting up to 0 s for more
+    3.0  a joining: round 1: 2 of at most 3 nodes joined (a, b); waiting up to 0 s for more
     3.1  coordinator: round 1 running [b:0 a:1]: last call ended with 2 nodes
     3.1  a working: round 1 begins with 2 nodes, group rank 1: last call ended with 2 nodes
     3.1  a starts ranks 1 to 1

@@ -44,9 +44,7 @@ wait 2
 ----
     2.3  a joining: workers of round 2 are gone
     2.3  a joining: waiting for a place in a round
-    2.3  coordinator: round 2 over [a:0]: waiting for a to stop the workers of round 2 (1 s so far)
     2.3  coordinator: round 2 closed failed [], a charged: worker failed: rank 0 (local rank 0, pid 103) on a, signal 15; no restarts are left there
-    2.3  a joining: round 2: waiting for a to stop the workers of round 2 (1 s so far)
     2.3  a ending: the job failed: worker failed: rank 0 (local rank 0, pid 103) on a, signal 15; no restarts are left there
     2.3  a ended: the job failed: worker failed: rank 0 (local rank 0, pid 103) on a, signal 15; no restarts are left there
     2.3  a exits 1

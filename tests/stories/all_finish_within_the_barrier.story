@@ -31,12 +31,12 @@ wait 200
    27.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 273 s
    27.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
    27.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
-   81.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 219 s
-   81.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
-   81.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
-  141.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 159 s
-  141.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
-  141.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
+   87.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 213 s
+   87.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 213 s
+   87.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 213 s
+  147.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 153 s
+  147.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 153 s
+  147.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 153 s
 
 workers b finish
 wait 1

@@ -31,18 +31,18 @@ wait 301
    27.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 273 s
    27.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
    27.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 273 s
-   81.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 219 s
-   81.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
-   81.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 219 s
-  141.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 159 s
-  141.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
-  141.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 159 s
-  201.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 99 s
-  201.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 99 s
-  201.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 99 s
-  261.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 39 s
-  261.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 39 s
-  261.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 39 s
+   87.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 213 s
+   87.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 213 s
+   87.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 213 s
+  147.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 153 s
+  147.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 153 s
+  147.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 153 s
+  207.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 93 s
+  207.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 93 s
+  207.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 93 s
+  267.1  coordinator: round 1 running finishing [a:0 b:1]: waiting for b to finish; the finalisation barrier ends in 33 s
+  267.1  a finished: round 1: waiting for b to finish; the finalisation barrier ends in 33 s
+  267.1  b working: round 1: waiting for b to finish; the finalisation barrier ends in 33 s
   300.1  coordinator: round 1 closed unfinished []: the finalisation barrier of 300 s ended before b finished
   300.1  a ending: this node's workers all finished, but the job ended unfinished: the finalisation barrier of 300 s ended before b finished
   300.1  b stopping: the job ended unfinished: the finalisation barrier of 300 s ended before b finished

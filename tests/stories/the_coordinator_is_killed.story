@@ -37,9 +37,9 @@ wait 8
    10.0  b joining: workers of round 1 are gone
    10.0  b joining: waiting for a place in a round
    10.0  coordinator: round 2 running [c:0 b:1]: 2 nodes joined, enough for min_nodes 2
-   10.0  b working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 2; a was lost: no heartbeat for 0.0 s (lease 5 s); then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+   10.0  b working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 2; a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
    10.0  b starts ranks 1 to 1
-   10.0  c working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 2; round 1 costs this node no restart: a was lost: no heartbeat for 0.0 s (lease 5 s); then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+   10.0  c working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 2; round 1 costs this node no restart: a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
    10.0  c starts ranks 0 to 0
 
 workers b finish
@@ -51,10 +51,7 @@ wait 5
    14.3  coordinator: round 2 running finishing [c:0 b:1]: 2 nodes joined, enough for min_nodes 2
    14.4  c stopping: all workers of this node exited 0
    14.4  c finished: all workers of this node exited 0
-   15.3  coordinator: round 2 running finishing [c:0 b:1]: waiting for c to finish; the finalisation barrier ends in 299 s
    15.3  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
-   15.3  b finished: round 2: waiting for c to finish; the finalisation barrier ends in 299 s
-   15.3  c finished: round 2: waiting for c to finish; the finalisation barrier ends in 299 s
    15.3  b ending: this node's workers all finished: all nodes of round 2 finished
    15.3  c ending: this node's workers all finished: all nodes of round 2 finished
    15.3  b ending: removing the job's keys from the store once the other nodes have ended

@@ -21,9 +21,9 @@ wait 60
     9.0  coordinator: round 1 gathering []: 2 of at least 3 nodes joined (a, b); waiting up to 51 s for more
     9.0  a joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 51 s for more
     9.0  b joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 51 s for more
-   27.1  coordinator: round 1 gathering []: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
-   27.1  a joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
-   27.1  b joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
+   27.0  coordinator: round 1 gathering []: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
+   27.0  a joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
+   27.0  b joining: round 1: 2 of at least 3 nodes joined (a, b); waiting up to 33 s for more
    60.0  coordinator: round 1 closed join timed out []: 2 of at least 3 nodes joined within the join timeout of 60 s: a, b; missing: 1 node that never joined
    60.0  a ending: the job waited too long for nodes: 2 of at least 3 nodes joined within the join timeout of 60 s: a, b; missing: 1 node that never joined
    60.0  b ending: the job waited too long for nodes: 2 of at least 3 nodes joined within the join timeout of 60 s: a, b; missing: 1 node that never joined

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..world.world import World
     from .driver_link import DriverLink
 
+LATE_S = 0.003
+"""A wait ends so long after its time, as real ones do: else it ends at the very moment of a heartbeat that began with
+it, and which of the two is first depends on the rounding of a clock."""
 DEADLINE_S = 2.0
 """Of a request; servers drop one that arrives later. Well below a lease, or one lost heartbeat would end the lease."""
 RETRY_S = 0.3
@@ -238,7 +241,7 @@ class EtcdStore:
         return found if found is not None and found[0] > after else None
 
     def lead(self, node: str, timeout_s: float) -> int | None:
-        ends = self._now() + timeout_s
+        ends = self._now() + timeout_s + LATE_S
         while not (epoch := self._ask("stand", node)):
             left_s = ends - self._now()
             if left_s <= 0:
@@ -247,7 +250,7 @@ class EtcdStore:
         return int(epoch)
 
     def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
-        ends = self._now() + timeout_s
+        ends = self._now() + timeout_s + LATE_S
         while self._ask("leads", epoch):
             left_s = ends - self._now()
             if left_s <= 0:
