@@ -9,7 +9,6 @@ from ..text import count
 from . import deadlines
 from .state import Rendezvous, Rules, Seen
 
-
 ROUNDING = 1e-6
 """Seconds added before rounding: clocks that differ by a constant differ in their last bits too, and a time of exactly
 half a unit must read the same on all of them."""
