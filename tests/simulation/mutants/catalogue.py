@@ -72,10 +72,6 @@ ESCAPES = {
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
     ),
-    "a successor forgets in which round a node was": (
-        "a node with a place must receive nothing, while its heartbeats arrive, through a takeover and the end; "
-        "tests/unit/rendezvous/test_takeover.py has it"
-    ),
 }
 """Bugs that no seed needs to find, and why."""
 

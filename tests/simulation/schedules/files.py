@@ -1,4 +1,5 @@
-"""Schedules as files: those in `found` once led to a violation, and were made as small as they get.
+"""Schedules as files: those in `found` once led to a violation, or find a planted bug that few seeds find, made as
+small as they get.
 
 They are kept whole, because what a seed stands for may change. A field that has its default value is left out.
 """
