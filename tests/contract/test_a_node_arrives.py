@@ -33,7 +33,7 @@ def test_a_node_that_finds_the_round_full_waits_and_disturbs_nothing(cluster: Cl
     a = cluster.start("a", nnodes="1")
     world = cluster.desk.wait_world(1)
     spare = cluster.start("s", nnodes="1")
-    spare.wait_text("waits as a spare")
+    spare.wait_text("waiting as a spare")
     cluster.desk.ask(world[0], "ping")
     cluster.finish()
     assert (a.wait(), spare.wait()) == (0, 0)

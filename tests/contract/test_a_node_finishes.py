@@ -27,7 +27,7 @@ def test_at_the_end_of_the_barrier_who_still_works_is_stopped_and_the_finished_k
     world[0].order("exit 0")
     done, late = cluster.nodes[world[0].node], cluster.nodes[world[1].node]
     assert (done.wait(), late.wait()) == (0, 82)
-    assert "finalisation barrier of 1 s is over" in late.text()
+    assert "finalisation barrier of 1 s ended" in late.text()
     assert world[1].gone.is_set()
 
 
