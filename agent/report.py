@@ -1,4 +1,4 @@
-"""What an agent reports to whoever runs it: what happens, where it stands, how it ended."""
+"""What an agent reports to its caller: what happens, where it stands, how it ended."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class RendezvousSpec:
     """How this node finds the other nodes. Times in seconds."""
 
     backend: str = "memory"
-    """memory (one machine), c10d, etcd."""
+    """memory (one host), c10d, etcd."""
     endpoint: str = ""
     """c10d: HOST:PORT; etcd: the same, several with commas between."""
     etcd: EtcdSpec = field(default_factory=EtcdSpec)

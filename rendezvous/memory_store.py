@@ -1,4 +1,4 @@
-"""A store in the memory of one process: single-machine jobs, tests, several agents as threads.
+"""A store in the memory of one process: jobs on one host, tests, several agents as threads.
 
 `MemoryStore` holds the state. `host()` returns the session of the node that coordinates, `guest()` a session for any
 other node. With a lease the store elects its coordinator, as etcd does, and has guests only. Sessions implement

@@ -51,7 +51,7 @@ def deadline(state: Rendezvous, rules: Rules) -> float | None:
 
 
 def progress_at(state: Rendezvous, rules: Rules) -> float | None:
-    """When nodes that wait are next told for whom and how long yet; None while they do not wait."""
+    """When the coordinator next announces for which nodes all wait; None while they do not wait."""
     if state.phase is RoundPhase.CLOSED or (state.phase is RoundPhase.RUNNING and not state.finishing):
         return None
     began = state.since

@@ -26,14 +26,14 @@ GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
     (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
-    (GATHERING, CLOSED): "join timeout, or nobody left",
+    (GATHERING, CLOSED): "join timeout, or every node left",
     (LAST_CALL, GATHERING): "fewer than min_nodes again",
-    (LAST_CALL, RUNNING): "max_nodes are here, or nobody new came",
-    (LAST_CALL, CLOSED): "nobody left",
+    (LAST_CALL, RUNNING): "max_nodes are here, or no more nodes came",
+    (LAST_CALL, CLOSED): "every node left",
     (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
     (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or nobody left",
+    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or every node left",
 }
 
 MAX_MOVES = 8

@@ -102,7 +102,7 @@ class RoundEnd:
     unanswered: frozenset[str] = frozenset()
     """While OVER: members that have not answered the end of the round yet."""
     departed: str = ""
-    """While OVER: a member that left or was lost before it answered, in words; the ending is then nobody's fault."""
+    """While OVER: a member that left or was lost before it answered, in words; the ending then charges no node."""
     hold: bool = False
     """While OVER: as `Round.hold`."""
 
