@@ -3,9 +3,11 @@
     job 1:2 restarts=1        the nodes it takes, and what differs from the defaults
                               store=etcd: one that elects the coordinator
     join a b nproc=2          agents start; the first of all hosts the store
+    begin a b                 as join, where how they join is not what the story shows: only who runs then is told
     wait 5                    seconds pass
     worker a/0 fails 3        with that exit code; `finishes` is exit code 0
     workers a finish
+    finish                    all live workers finish, a second passes, and only how each agent exits is told
     stubborn a                its workers ignore SIGTERM
     term a | leave a | kill a | freeze a | thaw a | cut a | heal a
     nursery a dies
@@ -27,6 +29,8 @@ from .world.workers import Habit
 from .world.world import World
 
 MOMENT_S = 0.1
+FOLDED = {"begin": " running ", "finish": " exits "}
+"""Verbs of which only the lines with this text are told."""
 
 _TIMES = {
     "join": "join_timeout_s",
@@ -57,7 +61,7 @@ class Script:
             getattr(self, f"_{verb}")(*words)
             if verb != "wait":
                 self.world.run(self.world.now + MOMENT_S)
-        return self._lines
+        return [line for line in self._lines if FOLDED.get(verb, "") in line]
 
     @property
     def world(self) -> World:
@@ -79,6 +83,15 @@ class Script:
         preferred_rank = int(options["node_rank"]) if "node_rank" in options else None
         for name in (word for word in words if "=" not in word):
             self.world.join(name, int(options.get("nproc", "1")), Habit(), preferred_rank)
+
+    def _begin(self, *words: str) -> None:
+        self._join(*words)
+
+    def _finish(self) -> None:
+        for node in self.world.nodes.values():
+            if node.nursery.live:
+                self._workers(node.ident, "finish")
+        self.world.run(self.world.now + 1.0)
 
     def _worker(self, which: str, what: str, code: str = "1") -> None:
         name, local_rank = which.split("/")

@@ -1,17 +1,8 @@
 # The nursery of b is killed three times in a row: b leaves its host, uncharged, and a goes on.
 job 1:2
-join a b
+begin a b
 ----
-    0.0  a joining: the store answers
-    0.0  b joining: the store answers
-    0.0  a joining: waiting for a place in a round
-    0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
-    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
-    0.0  a starts ranks 0 to 0
-    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
-    0.0  b starts ranks 1 to 1
 
 nursery b dies
 wait 5
@@ -62,12 +53,6 @@ wait 1
    10.3  a working: round 4 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b left: a failure of this host, not of the script: the process that owns the workers died (signal 9), and the workers with it; 3 times in a row, each within 600 s of the one before: check this host's memory, limits and kernel log before using it again
    10.3  a starts ranks 0 to 0
 
-workers a finish
-wait 1
+finish
 ----
-   11.4  a stopping: all workers of this node exited 0
-   11.4  a finished: all workers of this node exited 0
-   11.4  coordinator: round 4 closed succeeded []: all nodes of round 4 finished
-   11.4  a ending: this node's workers all finished: all nodes of round 4 finished
-   11.4  a ended: this node's workers all finished: all nodes of round 4 finished
    11.4  a exits 0

@@ -1,17 +1,8 @@
 # SIGTERM: the node stops its workers and leaves at once; the other goes on, uncharged.
 job 1:2
-join a b
+begin a b
 ----
-    0.0  a joining: the store answers
-    0.0  b joining: the store answers
-    0.0  a joining: waiting for a place in a round
-    0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 last call []: 1 of at most 2 nodes joined (a); waiting up to 3 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
-    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
-    0.0  a starts ranks 0 to 0
-    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
-    0.0  b starts ranks 1 to 1
 
 term b
 wait 1
@@ -31,12 +22,6 @@ wait 1
     0.1  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b left: the agent was stopped by signal 15
     0.1  a starts ranks 0 to 0
 
-workers a finish
-wait 1
+finish
 ----
-    1.2  a stopping: all workers of this node exited 0
-    1.2  a finished: all workers of this node exited 0
-    1.2  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
-    1.2  a ending: this node's workers all finished: all nodes of round 2 finished
-    1.2  a ended: this node's workers all finished: all nodes of round 2 finished
     1.2  a exits 0

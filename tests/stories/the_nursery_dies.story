@@ -1,17 +1,8 @@
 # The nursery of b is killed, and its workers with it: a failure of the host, which charges no node.
 job 2:2
-join a b
+begin a b
 ----
-    0.0  a joining: the store answers
-    0.0  b joining: the store answers
-    0.0  a joining: waiting for a place in a round
-    0.0  b joining: waiting for a place in a round
-    0.0  coordinator: round 1 gathering []: 1 of at least 2 nodes joined (a); waiting up to 600 s for more
     0.0  coordinator: round 1 running [a:0 b:1]: every place is taken
-    0.0  a working: round 1 begins with 2 nodes, group rank 0: every place is taken
-    0.0  a starts ranks 0 to 0
-    0.0  b working: round 1 begins with 2 nodes, group rank 1: every place is taken
-    0.0  b starts ranks 1 to 1
 
 nursery b dies
 ----
@@ -29,19 +20,7 @@ nursery b dies
     0.1  b working: round 2 begins with 2 nodes, group rank 1: every place is taken; round 1 costs this node no restart: worker failed: rank 1 (local rank 0, pid 0) on b, signal 9: a failure of this host, not of the script: the process that owns the workers died (signal 9), and the workers with it; the cause: died with its nursery
     0.1  b starts ranks 1 to 1
 
-workers a finish
-workers b finish
-wait 1
+finish
 ----
-    0.2  a stopping: all workers of this node exited 0
-    0.2  a finished: all workers of this node exited 0
-    0.2  coordinator: round 2 running finishing [a:0 b:1]: every place is taken
-    0.3  b stopping: all workers of this node exited 0
-    0.3  b finished: all workers of this node exited 0
-    0.3  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
-    0.3  a ending: this node's workers all finished: all nodes of round 2 finished
-    0.3  b ending: this node's workers all finished: all nodes of round 2 finished
-    0.3  b ended: this node's workers all finished: all nodes of round 2 finished
-    0.3  b exits 0
-    0.3  a ended: this node's workers all finished: all nodes of round 2 finished
-    0.3  a exits 0
+    0.2  b exits 0
+    0.2  a exits 0
