@@ -51,8 +51,11 @@ def deadline(state: Rendezvous, rules: Rules) -> float | None:
 
 
 def progress_at(state: Rendezvous, rules: Rules) -> float | None:
-    """When the coordinator next announces for which nodes all wait; None while they do not wait."""
+    """When the coordinator next announces for which nodes all wait; None while they do not wait, or while the store has
+    not taken the last announcement yet: a sentence must not delay a decision."""
     if state.phase is RoundPhase.CLOSED or (state.phase is RoundPhase.RUNNING and not state.finishing):
+        return None
+    if not _keeps_up(state):
         return None
     began = state.since
     if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
@@ -63,3 +66,12 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1
     return began + PROGRESS_S[-1] + more * LATER_PROGRESS_S
+
+
+def _keeps_up(state: Rendezvous) -> bool:
+    """Whether a reading requested after the newest announcement is answered: both go to the store in that order.
+    Where no other node is there to read, none can be delayed."""
+    readings = state.readings
+    if readings.asked_at is None:
+        return True
+    return readings.confirmed_until is not None and readings.confirmed_until >= state.announced_at

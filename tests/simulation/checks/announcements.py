@@ -27,6 +27,9 @@ class Announcements:
         self._truth = truth
         self.by_version: dict[int, Round] = {}
         """What the coordinator announced, by version."""
+        self._cleared: set[Round] = set()
+        """What it announced before the job's keys were removed, where the version was used again since. A node that was
+        frozen meanwhile may hold it."""
         self._announced_at: dict[int, float] = {}
         self._informed: set[tuple[str, int]] = set()
         """Node and round: the node has received how that round ended, after this was settled."""
@@ -37,6 +40,8 @@ class Announcements:
         version = announcement.version
         follows = self._truth.cleared or len(self.by_version) + 1 == version
         self._truth.need(follows, ANNOUNCED, f"version {version} follows {len(self.by_version)}")
+        if self._truth.cleared and version in self.by_version:
+            self._cleared.add(self.by_version[version])
         self.by_version[version] = announcement
         self._announced_at[version] = self._truth.world.now
         if self._truth.cleared:  # versions may begin anew: later ones are of an earlier count
@@ -45,7 +50,8 @@ class Announcements:
     def received(self, node: SimNode, before: Node, newest: Round) -> None:
         """The agent takes an announcement."""
         need, version = self._truth.need, newest.version
-        need(self.by_version.get(version) == newest, ANNOUNCED, lambda: f"{node.ident} received {newest}")
+        known = self.by_version.get(version) == newest or newest in self._cleared
+        need(known, ANNOUNCED, lambda: f"{node.ident} received {newest}")
         held = before.latest_round.version if before.latest_round is not None else 0
         need(version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {version}")
         next_at, fault_at = self._announced_at.get(version + 1, float("inf")), self._truth.last_fault
