@@ -170,6 +170,8 @@ def test_every_bug_can_be_planted() -> None:
     assert set(ESCAPES) <= {bug.name for bug in MUTANTS}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_most_planted_bugs_are_found_at_once() -> None:
     """40 need no more than a few seeds; `make mutants` searches for all."""
     caught = [bug.name for bug in MUTANTS if search.search(bug, seeds=20).failed is not None]
