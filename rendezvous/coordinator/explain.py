@@ -14,6 +14,10 @@ ROUNDING = 1e-6
 half a unit must read the same on all of them."""
 
 
+NAMED = 8
+"""How many nodes a sentence about a wait names; a thousand would hide the point."""
+
+
 def whole(seconds: float) -> str:
     """Rounded to seconds."""
     return str(int(seconds + 0.5 + ROUNDING))
@@ -27,6 +31,12 @@ def tenths(seconds: float) -> str:
 def names(seen: Iterable[Seen]) -> str:
     """Names of nodes, in alphabetical order; "no node" if there are none."""
     return ", ".join(sorted(each.record.name for each in seen)) or "no node"
+
+
+def listed(each: list[str]) -> str:
+    """The first `NAMED` of these, and how many more there are."""
+    more = len(each) - NAMED
+    return ", ".join(each[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def leadership(state: Rendezvous) -> str:
@@ -91,28 +101,28 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
         return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {whole(left_s)} s for more"
     left_s = max(0.0, (deadlines.verdict_at(state, rules) or now) - now)
     gone = [f"{seen.record.name} ({'lost' if seen.lost else 'left'})" for seen in state.nodes.values() if seen.gone]
-    missing = f"; missing: {', '.join(sorted(gone))}" if gone else ""
+    missing = f"; missing: {listed(sorted(gone))}" if gone else ""
     return f"{_joined(here, 'least', rules.min_nodes)}; waiting up to {whole(left_s)} s for more{missing}"
 
 
 def _joined(here: list[Seen], bound: str, nodes: int) -> str:
-    who = f" ({names(here)})" if here else ""
+    who = f" ({listed(sorted(seen.record.name for seen in here))})" if here else ""
     return f"{len(here)} of at {bound} {count(nodes, 'node')} joined{who}"
 
 
 def _barrier(state: Rendezvous, now: float) -> str:
-    working = names(seen for _, seen in state.seen_members() if not seen.finished)
+    working = listed(sorted(member.name for member, seen in state.seen_members() if not seen.finished))
     left_s = max(0.0, (state.barrier_until or now) - now)
     return f"waiting for {working} to finish; the finalisation barrier ends in {whole(left_s)} s"
 
 
 def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
-    """A node that neither answers nor sends heartbeats is lost when its lease runs out."""
-    unanswered = [seen for member, seen in state.seen_members() if member.node in state.end.unanswered]
-    awaited = [seen for seen in state.nodes.values() if seen.may_have_workers or seen in unanswered]
-    each = (_silence(seen, now, rules) for seen in sorted(awaited, key=lambda seen: seen.record.name))
+    """Silent nodes first: one that neither answers nor sends heartbeats is lost when its lease runs out."""
+    unanswered = state.end.unanswered
+    awaited = [seen for node, seen in state.nodes.items() if seen.may_have_workers or node in unanswered]
+    each = sorted((_silence(seen, now, rules) for seen in awaited), key=lambda name: (" " not in name, name))
     so_far = f"{whole(now - state.since)} s so far"
-    return f"waiting for {', '.join(each)} to stop the workers of round {state.number} ({so_far})"
+    return f"waiting for {listed(each)} to stop the workers of round {state.number} ({so_far})"
 
 
 def _silence(seen: Seen, now: float, rules: Rules) -> str:

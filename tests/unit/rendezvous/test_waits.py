@@ -1,0 +1,76 @@
+"""What the coordinator announces while all nodes wait: for which nodes, how long yet, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_agent.rendezvous.coordinator import deadlines, events, machine
+from elastic_agent.rendezvous.coordinator.state import LeaseReadings, Rendezvous, Rules
+from elastic_agent.rendezvous.records import NodeState, Round
+from support.builders import FAILURE, after_records, record
+
+BEGUN = Rendezvous(epoch=1)
+RULES = Rules(own="a", min_nodes=2, max_nodes=2)
+
+
+def announced(state: Rendezvous, now: float, rules: Rules) -> Round | None:
+    """What a wake-up at `now` announces."""
+    step = machine.step(state, events.DeadlineReached(), now, rules)
+    return next((effect.round for effect in step.effects if isinstance(effect, events.Announce)), None)
+
+
+def test_a_wait_is_announced_after_a_second_and_then_ever_more_rarely() -> None:
+    """1, 3, 9 and 27 s after it began, then once a minute: 14 times in ten minutes."""
+    state, times = after_records(BEGUN, 0.0, RULES, record("a")), []
+    now = 0.0
+    while (due := deadlines.progress_at(state, RULES)) is not None and due < 600.0:
+        now = due
+        step = machine.step(state, events.DeadlineReached(), now, RULES)
+        assert any(isinstance(effect, events.Announce) for effect in step.effects)
+        state = step.state
+        times.append(round(now))
+    assert times == [1, 3, 9, 27, *range(87, 600, 60)]
+
+
+def test_such_an_announcement_differs_in_its_text_only() -> None:
+    """So no node decides anything by it."""
+    state = after_records(BEGUN, 0.0, RULES, record("a"))
+    assert state.announced is not None
+    first = state.announced
+    again = announced(state, 1.01, RULES)
+    assert again is not None
+    assert again.differs_in_text_only(first)
+    assert again.because == "1 of at least 2 nodes joined (a); waiting up to 599 s for more"
+
+
+def test_no_wait_is_announced_before_the_store_has_taken_the_last_announcement() -> None:
+    """A reading requested since then must be answered first: a sentence must not delay a decision."""
+    state = after_records(BEGUN, 0.0, RULES, record("a"))
+    behind = replace(state, readings=LeaseReadings(asked_at=0.5, pending=True))
+    assert announced(behind, 2.0, RULES) is None
+    caught_up = replace(state, readings=LeaseReadings(asked_at=0.5, confirmed_until=0.5))
+    assert announced(caught_up, 2.0, RULES) is not None
+
+
+def test_a_silent_node_is_named_first_with_the_time_of_its_last_heartbeat() -> None:
+    """The survivors of a loss wait for its lease, and are shown when that ends."""
+    rules = replace(RULES, min_nodes=1, max_nodes=3)
+    state = after_records(BEGUN, 0.0, rules, record("a"), record("b"), record("c"))
+    state = after_records(state, 1.0, rules, *(record(node, 2, NodeState.WORKING, round=1) for node in "abc"))
+    broken = record("a", 3, NodeState.BROKEN, round=1, failure=FAILURE)
+    state = after_records(state, 4.0, rules, broken, record("b", 3, NodeState.STOPPING, round=1))
+    waiting = announced(replace(state, readings=LeaseReadings()), 5.5, rules)
+    assert waiting is not None
+    assert waiting.because == (
+        "waiting for c (no heartbeat for 4.5 s; lost after 5 s), a, b to stop the workers of round 1 (2 s so far)"
+    )
+
+
+def test_a_wait_for_many_nodes_names_eight() -> None:
+    """A thousand names would hide how many there are."""
+    rules = replace(RULES, min_nodes=1000, max_nodes=1000)
+    state = after_records(BEGUN, 0.0, rules, *(record(f"n{number:03}") for number in range(998)), record("a"))
+    waiting = announced(replace(state, readings=LeaseReadings()), 1.01, rules)
+    assert waiting is not None
+    named = "a, n000, n001, n002, n003, n004, n005, n006 and 991 more"
+    assert waiting.because == f"999 of at least 1000 nodes joined ({named}); waiting up to 599 s for more"
