@@ -19,6 +19,7 @@ from elastic_agent.agent.lifecycle import (
     stop_ladder,
     transitions,
 )
+from elastic_agent.rendezvous import records
 from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, takeover
 
 from .substitution import Substitute
@@ -68,6 +69,7 @@ _COPYING = (
     charging,
     leases,
     machine,
+    records,
     observations,
     takeover,
 )
