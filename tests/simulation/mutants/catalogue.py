@@ -59,6 +59,10 @@ from .syntax import (
 )
 
 ESCAPES = {
+    "a coordinator that receives nothing decides who is missing": (
+        "since waits are announced, the schedule that found it leads elsewhere; "
+        "tests/unit/rendezvous/test_takeover.py has it"
+    ),
     "a place given up goes unnoticed": "none is given up without a failure or a departure: a second line of defence",
     "the time between two readings counts as silence": (
         "it takes a stall and a cut of the right lengths at once; tests/unit/rendezvous/test_leases.py has it"
