@@ -237,7 +237,8 @@ class Wire:
         for name, arguments in answered:
             if name == "set" and "/beat/" in arguments[0]:
                 self.link.answered(b"")
-            elif name == "set" and "/log/" in arguments[0]:
+            elif name == "set" and "/log/" in arguments[0] and self._wrote:
+                # Without a record before it, the coordinator's reader has filled a gap that a dead node left.
                 self.link.answered(self._wrote)
             elif name == "set" and "/node/" in arguments[0]:
                 self._wrote = arguments[1]
