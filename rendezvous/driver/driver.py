@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from ..codec import job as jobs
 from ..codec import records as codec
 from ..coordinator.events import Elected
 from ..records import JobSpec, NodeRecord, NodeState, Round
@@ -150,8 +149,7 @@ class Driver:
                 self._write_record(connection, record)
 
     def _join(self, store: Store) -> None:
-        mine = jobs.new_record(self._job, self._node, self._name)
-        self._job_record = join.join(store, self._job.run_id, mine)
+        self._job_record = join.join(store, self._job, self._node, self._name)
 
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
