@@ -15,7 +15,7 @@ import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.launcher.torchrun.plugin import make_handler
-from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.credentials import Login
 from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
 from support.desk import Worker
