@@ -16,6 +16,7 @@ from typing import TypeVar
 from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
 from .cluster import Answer, Call, EtcdCluster, Method, Request, Server
+from .credentials import Login
 from .errors import (
     EtcdAuthDisabled,
     EtcdClosed,
@@ -192,7 +193,8 @@ class Calls:
         """Log in if that is due. `timeout_s`: of the login; `turn_s`: how long to wait for another thread's."""
         self._check_open()
         token = self.cluster.token
-        if not token.is_due():
+        login = token.login
+        if login is None or not token.is_due():
             return
         replaces = token.value is not None
         # While a token works, nobody waits for the thread that replaces it.
@@ -202,7 +204,7 @@ class Calls:
             raise EtcdFailed(f"etcd at {server}, login: another thread's login took longer than {turn_s:.1f} s")
         try:
             if token.is_due():
-                self._log_in_now(server, timeout_s)
+                self._log_in_now(server, login, timeout_s)
         except StoreError:
             if not replaces:
                 raise
@@ -210,9 +212,8 @@ class Calls:
         finally:
             token.turn.release()
 
-    def _log_in_now(self, server: Server, timeout_s: float) -> None:
-        token, login = self.cluster.token, self.cluster.token.login
-        assert login is not None
+    def _log_in_now(self, server: Server, login: Login, timeout_s: float) -> None:
+        token = self.cluster.token
         what = f"login of user {login.user!r}"
         self._closed.wait(token.pause_s())
         self._check_open()
