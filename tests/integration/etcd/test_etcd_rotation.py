@@ -14,6 +14,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from elastic_agent.rendezvous.etcd import credentials
 from elastic_agent.rendezvous.etcd.client import EtcdClient
@@ -204,6 +206,28 @@ def test_a_token_that_shows_its_expiry_is_replaced_before(monkeypatch: pytest.Mo
     for strange in ("a.b.c", "a.e30.c", "..", web_token(-5.0), web_token(2.0)):
         tokens[0].take(strange)
         assert not tokens[0].is_due()
+
+
+def test_etcds_web_tokens_show_their_expiry(tmp_path: Path) -> None:
+    """So they are replaced before servers refuse them, by one login, with the old one still in use."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
+    )
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    jwt = f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=100s"
+    with serving("3.5", tmp_path / "etcd", flags=["--bcrypt-cost", "4", "--auth-token", jwt]) as servers:
+        servers.require_login(ROOT, Login(USER, "first"), "job/")
+        with closing(servers.client(login=Login(USER, "first"))) as client:
+            client.put(Put(b"job/k", b"1"))
+            token = client._cluster.token
+            assert 40 < token._renew_at - time.monotonic() < 95
+            before, token._renew_at = logins(servers), 0.0
+            client.put(Put(b"job/k", b"2"))
+            client.put(Put(b"job/k", b"3"))
+            assert logins(servers) - before == 1
+            assert 40 < token._renew_at - time.monotonic() < 95
 
 
 def test_a_token_goes_on_being_used_while_it_cannot_be_replaced(secured: Servers) -> None:
