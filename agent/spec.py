@@ -77,6 +77,10 @@ class WorkerSpec:
     """Static rendezvous of a single node: what workers get as MASTER_ADDR and MASTER_PORT, every round."""
 
 
+PASSWORD_VARIABLE = "ELASTIC_AGENT_ETCD_PASSWORD"
+"""Variable with the password of etcd's user, instead of a file. No process that the agent starts gets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class EtcdSpec:
     """How an etcd cluster is reached, and which keys of it belong to this job."""
@@ -94,6 +98,8 @@ class EtcdSpec:
     user: str = ""
     """Empty: the cluster has no users."""
     password: str = field(default="", repr=False)
+    password_file: str = ""
+    """Holds the password instead, and is read at each login."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..agent.agent import Agent
 from ..agent.errors import AgentError, UsageError
 from ..agent.report import AgentEvent, Report, Status
+from ..agent.spec import PASSWORD_VARIABLE
 from .config.config import LaunchConfig, Plan, plan
 from .reporting.exceptions import error_of
 
@@ -155,7 +156,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     console = Console(os.environ)
     events: EventFile | None = None
     try:
-        made = plan(config, argv, title, os.environ)
+        made = plan(config, argv, title, _environment(console) if as_program else os.environ)
         for warning in made.warnings:
             console.tell(warning, False)
         events = _open_event_file(console)
@@ -183,6 +184,24 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     if error is not None:
         error.reported = True
         raise error
+
+
+def _environment(console: Console) -> Mapping[str, str]:
+    """The environment, out of which the password of etcd's user is taken for good: nobody but this job has use for
+    it."""
+    if PASSWORD_VARIABLE not in os.environ:
+        return os.environ
+    from .secret_variable import take
+
+    env = dict(os.environ)
+    _, why_shown = take(PASSWORD_VARIABLE)
+    if why_shown:
+        console.tell(
+            f"this host shows {PASSWORD_VARIABLE} to whoever may read /proc/{os.getpid()}/environ, where it cannot be "
+            f"overwritten ({why_shown}); give password_file in --rdzv-conf instead",
+            False,
+        )
+    return env
 
 
 def _open_event_file(console: Console) -> EventFile | None:

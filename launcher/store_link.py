@@ -19,7 +19,7 @@ from ..rendezvous.store import Join, Store, StoreUnreachable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.etcd.client import EtcdClient
-    from ..rendezvous.etcd.cluster import Login, Tls
+    from ..rendezvous.etcd.credentials import Login, Tls
 
 Tell = Callable[[str, bool], None]
 
@@ -121,12 +121,12 @@ def _join(given: Store, closing: threading.Event, join: Join) -> Store:
 
 
 def _tls(etcd: EtcdSpec) -> Tls | None:
-    from ..rendezvous.etcd.cluster import Tls
+    from ..rendezvous.etcd.credentials import Tls
 
     return Tls(etcd.ca_file, etcd.cert_file, etcd.key_file) if etcd.tls else None
 
 
 def _login(etcd: EtcdSpec) -> Login | None:
-    from ..rendezvous.etcd.cluster import Login
+    from ..rendezvous.etcd.credentials import Login
 
-    return Login(etcd.user, etcd.password) if etcd.user else None
+    return Login(etcd.user, etcd.password, etcd.password_file) if etcd.user else None

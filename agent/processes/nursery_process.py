@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from ..spec import PASSWORD_VARIABLE
+
 BOOT = "import os, sys; sys.path.append(sys.argv[1]); from agent.nursery.guardian import main; os._exit(main())"
 """With -I and -S Python does not find our package, so its folder is an argument; importing all of `elastic_agent` would
 be slower."""
@@ -28,6 +30,7 @@ def spawn_nursery(fd: int, grace_s: float, mark: str) -> int:
     argv = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, str(target), str(os.getpid()), repr(grace_s)]
     name, _, value = mark.partition("=")
     env = {**os.environ, name: value}
+    env.pop(PASSWORD_VARIABLE, None)  # a caller of the library may have it
     actions = [(os.POSIX_SPAWN_DUP2, fd, target)]
     # From its first instruction on, signals to the agent's process group or from its terminal do not reach it.
     mask = signal.valid_signals()

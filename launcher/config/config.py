@@ -14,10 +14,9 @@ from functools import partial
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
-from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
+from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import values
 from .devices import count_cpus, count_local_workers, counting_rule
-from .rdzv_conf import PASSWORD_VARIABLE
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -136,6 +135,7 @@ def plan(
         run_id = _random_id()
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
+    _check_nodes(rendezvous, config.role)
     base_env = _worker_base(config, env)
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
@@ -162,6 +162,21 @@ def plan(
     )
     warnings = (*choice.warnings, run_id_warning, omp_warning)
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
+
+
+def _check_nodes(spec: RendezvousSpec, role: str) -> None:
+    if spec.max_nodes == 1:
+        return
+    from ...rendezvous.codec.limits import MAX_ROUND_BYTES, most_nodes
+
+    most = most_nodes(role)
+    if spec.max_nodes > most:
+        raise UsageError(
+            f"--nnodes allows {spec.max_nodes} nodes, but a round's record, of {MAX_ROUND_BYTES} bytes at most, surely "
+            f"holds only {most}"
+            + (f" with a --role of {len(role)} characters" if len(role) > 20 else "")
+            + "; lower the maximum"
+        )
 
 
 def _policy(config: LaunchConfig) -> Policy:

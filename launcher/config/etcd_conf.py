@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...agent.errors import UsageError
-from ...agent.spec import EtcdSpec
-from .rdzv_conf import PASSWORD_VARIABLE, Conf
+from ...agent.spec import PASSWORD_VARIABLE, EtcdSpec
+from .rdzv_conf import Conf
 from .values import endpoint as parse_endpoint
 from .values import joined, seconds
 
@@ -26,10 +26,10 @@ KEYS = {
     "record_ttl": "etcd: seconds for which the record of an ended job is kept (86400)",
     "protocol": "etcd: http or https (https if cacert or cert is given)",
     "cacert": "etcd: file of the CAs that may sign the servers' certificates (those this system trusts)",
-    "cert": "etcd: file of this node's certificate, for a cluster that requires one",
+    "cert": "etcd: file of this node's certificate, for a cluster that requires one; may be replaced",
     "key": "etcd: file of the private key of cert",
     "user": "etcd: name of the user",
-    "password_file": f"etcd: file with the user's password (or the variable {PASSWORD_VARIABLE})",
+    "password_file": f"etcd: file with the user's password, read at each login (or the variable {PASSWORD_VARIABLE})",
     "etcd_prefix": "the same as prefix",
     "ca_cert": "the same as cacert",
     "ssl_cert": "the same as cert",
@@ -65,7 +65,6 @@ def read_etcd_conf(given: Conf, tls: bool | None, env: Mapping[str, str]) -> Etc
             raise UsageError(f"--rdzv-conf gives both {ours} and {theirs}, which set the same; give only one of them")
     plain = {theirs: ours for ours, theirs in _TWINS}
     conf = {plain.get(key, key): str(value) for key, value in given.items() if key in KEYS}
-    user, password = _login(conf, env)
     return EtcdSpec(
         prefix=_prefix(conf.get("prefix", EtcdSpec().prefix)),
         record_ttl_s=_ttl(conf),
@@ -73,8 +72,9 @@ def read_etcd_conf(given: Conf, tls: bool | None, env: Mapping[str, str]) -> Etc
         ca_file=conf.get("cacert", ""),
         cert_file=conf.get("cert", ""),
         key_file=conf.get("key", ""),
-        user=user,
-        password=password,
+        user=conf.get("user", ""),
+        password=_password(conf, env),
+        password_file=conf.get("password_file", ""),
     )
 
 
@@ -113,32 +113,24 @@ def _tls(conf: Mapping[str, str], by_endpoint: bool | None) -> bool:
     return bool(files) if tls is None else tls
 
 
-def _login(conf: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
+def _password(conf: Mapping[str, str], env: Mapping[str, str]) -> str:
+    """The password, unless it is in a file; that file must be usable now."""
     user, path = conf.get("user", ""), conf.get("password_file", "")
     if not user:
         if path:
             raise UsageError("--rdzv-conf gives password_file and no user; give both, or none")
-        return "", ""
+        return ""
     if not path:
         if PASSWORD_VARIABLE not in env:
             raise UsageError(
                 f"--rdzv-conf user is {user!r}, but there is no password; give password_file=FILE, or set the variable "
                 f"{PASSWORD_VARIABLE}"
             )
-        return user, env[PASSWORD_VARIABLE]
+        return env[PASSWORD_VARIABLE]
+    from ...rendezvous.etcd.credentials import read_password
+
     try:
-        with open(path, encoding="utf-8") as file:
-            password = file.read().rstrip("\r\n")
-    except OSError as why:
-        raise UsageError(
-            f"--rdzv-conf password_file is {path!r}, which cannot be read: {why.strerror}; correct the path, or let "
-            "this user read it"
-        ) from why
-    except UnicodeDecodeError:
-        raise UsageError(f"--rdzv-conf password_file is {path!r}, which is no text in UTF-8; correct it") from None
-    if not password or "\n" in password:
-        lines = len(password.splitlines())
-        raise UsageError(
-            f"--rdzv-conf password_file is {path!r}, which has {lines} lines; write the password alone, in one line"
-        )
-    return user, password
+        read_password(path)
+    except ValueError as why:
+        raise UsageError(f"--rdzv-conf password_file is {path!r}, which {why}") from why
+    return ""

@@ -24,8 +24,8 @@ KEYS = {
     "keep_alive_interval": "torchrun's name for beat",
     "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
     "store_grace": "seconds for which workers go on while the store does not answer (30)",
-    "read_timeout": "seconds to wait for a store at the endpoint (60)",
-    "timeout": "static: sets read_timeout, and join_timeout, unless they are given (900)",
+    "read_timeout": "seconds to wait for a store at the endpoint, at most join_timeout (60)",
+    "timeout": "static: the default of join_timeout and read_timeout (900)",
     "is_host": "whether this node hosts the store (the node that can bind the endpoint does)",
     "store_type": "tcp, the only one",
     "rank": "static, from a program: the same as node_rank",
@@ -34,10 +34,8 @@ KEYS = {
 }
 """Every key, with its meaning, and its default in brackets."""
 
-PASSWORD_VARIABLE = "ELASTIC_AGENT_ETCD_PASSWORD"
-"""Variable with the password of etcd's user, instead of a file. It is taken out of the workers' environment."""
 STATIC_TIMEOUT_S = 900.0
-"""How long a static rendezvous tries to reach node 0; the value in torch's LaunchConfig."""
+"""How long a static rendezvous waits for node 0, and for all nodes; the value in torch's LaunchConfig."""
 _TORCH_INTERVAL_S, _TORCH_ATTEMPTS = 5.0, 3
 """torch's defaults of keep_alive_interval and keep_alive_max_attempt, used if only the other one is given."""
 _TWINS = (
@@ -145,14 +143,12 @@ def _liveness(given: Conf) -> tuple[float, float]:
 
 
 def _waits(given: Conf, static: bool) -> tuple[float, float]:
-    """How long to wait for the minimum of nodes, and for the store, in seconds."""
+    """How long to wait for the minimum of nodes, and for the store, in seconds. Whatever the store, the second is no
+    longer than the first: who waits that long for the store cannot join in time."""
     timeout_s = _time(given, "timeout", STATIC_TIMEOUT_S, above_zero=True)
-    join_s = timeout_s if static and "timeout" in given else _DEFAULTS.join_timeout_s
-    connect_s = timeout_s if static else _DEFAULTS.connect_timeout_s
-    return (
-        _time(given, "join_timeout", join_s, above_zero=True),
-        _time(given, "read_timeout", connect_s, above_zero=True),
-    )
+    join_s = _time(given, "join_timeout", timeout_s if static else _DEFAULTS.join_timeout_s, above_zero=True)
+    connect_s = _time(given, "read_timeout", timeout_s if static else _DEFAULTS.connect_timeout_s, above_zero=True)
+    return join_s, min(join_s, connect_s)
 
 
 def _last_call(given: Conf) -> tuple[float, float]:

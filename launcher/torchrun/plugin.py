@@ -7,15 +7,15 @@ torch nor grpc before a handler is made.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...agent.errors import UsageError
-from ...agent.spec import EtcdSpec, RendezvousSpec
+from ...agent.spec import PASSWORD_VARIABLE, EtcdSpec, RendezvousSpec
 from ..config.etcd_conf import KEYS, read_endpoints, read_etcd_conf
-from ..config.rdzv_conf import PASSWORD_VARIABLE, refuse_unknown
+from ..config.rdzv_conf import refuse_unknown
 from ..config.values import seconds
+from ..secret_variable import take
 from ..store_link import address, etcd_client
 
 TYPE_CHECKING = False
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 RECORD_TTL_S = 60.0
 """How long a job's keys stay after its last agent has ended; then the run id is free again. torch never reports which
 agent is the last, so only a lease can remove the keys."""
-READ_TIMEOUT_S, STORE_GRACE_S = 60.0, 30.0
-"""Defaults of `read_timeout`, as torch's c10d backend has it, and of `store_grace`, as the agent has it."""
+PATIENCE_S = {"read_timeout": 60.0, "join_timeout": 600.0}
+"""What limits how long the first answer of the cluster may take, the shorter of both, with torch's defaults."""
+STORE_GRACE_S = 30.0
+"""Default of `store_grace`, as the agent has it."""
 
 TORCH_KEYS = {
     "join_timeout",
@@ -61,7 +63,7 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
     endpoints, tls = read_endpoints(params.endpoint)
     spec = _spec(conf, tls)
     limits = RetryLimits(
-        first_s=seconds("--rdzv-conf read_timeout", conf.get("read_timeout", READ_TIMEOUT_S), above_zero=True),
+        first_s=min(_seconds(conf, key, default) for key, default in PATIENCE_S.items()),
         later_s=seconds("--rdzv-conf store_grace", conf.get("store_grace", STORE_GRACE_S)),
     )
     # torch's default, the name of this host, may not resolve on other hosts.
@@ -69,8 +71,12 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
     return torchrun_etcd.make_handler(params, lambda: etcd_client(endpoints, spec), spec, limits)
 
 
+def _seconds(conf: Mapping[str, str], key: str, default: float) -> float:
+    return seconds(f"--rdzv-conf {key}", conf.get(key, default), above_zero=True)
+
+
 def _spec(conf: Mapping[str, str], tls: bool | None) -> EtcdSpec:
-    found = os.environ.pop(PASSWORD_VARIABLE, None)
+    found, _ = take(PASSWORD_VARIABLE)
     if found is not None:
         _password[PASSWORD_VARIABLE] = found
     spec = read_etcd_conf(conf, tls, _password)

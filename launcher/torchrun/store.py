@@ -38,6 +38,9 @@ from .folder import Folder, RetryLimits
 STATE_BYTES = 1 << 20
 """Largest state or value; a node takes about 100 bytes of the state. A server accepts requests of 1.5 MiB."""
 
+TXN_READS = 100
+"""Reads in one transaction; servers accept 128 requests (`--max-txn-ops`), which are fewer than the nodes of a job."""
+
 T = TypeVar("T")
 
 
@@ -170,9 +173,12 @@ class EtcdAgentStore(Store):
 
     def _read(self, keys: Sequence[str]) -> list[Sequence[Item]]:
         reads = [Read(self._folder.keys.stored(key)) for key in keys]
-        done = self._ask(lambda lease: self._folder.client.txn([], reads, repeatable=True))
-        self._revision = done.revision
-        return [found.items for found in done.found]
+        parts = [self._read_part(reads[at : at + TXN_READS]) for at in range(0, len(reads), TXN_READS)]
+        self._revision = parts[0].revision  # a watch from the first on misses nothing
+        return [found.items for part in parts for found in part.found]
+
+    def _read_part(self, reads: Sequence[Read]) -> Outcome:
+        return self._ask(lambda lease: self._folder.client.txn([], reads, repeatable=True))
 
     def _wait(self, keys: Sequence[str], timeout: timedelta) -> list[Item]:
         deadline = time.monotonic() + timeout.total_seconds()

@@ -20,7 +20,7 @@ from ..endpoint import Address
 from ..store import StoreError, StoreForeign, StoreUnreachable
 
 MAX_VALUE_BYTES = 1024 * 1024
-"""Longest value written, as `codec.records.MAX_ROUND_BYTES`. A longer value that is read is cut to one byte more."""
+"""Longest value written, as `codec.limits.MAX_ROUND_BYTES`. A longer value that is read is cut to one byte more."""
 HANDSHAKE_S = 4.0
 """How long a server may take to answer the first request. TCPStore takes microseconds."""
 MAX_KEYS = 2**40

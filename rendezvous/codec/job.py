@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,12 @@ from ...proto import elastic_pb2 as wire
 from ..records import JobSpec, Outcome
 from . import fields
 from . import records as codec
+from .command import outline
 from .digest import sha256
 
 MAX_JOB_BYTES = 32 * 1024
-"""A record takes some 200 bytes and the command's text, which is cut at `fields.MAX_TEXT_CHARS`."""
+"""A record takes some 200 bytes and the command's outline, which is cut at `fields.MAX_TEXT_CHARS`."""
+SALT_BYTES = 16
 JOB_MAGIC = 0x316A4145
 
 
@@ -20,9 +23,10 @@ JOB_MAGIC = 0x316A4145
 class JobRecord:
     """The job that has a run id. Changes only when that job ends, and when the next job with the id begins."""
 
-    spec_hash: bytes
-    """SHA-256 over the whole `JobSpec`. The parts of the spec below are for messages."""
+    digest: bytes
+    """A salt, and SHA-256 over it and the whole `JobSpec`. The parts of the spec below are for messages."""
     command: str = ""
+    """Outline of the command (`command.py`), quoted as for a shell."""
     min_nodes: int = 1
     max_nodes: int = 1
     nproc: str = "number"
@@ -38,20 +42,23 @@ class JobRecord:
     """How the job ended; None while it runs."""
 
 
-def spec_hash(spec: JobSpec) -> bytes:
-    """SHA-256 over all parts of the spec, each after its length, so that no two specs give the same bytes."""
+def digest(spec: JobSpec, salt: bytes) -> bytes:
+    """The salt, and SHA-256 over it and all parts of the spec, each after its length, so that no two specs give the
+    same bytes."""
     parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
-    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
+    return salt + sha256(salt + b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
 
 
-def new_record(spec: JobSpec, node: str, name: str) -> JobRecord:
-    """The record that this node creates if it is the first. `node`: its identity; `name`: the same for people."""
-    from shlex import quote
+def new_record(spec: JobSpec, node: str, name: str, salt: bytes = b"") -> JobRecord:
+    """The record that this node creates if it is the first. `node`: its identity; `name`: the same for people; `salt`:
+    a random one if none is given."""
+    from shlex import join
 
+    salt = salt or os.urandom(SALT_BYTES)
     return JobRecord(
-        spec_hash=spec_hash(spec),
-        command=" ".join(quote(word) for word in spec.command),
+        digest=digest(spec, salt),
+        command=join(outline(spec.command, salt)),
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         nproc=spec.nproc,
@@ -61,12 +68,17 @@ def new_record(spec: JobSpec, node: str, name: str) -> JobRecord:
     )
 
 
+def same_job(record: JobRecord, spec: JobSpec) -> bool:
+    """Whether the record is that of a job with this spec."""
+    return record.digest == digest(spec, record.digest[:SALT_BYTES])
+
+
 def encode_job(record: JobRecord) -> bytes:
     """The record as bytes. A long command is cut. Raises ForeignBytes for what `decode_job` would refuse."""
     message = wire.JobRecord(
         magic=JOB_MAGIC,
         version=fields.PROTOCOL_VERSION,
-        spec_hash=record.spec_hash,
+        spec_hash=record.digest,
         command=fields.cut(record.command),
         min_nodes=fields.checked("min_nodes", record.min_nodes),
         max_nodes=fields.checked("max_nodes", record.max_nodes),
@@ -88,7 +100,7 @@ def decode_job(data: bytes) -> JobRecord:
     fields.parse("job record", message, data, MAX_JOB_BYTES)
     fields.check_head("job record", message.magic, JOB_MAGIC, message.version)
     return JobRecord(
-        spec_hash=message.spec_hash,
+        digest=message.spec_hash,
         command=message.command,
         min_nodes=fields.checked("min_nodes", message.min_nodes),
         max_nodes=fields.checked("max_nodes", message.max_nodes),

@@ -14,12 +14,10 @@ from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
 from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
 from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, utf8
+from .limits import MAX_ROUND_BYTES
 
 MAX_NODE_BYTES = 256 * 1024
 """A node's record takes some 300 bytes, and at most `MAX_REPORTED_EXITS` exits of workers with their texts."""
-MAX_ROUND_BYTES = 1024 * 1024
-"""A member takes some 150 bytes, so 1 MiB holds about 6,000 nodes and `MAX_ANNOUNCED_EXITS` exits of workers.
-TCPStore's own limit is 8 MiB."""
 NODE_MAGIC = 0x316E4145
 ROUND_MAGIC = 0x31724145
 

@@ -85,12 +85,15 @@ class Connection:
         self._guard = guard
         self._session: Store | None = None
 
-    def call(self, request: Callable[[Store], T]) -> T | None:
+    def call(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None = None) -> T | None:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
-        repetition would not change."""
+        repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not
+        wait for the answer."""
         pause_s = RETRY_FIRST_S
         while not self._closing.is_set():
             try:
+                if meanwhile is not None and pause_s > RETRY_FIRST_S:
+                    meanwhile(self._connected())
                 return self._call_once(request)
             except StoreUnreachable as error:
                 self.close()
@@ -104,14 +107,17 @@ class Connection:
     def _call_once(self, request: Callable[[Store], T]) -> T:
         if self._guard is not None:
             self._guard.begin()
+        answer = request(self._connected())
+        if self._guard is not None:
+            self._guard.answered()
+        return answer
+
+    def _connected(self) -> Store:
         if self._session is None:
             self._session = self._connect()
             if self._closing.is_set():
                 self.close()
-        answer = request(self._session)
-        if self._guard is not None:
-            self._guard.answered()
-        return answer
+        return self._session
 
     def close(self) -> None:
         """End a call that blocks, from another thread. `closing` must be set before."""

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from ..codec import job as jobs
 from ..codec import records as codec
 from ..coordinator.events import Elected
 from ..records import JobSpec, NodeRecord, NodeState, Round
@@ -30,7 +28,7 @@ from .connection import CallGuard, Connection
 from .inbound import read_round, read_state
 from .listener import Listener
 from .term import WAIT_S, Term
-from .threads import OwnHeartbeats, ThreadGroup
+from .threads import Heart, OwnHeartbeats, ThreadGroup
 
 OpenStore = Callable[[threading.Event, Callable[[Store], None]], Store]
 """Opens the store and joins the job in it. Arguments: an event that ends the wait, and the function that joins."""
@@ -135,23 +133,18 @@ class Driver:
         own_beats = OwnHeartbeats(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
         self._start_threads(store, own_beats)
-        count = 0
-        next_beat = time.monotonic()
+        heart = Heart(self._node, self._beat_s, own_beats)
         while not self._threads.ending.is_set():
             try:
-                record = self._unwritten.get(timeout=max(0.0, next_beat - time.monotonic()))
+                record = self._unwritten.get(timeout=heart.due_in_s())
             except queue.Empty:
-                count += 1
-                self._beat(connection, count)
-                own_beats.answered()
-                next_beat = max(next_beat + self._beat_s, time.monotonic())
+                connection.call(heart.beat)
                 continue
             if record is not None:
-                self._write_record(connection, record)
+                self._write_record(connection, record, heart)
 
     def _join(self, store: Store) -> None:
-        mine = jobs.new_record(self._job, self._node, self._name)
-        self._job_record = join.join(store, self._job.run_id, mine)
+        self._job_record = join.join(store, self._job, self._node, self._name)
 
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
@@ -161,17 +154,15 @@ class Driver:
         elif store.elects:
             self._threads.spawn("candidate", lambda: self._run_candidate(store, own_beats))
 
-    def _beat(self, connection: Connection, count: int) -> None:
-        connection.call(lambda session: session.beat(self._node, count))
-
-    def _write_record(self, connection: Connection, record: NodeRecord) -> None:
+    def _write_record(self, connection: Connection, record: NodeRecord, heart: Heart) -> None:
         value = codec.encode_node(record)
 
         def publish(session: Store) -> bool:
             session.publish_node(self._node, value)
             return True
 
-        if connection.call(publish):
+        # A store may refuse records for long, and heartbeats not: etcd without space does.
+        if connection.call(publish, meanwhile=heart.beat_if_due):
             self._listener.record_written(record.seq)
 
     def _run_watcher(self, store: Store) -> None:

@@ -5,34 +5,43 @@ A node writes the job's record before anything else, so a node that is refused h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote, split
 
-from ..codec.fields import ForeignBytes, ProtocolMismatch
-from ..codec.job import JobRecord, decode_job, encode_job
+from ..codec import command
+from ..codec.fields import ForeignBytes, ProtocolMismatch, cut
+from ..codec.job import SALT_BYTES, JobRecord, decode_job, encode_job, new_record, same_job
+from ..records import JobSpec
 from ..store import JobMismatch, Store, StoreForeign, VersionMismatch
 
 MAX_COMMAND_CHARS = 300
 """Characters of a command that a refusal quotes."""
+MOST_NAMES = 8
+"""Names of differing arguments that a refusal lists."""
 
 
-def join(store: Store, run_id: str, mine: JobRecord) -> bytes:
-    """Create the job with the record `mine`, or join the job that has the run id already. Returns the stored record and
-    sets the store to its incarnation. If that job has ended and the store outlives jobs, the id is free and the next
+def join(store: Store, spec: JobSpec, node: str, name: str) -> bytes:
+    """Create the job with this spec, or join the one that has its run id already. Returns the stored record and sets
+    the store to its incarnation. If that job has ended and the store outlives jobs, the id is free and the next
     incarnation begins. In other stores the record of an ended job means that the host is about to exit; it is returned.
+
+    `node`: identity of this agent process; `name`: the same for people.
 
     Raises JobMismatch or VersionMismatch if this node is not part of that job, StoreForeign if its record cannot be
     read.
     """
+    mine = new_record(spec, node, name)
     stored = store.write_job(encode_job(mine))
     while True:
-        found = _read(stored, run_id)
+        found = _read(stored, spec.run_id)
         if found.outcome is None or not store.outlives_jobs:
             break
         following = encode_job(replace(mine, incarnation=found.incarnation + 1))
         # Another node may have written first, so the record returned is checked as well.
         stored = store.write_job(following, over=stored)
-    if found.spec_hash != mine.spec_hash:
-        raise JobMismatch(_refusal(run_id, found, mine))
+    if not same_job(found, spec):
+        raise JobMismatch(_refusal(found, spec))
     store.use_incarnation(found.incarnation)
     return stored
 
@@ -49,30 +58,48 @@ def _read(data: bytes, run_id: str) -> JobRecord:
         ) from error
 
 
-def _refusal(run_id: str, there: JobRecord, here: JobRecord) -> str:
+def _refusal(there: JobRecord, spec: JobSpec) -> str:
     started = f"started by {there.name} at {there.at}" + (f", {there.outcome.value}" if there.outcome else "")
+    theirs = _words(there)
+    shown = command.readable(theirs)
     return (
-        f"run id {run_id!r} is taken by a job that differs in {' and '.join(_differences(there, here))}: "
-        f"it runs {_summary(there)} ({started}), and this node was asked for {_summary(here)}; "
+        f"run id {spec.run_id!r} is taken by a job that differs in {' and '.join(_differences(there, theirs, spec))}: "
+        f"it runs {_shown(there.min_nodes, there.max_nodes, there.nproc, shown)} ({started})"
+        f"{', where … stands for a value' if '…' in shown else ''}, and this node was asked for "
+        f"{_shown(spec.min_nodes, spec.max_nodes, spec.nproc, _quoted(command.masked(spec.command)))}; "
         "use the same on every node, or choose another --rdzv-id"
     )
 
 
-def _differences(there: JobRecord, here: JobRecord) -> list[str]:
+def _quoted(words: Sequence[str]) -> str:
+    return " ".join(word if command.MASKED in word else quote(word) for word in words)
+
+
+def _words(record: JobRecord) -> list[str]:
+    try:
+        return split(record.command)
+    except ValueError:  # cut within a quotation, or written by another program
+        return record.command.split()
+
+
+def _differences(there: JobRecord, theirs: list[str], spec: JobSpec) -> list[str]:
     fields = (
-        ("--nnodes", (there.min_nodes, there.max_nodes), (here.min_nodes, here.max_nodes)),
-        ("--nproc-per-node", there.nproc, here.nproc),
-        ("its command", there.command, here.command),
+        ("--nnodes", (there.min_nodes, there.max_nodes), (spec.min_nodes, spec.max_nodes)),
+        ("--nproc-per-node", there.nproc, spec.nproc),
     )
-    # Commands are cut in the record, so two that differ may look equal.
-    return [name for name, ours, theirs in fields if ours != theirs] or ["its command"]
+    found = [name for name, left, right in fields if left != right]
+    here = new_record(spec, "", "", there.digest[:SALT_BYTES])
+    names = command.differing(_words(replace(here, command=cut(here.command))), theirs)
+    if names:
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        found.append(f"its command ({', '.join(names[:MOST_NAMES])}{more})")
+    # Commands are cut in the record, and the digests of values are short: two that differ may look equal.
+    return found or ["its command"]
 
 
-def _summary(record: JobRecord) -> str:
-    low, high = record.min_nodes, record.max_nodes
+def _shown(low: int, high: int, nproc: str, text: str) -> str:
     nodes = str(low) if low == high else f"{low}:{high}"
-    command = " ".join(record.command.split())
-    if len(command) > MAX_COMMAND_CHARS:
-        command = command[: MAX_COMMAND_CHARS - 1] + "…"
-    nproc = "" if record.nproc == "number" else f" --nproc-per-node {record.nproc}"
-    return f"`--nnodes {nodes}{nproc} {command}`"
+    text = " ".join(text.split())
+    if len(text) > MAX_COMMAND_CHARS:
+        text = text[: MAX_COMMAND_CHARS - 1] + "…"
+    return f"`--nnodes {nodes}{'' if nproc == 'number' else f' --nproc-per-node {nproc}'} {text}`"

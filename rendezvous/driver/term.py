@@ -15,8 +15,9 @@ from functools import partial
 
 from ..codec import job as jobs
 from ..codec import records as codec
+from ..codec.fields import ForeignBytes
 from ..records import Round
-from ..store import Store, StoreFenced
+from ..store import Store, StoreError, StoreFenced
 from .connection import Connection
 from .inbound import read_records
 from .listener import Listener
@@ -95,7 +96,7 @@ class Term:
                 return
 
     def _write_announcement(self, connection: Connection, announcement: Round) -> None:
-        value = codec.encode_round(announcement)
+        value = _encoded(announcement)
         version, epoch = announcement.version, announcement.epoch
         if announcement.outcome is None:
             connection.call(partial(_announce, version, value, epoch))
@@ -112,6 +113,16 @@ class Term:
         if counts is not None:
             read = {node: counts.get(node, -1) for node in nodes}
             self._listener.beats_seen(read, self._own_beats.steady_s() if self._store.elects else None)
+
+
+def _encoded(announcement: Round) -> bytes:
+    try:
+        return codec.encode_round(announcement)
+    except ForeignBytes as error:
+        raise StoreError(
+            f"round {announcement.number} cannot be announced with {len(announcement.members)} nodes: {error}; "
+            "lower --nnodes, or shorten --role"
+        ) from error
 
 
 def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:

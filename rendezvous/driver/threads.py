@@ -69,3 +69,30 @@ class OwnHeartbeats:
         """Seconds for which answers have come in time, up to the last one; 0 while one is overdue."""
         since, last = self._state
         return 0.0 if time.monotonic() - last > self._most_s else last - since
+
+
+class Heart:
+    """Sends this node's heartbeats. Used by one thread."""
+
+    def __init__(self, node: str, beat_s: float, own_beats: OwnHeartbeats) -> None:
+        self._node = node
+        self._beat_s = beat_s
+        self._own_beats = own_beats
+        self._count = 0
+        self._next = time.monotonic()
+
+    def due_in_s(self) -> float:
+        """Seconds until the next heartbeat is due."""
+        return max(0.0, self._next - time.monotonic())
+
+    def beat(self, session: Store) -> None:
+        """Send a heartbeat. Raises StoreError."""
+        session.beat(self._node, self._count + 1)
+        self._count += 1
+        self._own_beats.answered()
+        self._next = max(self._next + self._beat_s, time.monotonic())
+
+    def beat_if_due(self, session: Store) -> None:
+        """As `beat`, no more often than that."""
+        if not self.due_in_s():
+            self.beat(session)

@@ -9,7 +9,7 @@ All calls block, for at most `call_s`, and raise
 - EtcdFailed when no server could accept the request and nothing was applied, EtcdUnknown when it may have been applied
   (both are StoreUnreachable: call again; after EtcdUnknown, read first if the request must not be applied twice);
 - a kind of EtcdRefused when a server rejected it: EtcdPermissionDenied, EtcdLoginRefused, EtcdTlsRefused, EtcdNoSpace,
-  EtcdLeaseGone, EtcdCompacted;
+  EtcdLeaseGone, EtcdCompacted, EtcdAnswerTooLong;
 - StoreForeign when the endpoint is not etcd v3, EtcdReset when the cluster lost revisions that it had acknowledged;
 - EtcdClosed once `close` was called, from any thread.
 Reads and transactions are linearizable. Why not an existing client: docs/adr/0011-own-etcd-client.md.
@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from ...proto import etcd_pb2 as pb
 from ..endpoint import Endpoint
 from . import ops
-from .cluster import EtcdCluster, Login, Method, Tls
-from .errors import EtcdLeaseExists, EtcdLeaseGone
+from .cluster import EtcdCluster, Method
+from .credentials import Login, Tls
+from .errors import EtcdAnswerTooLong, EtcdCompacted, EtcdLeaseExists, EtcdLeaseGone
 from .retries import CALL_S, Calls
 from .watch import Watch, open_watch
 
@@ -50,6 +51,12 @@ TIME_TO_LIVE = Method(
 )
 STATUS = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse.FromString, read_only=True)
 ALARM = Method("/etcdserverpb.Maintenance/Alarm", pb.AlarmRequest, pb.AlarmResponse.FromString, read_only=True)
+
+
+PAGE_ITEMS = 128
+"""Keys in one answer of a longer read: with node records at their limit they are half of what an answer may hold."""
+PAGED_READS = 5
+"""Attempts to read all pages at one revision, where others compact it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,45 @@ class EtcdClient:
         """Use the next endpoint from now on. Ends the watches of all sessions. For a server known to be faulty."""
         self._cluster.switch_from(self._cluster.current())
 
+    def end_calls_at(self, deadline: float) -> None:
+        """End calls of this session no later than at this time (`time.monotonic`), however long they might take."""
+        self._calls.until = deadline
+
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def read(self, read: ops.Read) -> ops.Found:
-        """The keys as they are, or were at `read.revision`."""
-        return ops.found_of(self._calls.call(RANGE, ops.range_request(read), f"read of {read.key!r}"))
+        """The keys as they are, or were at `read.revision`: a list in pages, all of one revision."""
+        if not read.prefix or read.keys_only or read.limit:
+            return self._read_page(read, ops.range_request(read))
+        for left in reversed(range(PAGED_READS)):
+            try:
+                return self._read_pages(read)
+            except EtcdCompacted:
+                # Unless the caller named the revision, others have compacted it between two pages.
+                if read.revision or not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _read_pages(self, read: ops.Read) -> ops.Found:
+        request = ops.range_request(read)
+        request.limit = PAGE_ITEMS
+        items: list[ops.Item] = []
+        while True:
+            try:
+                found = self._read_page(read, request)
+            except EtcdAnswerTooLong:
+                if request.limit == 1:
+                    raise
+                request.limit = max(1, request.limit // 4)
+                continue
+            items += found.items
+            request.revision = request.revision or found.revision
+            if not found.more:
+                return ops.Found(request.revision, tuple(items), more=False)
+            request.key = items[-1].key + b"\0"
+
+    def _read_page(self, read: ops.Read, request: pb.RangeRequest) -> ops.Found:
+        return ops.found_of(self._calls.call(RANGE, request, f"read of {read.key!r}"))
 
     def put(self, put: ops.Put, *, repeatable: bool = True) -> int:
         """Write a key; returns the revision. `repeatable`: the put may be applied twice, with other writes between, so

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -18,6 +19,7 @@ from google.protobuf.message import Message
 from ...proto import etcd_pb2 as pb
 from ..endpoint import Endpoint
 from ..store import StoreError
+from .credentials import Login, Tls, TlsFiles, Token
 from .errors import EtcdReset, EtcdTlsRefused
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 2379
 """etcd's port for clients."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer accepted; gRPC's default of 4 MiB holds only 64 nodes with records of 64 KiB."""
+"""Longest answer accepted; gRPC's default of 4 MiB would hold only 16 node records at their limit."""
 
 OPTIONS = (
     # Pings: etcd allows one each 5 s (--grpc-keepalive-min-time) while a call is open, and disconnects a client that
@@ -45,26 +47,6 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # other gRPC users in this process do not share its connections
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Certificate files in PEM, read once: a changed file takes effect in the next process."""
-
-    ca_file: str = ""
-    """CA of the servers' certificates; empty: the CAs that this system trusts."""
-    cert_file: str = ""
-    """The client certificate, for a cluster that requires one; empty: none."""
-    key_file: str = ""
-    """Its private key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user of the cluster."""
-
-    user: str
-    password: str = field(repr=False)
 
 
 class HasHeader(Protocol):
@@ -105,9 +87,10 @@ class Call(Protocol):
 class Server:
     """One endpoint and the channel to it, which connects at the first call."""
 
-    def __init__(self, endpoint: Endpoint, credentials: Callable[[], grpc.ChannelCredentials | None]) -> None:
+    def __init__(self, endpoint: Endpoint, tls_files: TlsFiles | None) -> None:
+        """`tls_files`: the certificates of the first connection; None: it is a plain one."""
         self.endpoint = endpoint
-        self._credentials = credentials
+        self._tls_files = tls_files
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self.streams: set[Call] = set()
@@ -131,12 +114,24 @@ class Server:
 
         with self._lock:
             if self._channel is None:
-                target, credentials = f"dns:///{self.endpoint}", self._credentials()
-                if credentials is None:
+                target = f"dns:///{self.endpoint}"
+                if self._tls_files is None:
                     self._channel = grpc.insecure_channel(target, options=OPTIONS)
                 else:
+                    credentials = grpc.ssl_channel_credentials(*self._tls_files)
                     self._channel = grpc.secure_channel(target, credentials, options=OPTIONS)
             return self._channel
+
+    def use_files(self, tls_files: TlsFiles) -> None:
+        """Connect anew, with these certificates, if they are others than those in use. Ends the calls under way, as
+        gRPC keeps the certificates of a channel for all of its connections."""
+        with self._lock:
+            if tls_files == self._tls_files:
+                return
+            self._tls_files = tls_files
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def close(self) -> None:
         with self._lock:
@@ -159,11 +154,9 @@ class EtcdCluster:
             raise ValueError("no etcd endpoint is given; write HOST:PORT, or several with commas between")
         need_grpc()
         self.tls = tls
-        self.login = login
-        self.token: str | None = None
-        """Token of the last login; empty: none is needed; None: not logged in yet, or the token is no longer valid."""
-        self._files = _read_files(tls) if tls is not None else None
-        self.servers = tuple(Server(endpoint, self._credentials) for endpoint in endpoints)
+        self.token = Token(login)
+        files = tls.read() if tls is not None else None
+        self.servers = tuple(Server(endpoint, files) for endpoint in endpoints)
         self._lock = threading.Lock()
         self._current = random.randrange(len(self.servers))  # agents spread over the servers
         self._sessions = 0
@@ -237,13 +230,12 @@ class EtcdCluster:
             if linearizable:
                 self._revision = max(self._revision, header.revision)
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        import grpc
-
-        if self._files is None:
-            return None
-        ca, key, cert = self._files
-        return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
+    def attempt_failed(self, server: Server) -> None:
+        """Use the next endpoint, and certificates as they are now: those in use may have expired."""
+        if self.tls is not None:
+            with suppress(EtcdTlsRefused):  # they are being replaced
+                server.use_files(self.tls.read())
+        self.switch_from(server)
 
 
 def need_grpc() -> None:
@@ -254,31 +246,4 @@ def need_grpc() -> None:
     try:
         import grpc  # noqa: F401 - its users import it again, which costs nothing
     except ImportError as why:
-        raise StoreError(f"etcd needs the package grpcio ({why}): pip install 'elastic-agent[etcd]'") from why
-
-
-def _read_files(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The contents of the files (CA, key, certificate); None for one that is not given."""
-    if bool(tls.cert_file) != bool(tls.key_file):
-        alone, missing = ("certificate", "key") if tls.cert_file else ("key", "certificate")
-        raise EtcdTlsRefused(f"a TLS {alone} for etcd is given without its {missing}; give both, or neither")
-    ca_file = tls.ca_file
-    if not ca_file:
-        import ssl
-
-        ca_file = ssl.get_default_verify_paths().cafile or ""
-    return (
-        _contents("CA certificate", ca_file),
-        _contents("key", tls.key_file),
-        _contents("certificate", tls.cert_file),
-    )
-
-
-def _contents(what: str, path: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as why:
-        raise EtcdTlsRefused(f"cannot read etcd's TLS {what} {path}: {why.strerror}; correct the path") from why
+        raise StoreError(f"etcd needs the package grpcio ({why}): pip install grpcio") from why

@@ -11,7 +11,7 @@ import ssl
 
 from ..endpoint import Endpoint, resolve
 from ..store import StoreUnreachable
-from .cluster import Tls
+from .credentials import Tls
 from .errors import EtcdTlsRefused
 
 PROBE_S = 1.0

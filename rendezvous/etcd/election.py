@@ -35,14 +35,18 @@ class Election:
             return self._client.txn([is_absent(self._key)], puts, [Read(self._key)], repeatable=True), lease
 
         while True:
-            done, lease = self._leases.with_leases(node, claim)
-            if done.succeeded:
-                return done.revision
-            for leader in done.found[0].items:
+            # Read first: servers write a transaction with puts to their disks also if its compares fail.
+            leaders, lease = self._client.read(Read(self._key)), self._leases.node(self._client, node)
+            if not leaders.items:
+                done, lease = self._leases.with_leases(node, claim)
+                if done.succeeded:
+                    return done.revision
+                leaders = done.found[0]
+            for leader in leaders.items:
                 # This node's id on another lease is an earlier term of it, which ends when that lease expires.
                 if (leader.value, leader.lease) == (me, lease):
                     return leader.create_revision
-                if not self._wait_deleted(leader.create_revision, done.revision, deadline):
+                if not self._wait_deleted(leader.create_revision, leaders.revision, deadline):
                     return None
 
     def wait_term_over(self, epoch: int, deadline: float) -> bool:

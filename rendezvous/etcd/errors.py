@@ -67,6 +67,10 @@ class EtcdLeaseExists(EtcdRefused):
     """A lease with this id exists already."""
 
 
+class EtcdAnswerTooLong(EtcdRefused):
+    """The answer is longer than this client accepts: read fewer keys at a time."""
+
+
 class EtcdCompacted(EtcdRefused):
     """The requested revision has been compacted: read anew, and watch from there."""
 
@@ -100,6 +104,7 @@ _REFUSALS: tuple[tuple[str, type[EtcdRefused], str], ...] = (
     ("lease already exists", EtcdLeaseExists, "choose another id"),
     ("has been compacted", EtcdCompacted, "read anew, and watch from there"),
     ("request is too large", EtcdRefused, "raise the servers' --max-request-bytes, or write less"),
+    ("Received message larger than max", EtcdAnswerTooLong, "read fewer keys at a time"),
     ("grpc: received message larger", EtcdRefused, "raise the servers' --max-request-bytes, or write less"),
 )
 _REFUSED_CODES = {

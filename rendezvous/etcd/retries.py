@@ -16,6 +16,7 @@ from typing import TypeVar
 from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
 from .cluster import Answer, Call, EtcdCluster, Method, Request, Server
+from .credentials import Login
 from .errors import (
     EtcdAuthDisabled,
     EtcdClosed,
@@ -52,6 +53,8 @@ class Calls:
 
     def __init__(self, cluster: EtcdCluster, call_s: float = CALL_S) -> None:
         self.cluster = cluster
+        self.until = float("inf")
+        """Time (`time.monotonic`) at which every call ends, however long it might take."""
         self._call_s = call_s
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -90,7 +93,8 @@ class Calls:
         """Return `attempt(server, time-out in s)`, called with one server after another until it succeeds.
 
         `read_only`: the attempt changes nothing, so an unanswered one counts as failed. Raises as `call`."""
-        deadline = time.monotonic() + self._call_s
+        began = time.monotonic()
+        deadline = min(began + self._call_s, self.until)
         attempts = _Attempts(len(self.cluster.servers))
         unanswered = ""
         logins = 0
@@ -98,27 +102,29 @@ class Calls:
             self._check_tls(what)  # before gRPC, which writes certificate errors to standard error
         while (left_s := deadline - time.monotonic()) > 0:
             server = self.cluster.current()
+            token = None
             try:
-                self._log_in(server, min(LOGIN_ATTEMPTS * attempts.attempt_s, left_s))
+                self._log_in(server, min(LOGIN_ATTEMPTS * attempts.attempt_s, left_s), left_s)
+                token = self.cluster.token.value
                 return attempt(server, min(attempts.attempt_s, left_s))
             except EtcdTokenRefused:
                 logins += 1
-                if logins > LOGINS or self.cluster.login is None:
+                if logins > LOGINS or self.cluster.token.login is None:
                     raise
-                self.cluster.token = None
+                self.cluster.token.drop(token)
                 continue
             except (EtcdFailed, EtcdUnknown, EtcdWatchLost) as error:
                 if isinstance(error, EtcdUnknown) and not read_only:
                     unanswered = str(error)
                     if not repeatable:
                         raise
-                self.cluster.switch_from(server)
+                self.cluster.attempt_failed(server)
                 pause_s = attempts.failed(error)
                 if attempts.first_pass_unreached:
                     self._check_tls(what)
             self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
             self._check_open()
-        raise self._gave_up(what, attempts, unanswered)
+        raise self._gave_up(what, attempts, unanswered, max(0.0, deadline - began))
 
     def exchange(
         self, server: Server, method: Method[Request, Answer], request: Request, what: str, timeout_s: float
@@ -143,8 +149,6 @@ class Calls:
         except (grpc.RpcError, grpc.FutureCancelledError) as why:
             raise self.error(server, what, why) from None
         except ValueError as why:  # raised by gRPC when the channel is closed
-            if not self._closed.is_set():
-                raise
             raise self.error(server, what, why) from None
         finally:
             answered.set()
@@ -152,7 +156,7 @@ class Calls:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Sent with each request: that the server must have a leader, and the login's token."""
-        token = self.cluster.token
+        token = self.cluster.token.value
         return (("hasleader", "true"), *((("token", token),) if token else ()))
 
     def register(self, call: Call) -> None:
@@ -177,23 +181,47 @@ class Calls:
             return EtcdClosed(f"etcd at {server}, {what}: this process closed the client")
         if isinstance(why, grpc.Call):
             return error_of(str(server), what, why.code().name, why.details() or "")
+        if isinstance(why, ValueError):
+            return EtcdFailed(f"etcd at {server}, {what}: the connection is being replaced, with other certificates")
         return EtcdUnknown(f"etcd at {server}, {what}: {type(why).__name__} {why}")
 
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise EtcdClosed(f"etcd at {self.cluster}: this process closed the client")
 
-    def _log_in(self, server: Server, timeout_s: float) -> None:
+    def _log_in(self, server: Server, timeout_s: float, turn_s: float) -> None:
+        """Log in if that is due. `timeout_s`: of the login; `turn_s`: how long to wait for another thread's."""
         self._check_open()
-        login = self.cluster.login
-        if login is None or self.cluster.token is not None:
+        token = self.cluster.token
+        login = token.login
+        if login is None or not token.is_due():
             return
-        what = f"login of user {login.user!r}"
-        request = pb.AuthenticateRequest(name=login.user, password=login.password)
+        replaces = token.value is not None
+        # While a token works, nobody waits for the thread that replaces it.
+        if not token.turn.acquire(timeout=0 if replaces else turn_s):
+            if replaces:
+                return
+            raise EtcdFailed(f"etcd at {server}, login: another thread's login took longer than {turn_s:.1f} s")
         try:
-            self.cluster.token = self.exchange(server, AUTHENTICATE, request, what, timeout_s).token
+            if token.is_due():
+                self._log_in_now(server, login, timeout_s)
+        except StoreError:
+            if not replaces:
+                raise
+            token.put_off()
+        finally:
+            token.turn.release()
+
+    def _log_in_now(self, server: Server, login: Login, timeout_s: float) -> None:
+        token = self.cluster.token
+        what = f"login of user {login.user!r}"
+        self._closed.wait(token.pause_s())
+        self._check_open()
+        request = pb.AuthenticateRequest(name=login.user, password=login.current_password())
+        try:
+            token.take(self.exchange(server, AUTHENTICATE, request, what, timeout_s).token)
         except EtcdAuthDisabled:
-            self.cluster.token = ""
+            token.take("")
         except EtcdUnknown as error:
             raise EtcdFailed(str(error)) from error  # the request itself has not been sent
 
@@ -225,17 +253,15 @@ class Calls:
             self._check_open()
             yield explain(server.endpoint, self.cluster.tls, what) or f"{server} answers now"
 
-    def _gave_up(self, what: str, attempts: _Attempts, unanswered: str) -> StoreUnreachable:
+    def _gave_up(self, what: str, attempts: _Attempts, unanswered: str, after_s: float) -> StoreUnreachable:
         if unanswered:
-            return EtcdUnknown(f"{unanswered}; gave up after {self._call_s:g} s, and it may have been applied")
+            return EtcdUnknown(f"{unanswered}; gave up after {after_s:.2g} s, and it may have been applied")
         if attempts.none_reached:
             return EtcdFailed(
                 f"{what}: no etcd server can be reached: {'; '.join(self._reasons(what))}; "
                 "check that the cluster runs, or correct the endpoints"
             )
-        return EtcdFailed(
-            f"{attempts.last}; gave up after {self._call_s:g} s; check that a majority of its servers runs"
-        )
+        return EtcdFailed(f"{attempts.last}; gave up after {after_s:.2g} s; check that a majority of its servers runs")
 
 
 class _Attempts:

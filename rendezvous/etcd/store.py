@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..endpoint import Endpoint
 from ..store import Join, StoreFenced, StoreUnreachable
 from .client import EtcdClient
-from .cluster import Login, Tls
+from .credentials import Login, Tls
 from .election import Election
 from .errors import EtcdNoSpace, EtcdRefused
 from .keepalive import CONFIRM_FRACTION, Keepalive
@@ -263,9 +263,9 @@ def open_etcd(
 ) -> EtcdStore:
     """The job's store in the cluster at `endpoints`.
 
-    connect_timeout_s: how long to try to reach it. on_wait: called once, with one line, if the first attempt fails.
-    cancelled: when set, the wait ends with StoreUnreachable. join: called with the store; its exceptions pass through,
-    except StoreUnreachable and EtcdNoSpace, after which it is called again.
+    connect_timeout_s: how long to try to reach it, calls under way included. on_wait: called once, with one line, if
+    the first attempt fails. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store; its
+    exceptions pass through, except StoreUnreachable and EtcdNoSpace, after which it is called again.
 
     Raises StoreUnreachable if no server answered in time; a kind of EtcdRefused if the cluster refuses this node;
     StoreForeign if an endpoint is not etcd v3; StoreError if grpcio is not installed; ValueError without endpoints.
@@ -273,25 +273,28 @@ def open_etcd(
     stop, pause_s = cancelled or threading.Event(), RETRY_FIRST_S
     deadline = time.monotonic() + connect_timeout_s
     shared = _Shared(location)
-    store = EtcdStore(EtcdClient(endpoints, tls, login), shared)
+    client = EtcdClient(endpoints, tls, login)
+    client.end_calls_at(deadline)
+    store = EtcdStore(client, shared)
     try:
         while True:
             try:
-                shared.leases.job(store._client)
+                shared.leases.job(client)
                 if join is not None:
                     join(store)
                 shared.joined = True
+                client.end_calls_at(float("inf"))
                 return store
             except (StoreUnreachable, EtcdNoSpace) as why:  # an operator makes space, or starts the servers
                 reason = str(why)
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise StoreUnreachable(f"gave up on etcd after {connect_timeout_s:g} s: {reason}")
-            if on_wait is not None:
+            left_s = max(0.0, deadline - time.monotonic())
+            if on_wait is not None and left_s:
                 on_wait(f"waiting for etcd: {reason}; giving up in {left_s:.0f} s")
                 on_wait = None
             if stop.wait(min(pause_s, left_s)):
                 raise StoreUnreachable(f"stopped waiting for etcd on request; last: {reason}")
+            if time.monotonic() >= deadline:
+                raise StoreUnreachable(f"gave up on etcd after {connect_timeout_s:g} s: {reason}")
             pause_s = min(pause_s * 1.5, RETRY_MOST_S)
     except BaseException:
         store.close()

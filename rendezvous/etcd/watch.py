@@ -37,7 +37,10 @@ class Watch:
         self._closed = False
         self.next_revision = request.create_request.start_revision
         """All changes before this revision have been returned by `wait`."""
-        self._call = server.stream(WATCH)(self._requests(request), metadata=calls.metadata())
+        try:
+            self._call = server.stream(WATCH)(self._requests(request), metadata=calls.metadata())
+        except ValueError as why:  # raised by gRPC when the channel is closed
+            raise calls.error(server, what, why) from None
         calls.register(self._call)
         calls.cluster.add_stream(server, self._call)
         threading.Thread(target=self._receive, name="elastic-agent-etcd-watch", daemon=True).start()
@@ -142,7 +145,7 @@ def open_watch(calls: Calls, key: bytes, prefix: bool, start_revision: int) -> W
     denied_tokens: list[str | None] = []
 
     def attempt(server: Server, timeout_s: float) -> Watch:
-        token = calls.cluster.token
+        token = calls.cluster.token.value
         watch = Watch(calls, server, request, what)
         try:
             watch.wait_created(timeout_s)

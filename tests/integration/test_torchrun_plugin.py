@@ -15,12 +15,13 @@ import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.launcher.torchrun.plugin import make_handler
-from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.credentials import Login
 from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
 from support.desk import Worker
 from support.etcd_servers import VERSIONS, serving, shared_servers, start_shared_servers
 from support.harness import Cluster, ProcessNode, free_port
+from support.procfs import read
 from support.source_tree import ROOT
 from support.workers import WORKERS
 
@@ -169,6 +170,7 @@ def test_secrets_stay_with_the_agent(tmp_path: Path, installed: Path) -> None:
         node = job.start("a", "1", conf=conf, ELASTIC_AGENT_ETCD_PASSWORD=secret)
         [worker] = job.wait_world(1)
         assert "ELASTIC_AGENT_ETCD_PASSWORD" not in worker.env
+        assert secret.encode() not in read(f"/proc/{node.process.pid}/environ")
         job.finish(node)
         assert secret not in node.text()
         made.close()
@@ -280,6 +282,28 @@ def test_the_store_is_one_of_torchs(folder: Any) -> None:
     store.set_timeout(timedelta(milliseconds=50))
     with pytest.raises(DistStoreError, match=r"no agent wrote .*absent.* within 0\.05 s"):
         store.get("absent")
+
+
+def test_a_store_of_many_keys_is_read_in_parts(folder: Any) -> None:
+    """torch reads a key of each node at once, and a server accepts 128 requests in a transaction."""
+    from elastic_agent.launcher.torchrun.store import EtcdAgentStore
+
+    store = EtcdAgentStore(folder)
+    keys = [f"node{number}" for number in range(300)]
+    for key in keys[:-1]:
+        folder.client.put(Put(folder.keys.stored(key), key.encode()))
+    assert not store.check(keys)
+    store.set(keys[-1], keys[-1])
+    assert store.check(keys)
+    assert store.multi_get(keys) == [key.encode() for key in keys]
+
+
+def test_the_plug_in_waits_for_the_cluster_no_longer_than_for_nodes() -> None:
+    """The shortest of `join_timeout` and `read_timeout`, as on every store of the agent."""
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    with pytest.raises(RendezvousConnectionError, match="gave up on etcd after 1 s: "):
+        make_handler(parameters(f"127.0.0.1:{free_port()}", join_timeout="1"))
 
 
 def test_a_waiting_agent_gets_the_key_when_it_is_written(folder: Any) -> None:

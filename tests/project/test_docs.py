@@ -180,9 +180,12 @@ def test_every_rendezvous_key_is_documented_with_its_default() -> None:
             assert shown[key] == default[1], key
 
 
-EXAMPLES = {"--flag", "--name", "--redirect", "--quick"}
-"""How a flag is written, how one is shortened, and one that is not the command's."""
-OF_ETCD = {"--bcrypt-cost", "--client-cert-auth"}
+EXAMPLES = {"--flag", "--name", "--redirect", "--quick", "--lr", "--wandb-api-key"}
+"""How a flag is written, how one is shortened, one that is not the command's, and two of a script."""
+OF_ETCD = {
+    *("--bcrypt-cost", "--client-cert-auth", "--quota-backend-bytes"),
+    *("--auto-compaction-mode", "--auto-compaction-retention", "--rev"),
+}
 """Flags of its servers that are talked about."""
 
 

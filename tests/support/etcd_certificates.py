@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trustme
 
-from elastic_agent.rendezvous.etcd.cluster import Tls
+from elastic_agent.rendezvous.etcd.credentials import Tls
 
 
 class Certificates:

@@ -27,7 +27,7 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
-from elastic_agent.rendezvous.etcd.cluster import Login, Tls
+from elastic_agent.rendezvous.etcd.credentials import Login, Tls
 from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
 from support.procfs import TOKEN, read, wait_exit
@@ -350,6 +350,7 @@ def serving(
 @cache
 def shared_servers(version: str) -> Servers:
     """One server for all tests of this process that use keys of their own; it runs until the process ends."""
+    binaries(version)  # skips before there is a directory that nobody removes
     ending = ExitStack()
     directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="etcd-")))
     servers = ending.enter_context(serving(version, directory))

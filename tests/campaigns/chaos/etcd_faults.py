@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from elastic_agent.rendezvous.etcd.client import EtcdClient
-from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.credentials import Login
 from elastic_agent.rendezvous.etcd.errors import EtcdNoSpace
 from elastic_agent.rendezvous.etcd.ops import Delete, Put
 from support.etcd_servers import Server, Servers

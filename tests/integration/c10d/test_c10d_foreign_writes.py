@@ -10,6 +10,7 @@ import pytest
 from elastic_agent.rendezvous.c10d import client
 from elastic_agent.rendezvous.c10d.keys import MAX_NOTIFICATIONS, SERVED, VOID, Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.codec import limits
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.store import FIRST_EPOCH, StoreError, StoreForeign
 from support.c10d_stores import BOUND_S, raw_client
@@ -65,7 +66,7 @@ def _write_anything(other: client.TcpStoreClient, key: str, value: bytes) -> Non
 
 def test_the_largest_announcement_fits_into_a_key() -> None:
     """The client's bound is not below the codec's."""
-    assert max(codec.MAX_ROUND_BYTES, codec.MAX_NODE_BYTES) <= client.MAX_VALUE_BYTES
+    assert max(limits.MAX_ROUND_BYTES, codec.MAX_NODE_BYTES) <= client.MAX_VALUE_BYTES
 
 
 def test_a_node_that_publishes_notices_that_the_count_of_notifications_went_back(host: C10dStore) -> None:

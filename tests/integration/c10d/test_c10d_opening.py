@@ -229,13 +229,13 @@ def test_no_other_node_is_let_in_before_the_host_has_joined_its_job() -> None:
 
 def test_a_node_that_joins_after_the_end_gets_the_outcome_and_begins_nothing(host: C10dStore, guest: C10dStore) -> None:
     """The store is about to end with its host, so no next incarnation begins there."""
-    first = jobs.new_record(JobSpec("job", ("train.py",)), "id-a", "a")
-    record = join.join(host, "job", first)
+    spec = JobSpec("job", ("train.py",))
+    record = join.join(host, spec, "id-a", "a")
     assert host.announce_end(1, b"over", FIRST_EPOCH, jobs.with_outcome(record, Outcome.SUCCEEDED), record)
-    found = jobs.decode_job(join.join(guest, "job", replace(first, name="b")))
+    found = jobs.decode_job(join.join(guest, spec, "id-b", "b"))
     assert (found.incarnation, found.outcome, found.name) == (1, Outcome.SUCCEEDED, "a")
     with pytest.raises(JobMismatch, match=r"started by a at .*, succeeded\)"):
-        join.join(guest, "job", jobs.new_record(JobSpec("job", ("other.py",)), "id-c", "c"))
+        join.join(guest, replace(spec, command=("other.py",)), "id-c", "c")
 
 
 def test_a_refused_join_leaves_nothing_behind(host: C10dStore) -> None:

@@ -9,9 +9,11 @@ from contextlib import closing
 
 import pytest
 
+from elastic_agent.proto import etcd_pb2 as pb
+from elastic_agent.rendezvous.etcd import client as client_module
 from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
-from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Put, Read, holds, is_absent, is_unchanged
+from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Found, Put, Read, holds, is_absent, is_unchanged
 from support.etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 10.0
@@ -58,6 +60,45 @@ def test_a_read_can_be_limited_to_changes_or_to_a_past_revision(client: EtcdClie
     changed = client.read(Read(b"k/", prefix=True, changed_since=before + 1))
     assert [item.key for item in changed.items] == [b"k/2"]
     assert [item.key for item in client.read(Read(b"k/", prefix=True, revision=before)).items] == [b"k/1"]
+
+
+def test_a_list_longer_than_an_answer_may_be_is_read_in_pages(client: EtcdClient) -> None:
+    """A client accepts 64 MiB in one answer. A job of 1,742 nodes whose workers all failed has more."""
+    for number in range(70):
+        client.put(Put(b"k/%02d" % number, bytes(1024 * 1024)))
+    found = client.read(Read(b"k/", prefix=True))
+    assert [item.key for item in found.items] == [b"k/%02d" % number for number in range(70)]
+    assert sum(len(item.value) for item in found.items) == 70 * 1024 * 1024
+    assert not found.more
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_all_pages_of_a_list_are_of_one_revision(
+    compacts: bool, client: EtcdClient, one: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though others write, and compact, between two pages."""
+    monkeypatch.setattr(client_module, "PAGE_ITEMS", 2)
+    for number in range(5):
+        client.put(Put(b"k/%d" % number, b"old"))
+    pages = 0
+    read_page = client._read_page
+
+    def read_page_and_write(read: Read, request: pb.RangeRequest) -> Found:
+        nonlocal pages
+        found = read_page(read, request)
+        pages += 1
+        if pages == 1:
+            client.txn([], [Put(b"k/3", b"new"), Put(b"k/9", b"new")])
+            if compacts:
+                one.compact()
+        return found
+
+    monkeypatch.setattr(client, "_read_page", read_page_and_write)
+    found = client.read(Read(b"k/", prefix=True))
+    values = {item.key: item.value for item in found.items}
+    assert set(values.values()) == ({b"old", b"new"} if compacts else {b"old"})
+    assert (b"k/9" in values) is compacts
+    assert found.revision == client.read(Read(b"k/0")).revision - (0 if compacts else 1)
 
 
 def test_a_transaction_writes_only_if_all_compares_hold(client: EtcdClient) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaigns.chaos.etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
+from campaigns.chaos.etcd_faults import (
+    FILLER,
+    FILLER_BYTES,
+    PREFIX,
+    QUICK_LOGINS,
+    QUOTA,
+    ROOT,
+    USER,
+    EtcdFaults,
+)
 from campaigns.chaos.etcd_plan import SERVERS
+from elastic_agent.rendezvous.etcd.errors import EtcdNoSpace
 from elastic_agent.rendezvous.etcd.ops import Put, Read
 from support.etcd_servers import Servers, serving
 from support.harness import Cluster, Node
@@ -85,6 +96,26 @@ def test_a_no_space_fault_ends_although_another_fault_compacted(three: Servers) 
     EtcdFaults(three, 0, compacted).inject("no space", 0.0)
     with closing(three.client()) as client:
         client.put(Put(PREFIX.encode() + b"/room", b"enough"))
+
+
+def test_a_refused_record_starves_no_heartbeat(three: Servers, tmp_path: Path) -> None:
+    """A worker crashes while the servers have no space, so that its node's record is refused for longer than its lease:
+    the node is not lost, and the crash is charged once there is space again."""
+    with closing(job(three, tmp_path, store_grace=60)) as cluster, closing(three.client()) as client:
+        nodes = [cluster.start(name, nnodes="2", max_restarts=1) for name in "ab"]
+        crashing = cluster.desk.wait_world(2)[0]
+        with suppress(EtcdNoSpace):
+            while True:
+                client.put(Put(FILLER, random.randbytes(FILLER_BYTES)))
+        live = f"{PREFIX}/{cluster.run_id}/1/node-live/".encode()
+        assert len(client.read(Read(live, prefix=True)).items) == 2
+        with closing(client.watch(live, prefix=True)) as watch:
+            crashing.order("exit 3")
+            assert not watch.wait(AWAY_S), "a lease ran out, though its agent is alive"
+        EtcdFaults(three, 1, lambda: newest(three)).inject("no space", 0.0)  # ends with space
+        again = cluster.desk.wait_world(2, after=crashing.round)
+        assert {worker.node: worker.restarts for worker in again} == {"a": 0, "b": 0} | {crashing.node: 1}
+        finish(cluster, *nodes)
 
 
 @pytest.mark.parametrize("coordinates", [False, True])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.rendezvous.codec import job as jobs
-from elastic_agent.rendezvous.etcd.cluster import Login
+from elastic_agent.rendezvous.etcd.credentials import Login
 from elastic_agent.rendezvous.etcd.ops import Item, Read
 from elastic_agent.rendezvous.records import Outcome
 from support.etcd_certificates import Certificates
@@ -39,8 +39,9 @@ def _servers() -> None:
 @pytest.fixture(params=VERSIONS)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """Agents on one server of each version."""
+    servers = shared_servers(request.param)
     made = Cluster("etcd", tmp_path, nnodes="2")
-    made.meet_at(shared_servers(request.param))
+    made.meet_at(servers)
     yield made
     made.close()
 
@@ -294,3 +295,43 @@ def test_unreachable_endpoints_are_reported_after_read_timeout(cluster: Cluster)
     last = node.text().strip().splitlines()[-1]
     assert "127.0.0.1:1" in last
     assert "127.0.0.1:2" in last
+
+
+@pytest.mark.parametrize("endpoints", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"])
+def test_a_dead_cluster_is_given_up_after_the_join_timeout(cluster: Cluster, endpoints: str) -> None:
+    """If that is shorter than `read_timeout`, 60 s: a node that has waited so long could not join any more."""
+    cluster._endpoint = endpoints
+    began = time.monotonic()
+    node = cluster.start("a", conf={"join_timeout": 3})
+    assert node.wait() == 80
+    assert 3.0 <= time.monotonic() - began < 3.0 + REFUSED_WITHIN_S
+    assert "gave up on etcd after 3 s: grant of a lease of 86400 s: no etcd server can be reached" in node.last_line()
+
+
+def test_the_password_is_in_no_environment(secure_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the agent, which was given it there, nor of guardian, nursery, zygote and workers: all that the kernel
+    shows in `/proc/PID/environ`."""
+    monkeypatch.setenv("ELASTIC_AGENT_ETCD_PASSWORD", USER.password)
+    monkeypatch.setenv("ELASTIC_AGENT_STAYS", "yes")
+    secure_cluster._defaults["conf"].pop("password_file")
+    nodes = [secure_cluster.start(name, flags=["--preload", "json"]) for name in "ab"]
+    secure_cluster.desk.wait_world(2)
+    secret, found = USER.password.encode(), set()
+    for node in nodes:
+        for pid in below(node.process.pid):
+            environment = read(f"/proc/{pid}/environ")
+            assert secret not in environment
+            assert b"ELASTIC_AGENT_ETCD_PASSWORD" not in environment
+            assert b"\0ELASTIC_AGENT_STAYS=yes\0" in b"\0" + environment
+            found.add(read(f"/proc/{pid}/comm").strip())
+    assert {b"elastic-guard", b"elastic-nursery", b"elastic-zygote"} < found
+    finish(secure_cluster, *nodes)
+
+
+def below(pid: int) -> list[int]:
+    """This process, its children, and theirs."""
+    found = [pid]
+    for each in found:
+        for task in os.listdir(f"/proc/{each}/task"):
+            found += map(int, read(f"/proc/{each}/task/{task}/children").split())
+    return found

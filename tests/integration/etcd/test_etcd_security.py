@@ -12,7 +12,7 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
-from elastic_agent.rendezvous.etcd.cluster import Login, Tls
+from elastic_agent.rendezvous.etcd.credentials import Login, Tls
 from elastic_agent.rendezvous.etcd.errors import (
     EtcdLoginRefused,
     EtcdNoSpace,
@@ -104,9 +104,9 @@ def test_a_refused_token_is_replaced(servers_with_login: Servers, client: EtcdCl
     servers_with_login.members[0].kill()
     servers_with_login.members[0].start()
     servers_with_login.wait()
-    client._cluster.token = "forgotten.1"
+    client._cluster.token.value = "forgotten.1"
     assert client.read(Read(b"job/k")).items[0].value == b"1"
-    client._cluster.token = "forgotten.2"
+    client._cluster.token.value = "forgotten.2"
     with closing(client.watch(b"job/k")) as watch:
         client.put(Put(b"job/k", b"2"))
         assert watch.wait(REFUSED_WITHIN_S)[0].item.value == b"2"

@@ -89,6 +89,7 @@ SITUATIONS = (
     "a worker's exit code forbade a restart",
     "a stranger wrote",
     "a stranger wrote where a counter was",
+    "a write was refused",
     "an announcement was overtaken by the next",
     "an arrival ended a round",
     "an old charge was forgiven",

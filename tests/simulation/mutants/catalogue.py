@@ -32,6 +32,7 @@ from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.driver.listener import Listener
 from elastic_agent.rendezvous.driver.term import Term
+from elastic_agent.rendezvous.driver.threads import Heart
 from elastic_agent.rendezvous.records import NodeRecord, Round
 
 from .planting import Misplaced, Mutant
@@ -278,7 +279,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
-    Mutant("a heartbeat stands still", Driver._run_writer, assignment(6).operator("=")),
+    Mutant("a heartbeat stands still", Heart.beat, assignment(0).operator("=")),
+    Mutant("a refused record starves the heartbeat", Connection.call, branch(1).never()),
     Mutant("a written record is not reported", Driver._write_record, call(Listener.record_written).removed()),
     Mutant(
         "a record is written once, come what may",

@@ -54,6 +54,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_stranger(seed, store),
             *_draw_oneway_cut(seed),
             *_draw_takeover(seed, store),
+            *_draw_store_full(seed, store),
         ),
     )
 
@@ -150,3 +151,11 @@ def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
         what = rng.choice(("leave", "kill", "signal", "freeze"))
         leads = rng.random() * 0.4
         yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
+
+
+def _draw_store_full(seed: int, store: str) -> Iterator[Fault]:
+    """In one job of five on etcd."""
+    rng = random.Random(seed ^ 0xF011)
+    if store == "etcd" and rng.random() < 0.2:
+        at_s, lasts_s = rng.uniform(1.0, FAULTS_END_S / 2), rng.uniform(3.0, 40.0)
+        yield Fault(10, at_s, "store_full", rng.random(), rng.random(), lasts_s)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
 
-from ..stores.shared import SharedTcpStore
+from ..stores.shared import SharedEtcd, SharedTcpStore
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -202,6 +202,20 @@ def store_stalls(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
     world.store.stall(fault.lasts_s / 3)
 
 
+def store_full(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """The store has no space for a while: it refuses writes, and renews leases. Meanwhile a worker fails, so that a
+    node has something to write."""
+    if isinstance(world.store, SharedEtcd):
+        world.store.server.full = True
+        world.at(fault.lasts_s / 3, _has_space, world, world.store)
+        world.at(fault.target, worker_fails, world, scenario, fault, node)
+
+
+def _has_space(world: World, store: SharedEtcd) -> None:
+    world.checkers.last_fault = world.now
+    store.server.full = False
+
+
 KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
     act.__name__: act
     for act in (
@@ -222,5 +236,5 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
-RARE = {stranger.__name__: stranger}
+RARE = {act.__name__: act for act in (stranger, store_full)}
 """Kinds that `draw` does not choose from `KINDS`."""

@@ -91,6 +91,8 @@ class DriverLink:
             Driver, node.ident, node.ident, SPEC, self._open, self.inbox, world.job.beat_s, world.job.lease_s
         )
         self._taken_at = 0.0
+        self._unwritten = 0
+        """Records that the agent has published, and whose writing was not answered."""
         self._loses = ""
         self._loses_until = 0.0
         self._beat_at = world.now
@@ -118,6 +120,7 @@ class DriverLink:
     def publish(self, record: NodeRecord) -> None:
         if record.state is NodeState.ENDED:
             self._last_record = codec.encode_node(record)
+        self._unwritten += 1
         self._as_node(self.driver.publish, record)
 
     def announce(self, announcement: Round) -> None:
@@ -192,7 +195,9 @@ class DriverLink:
 
     def answered(self, wrote: bytes) -> None:
         """A call of the writer returned. `wrote`: its record; empty for a heartbeat."""
-        if self.absences and self.back_at is None:
+        self._unwritten -= bool(wrote)
+        # A heartbeat between two tries of a record does not show that the store takes the record.
+        if self.absences and self.back_at is None and (wrote or not self._unwritten):
             self.back_at = self.world.now
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now

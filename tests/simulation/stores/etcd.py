@@ -28,6 +28,7 @@ RETRY_S = 0.3
 HINTS_LOST = 0.1
 """Share of a watch's hints that never arrive."""
 FENCED = object()
+REFUSED = object()
 
 
 class Server:
@@ -46,6 +47,8 @@ class Server:
         self.epoch = 0
         """Of the newest term: the revision that began it."""
         self.frozen = False
+        self.full = False
+        """It refuses what takes space: writes and new leases, not renewals, reads and deletions."""
         self._held: list[tuple[DriverLink, Ticket, float, str, tuple[Any, ...]]] = []
         self._watching: dict[str, list[tuple[DriverLink, Ticket]]] = {"nodes": [], "rounds": [], "leader": []}
 
@@ -58,7 +61,18 @@ class Server:
                 return
             if name == "held" and link.node.ident == self.leader:  # not a deposed leader that has not received that yet
                 link.shared_store.beats_read()
+            if self.full and self._takes_space(name, arguments):
+                self.world.reached.note("a write was refused")
+                if name == "publish":
+                    link.beat_arrived()  # the node is alive, and says so
+                self._reply(link, asks, REFUSED)
+                return
             self._reply(link, asks, getattr(self, name)(*arguments))
+
+    def _takes_space(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        if name == "beat":
+            return arguments[0] not in self.leases
+        return name in ("publish", "announce", "write_job") or (name == "stand" and not self.leader)
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
         if link.loses("reply") or link.down_cut:
@@ -199,6 +213,8 @@ class EtcdStore:
         self._asks = None
         if self._closed:
             raise StoreUnreachable("this client was closed here")
+        if answer is REFUSED:
+            raise StoreUnreachable("database space exceeded")
         if answer is TIMEOUT and name != "watch":
             raise StoreUnreachable("deadline exceeded")
         return answer

@@ -237,7 +237,6 @@ SUBSTITUTES: list[Substitute] = [
     (crew, "threading", _THREADING),
     (crew, "time", _TIME),
     (driver, "queue", _QUEUE),
-    (driver, "time", _TIME),
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),

@@ -16,6 +16,7 @@ from elastic_agent.launcher.config import values
 from elastic_agent.launcher.config.config import LaunchConfig, Plan, plan
 from elastic_agent.launcher.config.devices import count_local_workers
 from elastic_agent.launcher.config.rdzv_conf import KEYS
+from elastic_agent.rendezvous.codec import limits
 
 ENDPOINT = "node0:29400"
 C10D = {"max_nodes": 4, "rdzv_backend": "c10d", "rdzv_endpoint": ENDPOINT}
@@ -105,7 +106,7 @@ def test_etcds_password_comes_from_a_file_or_from_a_variable_that_no_worker_sees
     """It does not have to be typed, and `repr` does not show it."""
     path = tmp_path / "password"
     path.write_text("s3cret\n")
-    assert etcd(user="u", password_file=str(path)) == EtcdSpec(user="u", password="s3cret")
+    assert etcd(user="u", password_file=str(path)) == EtcdSpec(user="u", password_file=str(path))
     env = {"ELASTIC_AGENT_ETCD_PASSWORD": "s3cret", "OTHER": "1"}
     assert etcd(env, user="u") == EtcdSpec(user="u", password="s3cret")
     done = planned(env, **ETCD, rdzv_configs={"user": "u"})
@@ -310,15 +311,43 @@ def test_each_key_of_rdzv_conf_sets_one_time(configs: dict[str, Any], changed: d
 @pytest.mark.parametrize(
     ("configs", "connect_s", "join_s"),
     [
-        ({}, 900.0, 600.0),
+        ({}, 900.0, 900.0),
         ({"timeout": "30"}, 30.0, 30.0),
-        ({"timeout": "30", "read_timeout": "20", "join_timeout": "10"}, 20.0, 10.0),
+        ({"timeout": "30", "read_timeout": "20", "join_timeout": "25"}, 20.0, 25.0),
     ],
 )
 def test_static_rendezvous_waits_as_torchs_does(configs: dict[str, str], connect_s: float, join_s: float) -> None:
     """`timeout` limits how long a static node tries to reach node 0, and sets `join_timeout` if that is not given."""
     spec = met(max_nodes=2, rdzv_configs=configs)
     assert (spec.connect_timeout_s, spec.join_timeout_s) == (connect_s, join_s)
+
+
+@pytest.mark.parametrize("fields", [C10D, ETCD, {"max_nodes": 2}], ids=["c10d", "etcd", "static"])
+@pytest.mark.parametrize(
+    ("configs", "patience_s"),
+    [
+        ({"join_timeout": "8"}, 8.0),
+        ({"join_timeout": "8", "read_timeout": "5"}, 5.0),
+        ({"join_timeout": "5", "read_timeout": "8"}, 5.0),
+    ],
+)
+def test_no_store_is_waited_for_longer_than_the_nodes(
+    fields: dict[str, Any], configs: dict[str, str], patience_s: float
+) -> None:
+    """One rule for all stores: the shortest of `join_timeout` and the connection's own patience."""
+    assert met(**fields, rdzv_configs=configs).connect_timeout_s == patience_s
+
+
+def test_more_nodes_than_a_rounds_record_holds_are_refused_before_anything_starts() -> None:
+    """The error has the number of nodes and the limit; a long role, which each member's record has, lowers it."""
+    most = limits.most_nodes("default")
+    assert met(**C10D | {"max_nodes": most}).max_nodes == most
+    for fields in (C10D, ETCD, {"node_rank": 1}):
+        text = refusal(**fields | {"max_nodes": 20000})
+        assert f"allows 20000 nodes, but a round's record, of 1048576 bytes at most, surely holds only {most};" in text
+    assert f"only {limits.most_nodes('r' * 200)} with a --role of 200" in refusal(
+        **C10D | {"max_nodes": most, "role": "r" * 200}
+    )
 
 
 @pytest.mark.parametrize(

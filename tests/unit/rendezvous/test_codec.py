@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import failures as failure_codec
-from elastic_agent.rendezvous.codec import fields
+from elastic_agent.rendezvous.codec import fields, limits
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
@@ -176,8 +176,8 @@ def test_too_large_a_record_is_refused_on_both_sides() -> None:
     """The bounds hold for the writer and for the reader."""
     with pytest.raises(fields.ForeignBytes, match=str(codec.MAX_NODE_BYTES)):
         codec.encode_node(replace(A_NODE, role="x" * codec.MAX_NODE_BYTES))
-    with pytest.raises(fields.ForeignBytes, match=str(codec.MAX_ROUND_BYTES)):
-        codec.decode_round(codec.encode_round(A_ROUND) + b"\xfa\x01" * codec.MAX_ROUND_BYTES)
+    with pytest.raises(fields.ForeignBytes, match=str(limits.MAX_ROUND_BYTES)):
+        codec.decode_round(codec.encode_round(A_ROUND) + b"\xfa\x01" * limits.MAX_ROUND_BYTES)
 
 
 def test_a_round_of_four_thousand_nodes_fits() -> None:
@@ -223,3 +223,12 @@ def test_a_memory_store_needs_no_protobuf() -> None:
     """A single-node agent, which never encodes, does not load protobuf."""
     check = "import sys, elastic_agent.rendezvous.memory_store; sys.exit('google.protobuf' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("role", ["default", "r" * 200, "ü" * 200])
+def test_a_round_of_as_many_nodes_as_are_allowed_fits(role: str) -> None:
+    """With the longest names of hosts, the largest worlds, and room for the texts of how the last round ended."""
+    most = limits.most_nodes(role)
+    name = "h" * 64 + ":4194304"
+    members = tuple(Member("0123456789abcdef", name, at, at * 1000, 4096, role, at * 1000) for at in range(most))
+    assert len(codec.encode_round(replace(A_ROUND, members=members))) <= limits.MAX_ROUND_BYTES - limits.ENDING_BYTES

@@ -1,0 +1,84 @@
+"""What a job costs etcd while nothing happens: reads, renewals of leases, and no write."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from elastic_agent.rendezvous.etcd.ops import Read
+from elastic_agent.rendezvous.etcd.store import Location, open_etcd
+from support.etcd_servers import VERSIONS, Servers, serving
+from support.harness import Cluster
+from support.store_stages import lead
+
+QUIET_S = 12.0
+"""Longer than one wait of a candidate (`driver/term.py`, WAIT_S)."""
+
+
+@pytest.fixture(params=VERSIONS)
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    """A server for one test alone: others' leases, as they run out, are writes too."""
+    with serving(request.param, tmp_path / "etcd") as made:
+        yield made
+
+
+def proposals(servers: Servers) -> int:
+    """What the servers have agreed on and written to their disks: puts, deletions, transactions that may put, leases
+    granted or ended; not reads, and not renewals."""
+    with urllib.request.urlopen(f"http://{servers.endpoints[0]}/metrics", timeout=10) as answer:
+        found = re.search(rb"^etcd_server_proposals_applied_total (\S+)$", answer.read(), re.MULTILINE)
+    assert found
+    return int(float(found[1]))
+
+
+def test_agents_at_rest_write_nothing(servers: Servers) -> None:
+    """Whatever they call again and again: followers who stand for coordinator, heartbeats, waits of each kind."""
+    place = Location(f"rest {uuid.uuid4()}", lease_s=60.0)
+    stores = {name: open_etcd(servers.endpoints, place) for name in ("a", "b", "c")}
+    epoch = lead(stores["a"], "a")
+    stores["a"].announce(1, b"round", epoch)
+
+    def rest() -> None:
+        for count, (name, store) in enumerate(stores.items()):
+            store.wait_round(1, 0.0)
+            store.beat(name, count)
+            if name == "a":
+                store.wait_nodes(0, 0.0)
+                store.read_beats(list(stores))
+                assert not store.wait_deposed(epoch, 0.01)
+            else:
+                assert store.lead(name, 0.01) is None
+
+    for name, store in stores.items():
+        store.publish_node(name, b"record")
+    rest()  # the first heartbeat of each
+    before = proposals(servers)
+    for _ in range(5):
+        rest()
+    assert proposals(servers) == before
+    for store in stores.values():
+        store.close()
+
+
+@pytest.mark.slow
+def test_a_job_at_rest_writes_nothing(servers: Servers, tmp_path: Path) -> None:
+    """Real agents, for longer than any of their waits."""
+    with closing(Cluster("etcd", tmp_path, servers, nnodes="3")) as cluster, closing(servers.client()) as client:
+        nodes = [cluster.start(name) for name in "abc"]
+        world = cluster.desk.wait_world(3)
+        prefix = f"/elastic-agent/{cluster.run_id}/".encode()
+        with closing(client.watch(prefix, prefix=True)) as watch:
+            while watch.wait(QUIET_S / 4):
+                pass  # the job settles: records of all nodes at work
+            before, revision = proposals(servers), client.read(Read(b"-")).revision
+            assert not watch.wait(QUIET_S)
+            assert (proposals(servers), client.read(Read(b"-")).revision) == (before, revision)
+        for worker in world:
+            worker.order("exit 0")
+        assert [node.wait() for node in nodes] == [0, 0, 0]
