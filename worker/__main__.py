@@ -1,0 +1,8 @@
+"""`python -m elastic_agent.worker verify DIR`."""
+
+import sys
+
+from .verify import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
