@@ -73,7 +73,7 @@ class Run:
         self._states, self._every = states, every or Every()
         self._loaders: dict[str, Loader] = {}
         self._means: dict[str, Mean] = {}
-        self._handed_since_step = 0
+        self._keyed_by_batch = False
         self._label: str | None = None
         self._stop_asked = False
         self._exchanges = Exchanges(alone=self.world_size == 1)
@@ -81,9 +81,11 @@ class Run:
         self._persistence = Persistence(self._world, Path(directory), keep or Retention(), self.log.warning)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
-        self._saved_step = -1
+        self._boundaries = self._commits = 0
+        self._forced = False
         if (found := self._persistence.find()) is not None:
             self._load(found)
+        self._saved = (self._commits, self.epoch)
         self._saved_at_s = time.monotonic()
         self._blocked_s = 0.0
         self._key_main()
@@ -149,21 +151,21 @@ class Run:
         self.close()
 
     def step(self) -> None:
-        """After each optimizer step: the batches that were handed out are trained on. Saves where that is due.
+        """After each optimizer step: the batches that were handed out are trained on.
 
-        Collective where a save or an exchange of requests is due. Raises CheckpointNotWritten where a save is due at
-        once after one that failed, never otherwise: a disk that is full does not end the training.
+        What is due, a save or an exchange of requests, is done when the loop asks for its next batch, so that whatever
+        follows the step in the loop belongs to it; at once where no loader is looped over. That is collective.
         """
         self.steps += 1
         for span in self.account.step():
             self._enter(span)
-        if not self._handed_since_step:
+        if not self._keyed_by_batch:
             self._key_main()
-        self._handed_since_step = 0
+        self._keyed_by_batch = False
         every = self._every.steps
-        by_count = every is not None and self.steps % every == 0
-        if by_count or self._exchanges.due(self.steps):
-            self._between(force=by_count)
+        self._forced = self._forced or (every is not None and self.steps % every == 0)
+        if not self.account.looping():
+            self._boundary()
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
@@ -196,7 +198,7 @@ class Run:
 
         Raises CheckpointNotWritten.
         """
-        if self._saved_step != self.steps and self.account.between_steps():
+        if self._saved != (self._commits, self.epoch) and self.account.between_steps():
             self._save("")
         self._persistence.wait()
 
@@ -207,40 +209,45 @@ class Run:
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
-    def handed_out(self) -> None:
+    def handed_out(self, key: int) -> None:
         """See `Context`."""
-        self._handed_since_step += 1
-        self._key_main()
+        self._keyed_by_batch = True
+        key_everything(mix(key, self.rank))
 
     def asked(self) -> None:
         """See `Context`."""
         for span in self.account.take():
             self._enter(span)
-        # Ranks may have different numbers of evaluation batches, so several of them agree at steps only.
-        if self.world_size == 1 and self.account.alone():
-            self._between(force=False)
+        self._boundary()
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
+    def _boundary(self) -> None:
+        """Between two batches, or two steps: all ranks come here equally often."""
+        self._boundaries += 1
+        if self._forced or self._exchanges.due(self._boundaries):
+            self._between(force=self._forced)
+
     def _enter(self, span: Span) -> None:
         self.ledger.add(span)
+        self._commits += 1
         cursor = self.account.cursors[span.loader]
         self._loaders[span.loader].committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
-        key_everything(mix(mix(mix(self._key, self.steps), self.rank), self._handed_since_step))
+        key_everything(mix(mix(self._key, self.steps), self.rank))
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
         due = self.rank == 0 and self._due(now_s)
-        interval = self._exchanges.proposal(self.steps, now_s)
+        interval = self._exchanges.proposal(self._boundaries, now_s)
         asked = [int(due or self._label is not None), int(self._stop_asked)]
         saves, stops, interval = self._world.most([*asked, interval])
-        self._exchanges.agreed(self.steps, interval)
+        self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
         if (saves or stops or force) and self.account.between_steps():
             self._save(self._label or "")
-            self._label = None
+            self._label, self._forced = None, False
 
     def _due(self, now_s: float) -> bool:
         if self._persistence.busy:
@@ -273,7 +280,7 @@ class Run:
             except CheckpointNotWritten:
                 # The writer has said so already; this save is the next attempt.
                 self._persistence.save(snapshot, states)
-        self._saved_step, self._saved_at_s = self.steps, time.monotonic()
+        self._saved, self._saved_at_s = (self._commits, self.epoch), time.monotonic()
         self._blocked_s = self._saved_at_s - began_s
 
     # -- the start -----------------------------------------------------------------------------------------------------
@@ -300,7 +307,7 @@ class Run:
         self._streams = states[_STREAMS]
         self.ledger = Ledger.from_json(json.loads(found.ledger))
         self._found = manifest
-        self.steps = self._saved_step = manifest.step
+        self.steps = manifest.step
         self.epoch = int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before)"
         self.log.info(

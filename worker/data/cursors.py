@@ -42,6 +42,8 @@ class Cursor:
     """Whether the last batch of an epoch is committed and the next pass has not begun."""
     in_use: bool = False
     """Whether a step was taken while a pass over another loader was going on inside of the newest held batch."""
+    stepped: bool = False
+    """Whether a step has committed a batch since the loop asked for one."""
     evaluates: bool = False
     """Whether its batches are committed by asking for the next one."""
 
@@ -58,7 +60,9 @@ class Pass:
     inside: frozenset[str]
     """Loaders that had a batch handed out when this pass began."""
     outermost: bool
-    """Whether no other pass was going on when this one began."""
+    """Whether this one began in no other's loop: none that was going on had given a batch yet."""
+    gave: bool = False
+    """Whether it has given a batch."""
     skipped: bool = False
     """Whether it was over before the script started again, so that it gives nothing."""
 
@@ -87,23 +91,30 @@ class Account:
         for stale in [going for going in self._passes if going.loader == loader]:
             self.end(stale)
         inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
-        begun = Pass(loader, inside, outermost=not self._passes)
+        begun = Pass(loader, inside, outermost=not any(going.gave for going in self._passes))
         if begun.outermost and self._skips.get(loader, 0):
             self._skips[loader] -= 1
             begun.skipped = True
         self._passes.append(begun)
         return begun
 
-    def ask(self, loader: str) -> bool:
-        """The loop asks for the next batch. Returns whether that commits the one before."""
-        cursor = self.cursors[loader]
-        if not cursor.held or not (cursor.evaluates or cursor.in_use):
-            return False
-        self._commit(cursor)
-        return True
+    def ask(self, going: Pass) -> bool:
+        """The loop asks for the next batch, so it is done with the one before, whatever came after the step included.
+
+        Returns whether a state captured now is one that the script comes back to by running its loops from the top.
+        """
+        cursor = self.cursors[going.loader]
+        done, cursor.stepped = cursor.stepped, False
+        if cursor.held and (cursor.evaluates or cursor.in_use):
+            # An evaluation inside of a training loop is not entered again: only that loop is.
+            done = done or cursor.in_use or going.outermost
+            self._commit(cursor)
+        return done and self.between_steps()
 
     def hand_out(self, span: Span) -> None:
         self.cursors[span.loader].held.append(span)
+        for going in self._passes:
+            going.gave = going.gave or going.loader == span.loader
 
     def end(self, going: Pass) -> None:
         """The pass has come to its end, or its `for` was left."""
@@ -137,8 +148,13 @@ class Account:
             if name in going_on_in and cursor.held:
                 cursor.in_use = True
             else:
+                cursor.stepped = cursor.stepped or bool(cursor.held)
                 self._commit(cursor)
         return self.take()
+
+    def looping(self) -> bool:
+        """Whether a loop over a loader is going on, which will ask for its next batch."""
+        return any(going.gave for going in self._passes)
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
@@ -148,10 +164,6 @@ class Account:
     def between_steps(self) -> bool:
         """Whether no batch that a step would commit is handed out: a state captured now is that of the last commit."""
         return not any(cursor.held and not cursor.evaluates and not cursor.in_use for cursor in self.cursors.values())
-
-    def alone(self) -> bool:
-        """Whether only one pass is going on, and no step is half done: a place where evaluation may be interrupted."""
-        return len(self._passes) == 1 and self.between_steps()
 
     def _over(self, going: Pass) -> bool:
         held = self.cursors[going.loader].held

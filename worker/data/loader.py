@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
-from ..keys import key_of
-from .cursors import Account, Span
+from ..keys import key_of, mix
+from .cursors import Account, Pass, Span
 from .orderings import Listed, Ordering, ordering_of, plain_batches
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, same
@@ -28,11 +28,11 @@ class Context(Protocol):
     rank: int
     world_size: int
 
-    def handed_out(self) -> None:
-        """A batch goes to the loop: the training process's generators are keyed for what follows."""
+    def handed_out(self, key: int) -> None:
+        """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
 
     def asked(self) -> None:
-        """The loop has used up an evaluation batch: a place where a checkpoint may be taken."""
+        """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""
 
 
 class Loader:
@@ -64,9 +64,10 @@ class Loader:
         self.weight = 1.0
         self._context, self._train, self._replay = context, train, replay
         self._random, self._on_sample = random, on_sample
+        self._main_key = key_of(context.seed, name, "main")
         self._of_batches = False
         self._ordering = self._choose_ordering(loader)
-        self._drop_last = bool(getattr(loader.batch_sampler or loader, "drop_last", False))
+        self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
         self._asked_batch = global_batch
         self.global_batch = self._choose_batch(global_batch)
         self.stream_state: Any = None
@@ -86,7 +87,9 @@ class Loader:
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
             self._of_batches = True
             return Listed(loader.batch_sampler)
-        return ordering_of(loader.sampler, len(loader.dataset))  # type: ignore[arg-type]
+        # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
+        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+        return ordering_of(sampler, len(loader.dataset))  # type: ignore[arg-type]
 
     def _choose_batch(self, asked: int | None) -> int:
         """Positions of a global batch."""
@@ -102,7 +105,8 @@ class Loader:
             if asked < 1:
                 raise NotResumable(f"global_batch={asked} of loader {self.name!r}: at least 1 sample")
             return asked
-        return (self.wrapped.batch_size or 1) * world
+        batch = getattr(self.wrapped.batch_sampler, "batch_size", self.wrapped.batch_size)
+        return int(batch or 1) * world
 
     def adopt(self, state: dict[str, Any], stream_state: Any) -> None:
         """Goes to the place of a checkpoint. Raises WrongState if it is of another dataset or order."""
@@ -159,43 +163,38 @@ class Loader:
         return -(-self.global_batch // self._context.world_size)
 
     def __iter__(self) -> Iterator[Any]:
-        account = self._context.account
-        going = account.begin(self.name)
-        try:
-            if going.skipped:
-                return
-            if self._ordering is None:
-                yield from self._stream()
-            else:
-                yield from self._ordered()
-        finally:
-            account.end(going)
+        going = self._context.account.begin(self.name)
+        if going.skipped:
+            batches: Iterator[Any] = iter(())
+        else:
+            batches = self._stream(going) if self._ordering is None else self._ordered(going)
+        return _Iteration(self._context.account, going, batches)
 
-    def _before_next(self) -> None:
+    def _before_next(self, going: Pass) -> None:
         cursor = self._context.account.cursors[self.name]
         if self._train is None:
             # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
             cursor.evaluates = not torch.is_grad_enabled()
-        if self._context.account.ask(self.name):
+        if self._context.account.ask(going):
             self._context.asked()
 
     def _hand(self, span: Span, weight: float) -> None:
         self._context.account.hand_out(span)
         self.weight = weight
-        self._context.handed_out()
+        self._context.handed_out(mix(mix(self._main_key, span.epoch), span.first))
 
-    def _ordered(self) -> Iterator[Any]:
+    def _ordered(self, going: Pass) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
         cut = self._cut(epoch)
         batches = iter(self._start(epoch, position, cut))
         for first, last in cut.batches(position):
-            self._before_next()
+            self._before_next(going)
             batch = next(batches)
             self._hand(Span(self.name, epoch, first, last, last == cut.end), self._weight(cut, epoch, first, last))
             yield batch
-        self._before_next()
+        self._before_next(going)
 
-    def _stream(self) -> Iterator[Any]:
+    def _stream(self, going: Pass) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
         source, last = self._source, position
         assert isinstance(source, StreamSource)
@@ -203,13 +202,13 @@ class Loader:
         source.state = self.stream_state if position else None
         for read in self._dataloader(source, None):
             assert isinstance(read, Read)
-            self._before_next()
+            self._before_next(going)
             self._states[epoch, read.last] = read.state
             last = read.last
             weight = read.local * self._context.world_size / (read.last - read.first)
             self._hand(Span(self.name, epoch, read.first, read.last, False), weight)
             yield read.batch
-        self._before_next()
+        self._before_next(going)
         self._context.account.hand_out(Span(self.name, epoch, last, last, True))
 
     def committed(self, epoch: int, position: int) -> None:
@@ -291,6 +290,26 @@ class Loader:
             timeout=theirs.timeout,
             **own,
         )
+
+
+class _Iteration:
+    """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
+
+    def __init__(self, account: Account, going: Pass, batches: Iterator[Any]) -> None:
+        self._account, self._going, self._batches = account, going, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._account.end(self._going)
+            raise
+
+    def __del__(self) -> None:
+        self._account.end(self._going)
 
 
 class _Slices:

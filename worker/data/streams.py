@@ -43,8 +43,8 @@ class SampledSource(IterableDataset[Any]):
             batch = list(itertools.islice(samples, piece.last - piece.first))
             if len(batch) != piece.last - piece.first:
                 raise NotResumable(
-                    f"{type(self.dataset).__name__} gave {len(batch)} samples for {piece.last - piece.first} indices; a "
-                    "dataset with an attribute `sampler` yields one sample for each index of it"
+                    f"{type(self.dataset).__name__} gave {len(batch)} samples for {piece.last - piece.first} indices: "
+                    "a dataset with an attribute `sampler` yields one sample for each index of it"
                 )
             yield self._source.collate(batch)
 
