@@ -198,7 +198,8 @@ class Run:
 
         Raises CheckpointNotWritten.
         """
-        if self._saved != (self._commits, self.epoch) and self.account.between_steps():
+        self.account.close()
+        if self._saved != (self._commits, self.epoch):
             self._save("")
         self._persistence.wait()
 

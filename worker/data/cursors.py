@@ -79,15 +79,8 @@ class Account:
         self._committed: list[Span] = []
 
     def begin(self, loader: str) -> Pass:
-        """A `for` over `loader` begins: after its last committed batch, or, if the pass before came to its end, after
-        that."""
-        cursor = self.cursors[loader]
-        cursor.at_end = False
-        if cursor.in_use:
-            self._commit(cursor)
-        elif cursor.held and not cursor.held[-1].ends_epoch:
-            # A `break`: the batch that was handed out last was not trained on, as no step followed.
-            cursor.held.clear()
+        """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
+        self.cursors[loader].at_end = False
         for stale in [going for going in self._passes if going.loader == loader]:
             self.end(stale)
         inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
@@ -116,12 +109,24 @@ class Account:
         for going in self._passes:
             going.gave = going.gave or going.loader == span.loader
 
-    def end(self, going: Pass) -> None:
-        """The pass has come to its end, or its `for` was left."""
+    def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
+        """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
+        in it."""
         if going in self._passes:
             self._passes.remove(going)
-            if going.outermost:
+            cursor = self.cursors[going.loader]
+            if cursor.in_use:
+                self._commit(cursor)
+            elif not exhausted:
+                # The batch that was handed out last was not trained on, as no step followed.
+                cursor.held.clear()
+            if going.outermost and over:
                 self.over[going.loader] = self.over.get(going.loader, 0) + 1
+
+    def close(self) -> None:
+        """No step follows: what was handed out and not committed was not trained on."""
+        for cursor in self.cursors.values():
+            cursor.held.clear()
 
     def next_epoch(self) -> None:
         """An epoch of the run is over, or its passes need not be told apart."""

@@ -27,6 +27,8 @@ class Context(Protocol):
     seed: int
     rank: int
     world_size: int
+    stopping: bool
+    """Whether all ranks have agreed to end early: loops over loaders end then."""
 
     def handed_out(self, key: int) -> None:
         """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
@@ -168,7 +170,7 @@ class Loader:
             batches: Iterator[Any] = iter(())
         else:
             batches = self._stream(going) if self._ordering is None else self._ordered(going)
-        return _Iteration(self._context.account, going, batches)
+        return _Iteration(self._context, going, batches)
 
     def _before_next(self, going: Pass) -> None:
         cursor = self._context.account.cursors[self.name]
@@ -189,6 +191,8 @@ class Loader:
         batches = iter(self._start(epoch, position, cut))
         for first, last in cut.batches(position):
             self._before_next(going)
+            if self._context.stopping:
+                return
             batch = next(batches)
             self._hand(Span(self.name, epoch, first, last, last == cut.end), self._weight(cut, epoch, first, last))
             yield batch
@@ -203,6 +207,8 @@ class Loader:
         for read in self._dataloader(source, None):
             assert isinstance(read, Read)
             self._before_next(going)
+            if self._context.stopping:
+                return
             self._states[epoch, read.last] = read.state
             last = read.last
             weight = read.local * self._context.world_size / (read.last - read.first)
@@ -295,8 +301,8 @@ class Loader:
 class _Iteration:
     """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
 
-    def __init__(self, account: Account, going: Pass, batches: Iterator[Any]) -> None:
-        self._account, self._going, self._batches = account, going, batches
+    def __init__(self, context: Context, going: Pass, batches: Iterator[Any]) -> None:
+        self._context, self._going, self._batches = context, going, batches
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -304,12 +310,15 @@ class _Iteration:
     def __next__(self) -> Any:
         try:
             return next(self._batches)
-        except BaseException:
-            self._account.end(self._going)
+        except BaseException as end:
+            self._end(exhausted=isinstance(end, StopIteration))
             raise
 
     def __del__(self) -> None:
-        self._account.end(self._going)
+        self._end(exhausted=False)
+
+    def _end(self, exhausted: bool) -> None:
+        self._context.account.end(self._going, exhausted, over=not self._context.stopping)
 
 
 class _Slices:

@@ -83,6 +83,14 @@ class Played:
     wrong: list[str] = field(default_factory=list)
     ledger: Any = None
 
+    def merge(self, seen: Seen) -> None:
+        """Adds what one life saw."""
+        for place, parts in seen.items():
+            samples, before = _samples(parts), self.seen.get(place)
+            if before is not None and _samples(before) != samples:
+                self.wrong.append(f"{place}: {_samples(before)} before the restart, {samples} after it")
+            self.seen[place] = parts
+
 
 def play(schedule: Schedule) -> Played:
     """All lives of a schedule. `wrong` says where a batch seen again after a restart was another one."""
@@ -95,7 +103,7 @@ def play(schedule: Schedule) -> Played:
             memory = Memory(rank, checkpoint)
             _live(schedule, life, rank, memory, seen, played)
             kept.append(memory.newest)
-        _merge(played, seen)
+        played.merge(seen)
         checkpoint = kept[0] or checkpoint
     return played
 
@@ -136,15 +144,6 @@ def _substituted(world: OneRank, memory: Memory) -> Iterator[None]:
         mock.patch.object(run_module, "Path", Path),
     ):
         yield
-
-
-def _merge(played: Played, seen: Seen) -> None:
-    for place, parts in seen.items():
-        samples = _samples(parts)
-        before = played.seen.get(place)
-        if before is not None and _samples(before) != samples:
-            played.wrong.append(f"{place}: {_samples(before)} before the restart, {samples} after it")
-        played.seen[place] = parts
 
 
 def _samples(parts: list[tuple[int, list[Any], float]]) -> list[Any]:
