@@ -60,6 +60,8 @@ class CheckedWriter(io.RawIOBase):
         super().__init__()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self.sums = Sums()
+        self.failed: OSError | None = None
+        """What the disk said first; torch.save raises an error of its own about it."""
 
     def writable(self) -> bool:
         return True
@@ -67,8 +69,12 @@ class CheckedWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         rest = view
-        while len(rest):
-            rest = rest[os.write(self._fd, rest) :]
+        try:
+            while len(rest):
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            self.failed = self.failed or error
+            raise
         self.sums.add(view)
         return len(view)
 

@@ -132,7 +132,7 @@ class Folder:
         """
         if (newest := self._newest_round()) > number:
             raise WrongState(
-                f"round {newest} writes checkpoints to {self.path} and this is round {number}, an older one"
+                f"round {newest} writes to {self.path}, and this is round {number}, an older one"
             )
         aside = self.path / f".{_FENCE}.{token}"
         aside.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class Folder:
         """Raises WrongState where a newer round than `number` writes here."""
         if (newest := self._newest_round()) > number:
             raise WrongState(
-                f"round {newest} writes checkpoints to {self.path} now; this is round {number}, which is over"
+                f"round {newest} writes to {self.path} now; this is round {number}, which is over"
             )
 
     def _newest_round(self) -> int:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from ..errors import CheckpointNotWritten, WorkerLibraryError
+from ..errors import CheckpointNotWritten
 from .files import CheckedWriter, Content, sync_directory, write_file
 from .folder import Folder, Retention, name_of
 from .manifest import NAME, Manifest
@@ -81,7 +81,7 @@ class Writer:
         try:
             write(self._folder, self._token, self._round, order)
             self._folder.retain(self._retention, self._token)
-        except (OSError, WorkerLibraryError) as error:
+        except Exception as error:  # noqa: BLE001 - a state that cannot be pickled, say: told like a full disk
             order.failed = error
             self._log(f"checkpoint of step {order.step} is not written: {error}; the one before it stands")
         finally:
@@ -119,6 +119,8 @@ def _save(path: Path, state: Any) -> Content:
     try:
         torch.save(state, cast("IO[bytes]", file))
         return file.finish()
+    except RuntimeError as error:
+        raise file.failed or error from None
     finally:
         file.close()
 
