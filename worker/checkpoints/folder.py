@@ -131,9 +131,7 @@ class Folder:
         Raises WrongState where a newer round has begun.
         """
         if (newest := self._newest_round()) > number:
-            raise WrongState(
-                f"round {newest} writes to {self.path}, and this is round {number}, an older one"
-            )
+            raise WrongState(f"round {newest} writes to {self.path}, and this is round {number}, an older one")
         aside = self.path / f".{_FENCE}.{token}"
         aside.unlink(missing_ok=True)
         write_file(aside, json.dumps({"round": number, "token": token}).encode())
@@ -142,9 +140,7 @@ class Folder:
     def check_round(self, number: int) -> None:
         """Raises WrongState where a newer round than `number` writes here."""
         if (newest := self._newest_round()) > number:
-            raise WrongState(
-                f"round {newest} writes to {self.path} now; this is round {number}, which is over"
-            )
+            raise WrongState(f"round {newest} writes to {self.path} now; this is round {number}, which is over")
 
     def _newest_round(self) -> int:
         try:

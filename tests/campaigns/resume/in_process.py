@@ -6,7 +6,6 @@ import io
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -139,9 +138,8 @@ def _kill_after(run: Run, until: int | None) -> None:
 @contextmanager
 def _substituted(world: OneRank, memory: Memory) -> Iterator[None]:
     with (
-        mock.patch.object(run_module, "World", lambda: world),
-        mock.patch.object(run_module, "Persistence", lambda *_: memory),
-        mock.patch.object(run_module, "Path", Path),
+        mock.patch.object(run_module, "World", return_value=world),
+        mock.patch.object(run_module, "Persistence", return_value=memory),
     ):
         yield
 
@@ -178,5 +176,7 @@ def compare(played: Played, whole: Played) -> list[str]:
         if abs(total - len(ranks)) > 1e-9:
             wrong.append(f"{place}: the weights of {len(ranks)} ranks sum to {total}")
         if whole.seen.get(place) and len(ranks) == 1 and parts[0][1][-1] != whole.seen[place][0][1][-1]:
-            wrong.append(f"{place}: the training process drew {parts[0][1][-1]}, {whole.seen[place][0][1][-1]} in one life")
+            wrong.append(
+                f"{place}: the training process drew {parts[0][1][-1]}, {whole.seen[place][0][1][-1]} in one life"
+            )
     return wrong

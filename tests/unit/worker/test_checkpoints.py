@@ -1,4 +1,4 @@
-"""Checkpoints: whatever is killed, full or flipped, the newest one that is whole is found, and the one before it stays."""
+"""Checkpoints: whatever is killed, full or flipped, the newest whole one is found, and the one before it stays."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_failed_save_is_told_and_the_next_one_is_made(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     writer.start(order(1))
-    with pytest.raises(CheckpointNotWritten, match="step 1: .*No space left"):
+    with pytest.raises(CheckpointNotWritten, match=r"step 1: .*No space left"):
         writer.wait()
     assert "the one before it stands" in said[0]
     monkeypatch.setattr(os, "fsync", real)
@@ -206,7 +206,7 @@ def test_a_save_that_cannot_fit_is_refused_before_it_writes(tmp_path: Path, monk
 def test_an_older_round_commits_nothing(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     folder.begin_round(3, "new")
-    with pytest.raises(WrongState, match="round 3 writes to .* now; this is round 2, which is over"):
+    with pytest.raises(WrongState, match=r"round 3 writes to .* now; this is round 2, which is over"):
         write(folder, "old", 2, order(1))
     with pytest.raises(WrongState, match="this is round 2, an older one"):
         folder.begin_round(2, "old")
@@ -256,7 +256,9 @@ def test_the_second_copy_of_a_state_uses_the_buffers_of_the_first() -> None:
     assert staging.copy(state)["w"].data_ptr() == first
 
 
-def test_the_sums_of_a_file_do_not_depend_on_how_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sums_of_a_file_do_not_depend_on_how_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "PIECE", 100)
     data = os.urandom(1050)
     whole = files.Sums()

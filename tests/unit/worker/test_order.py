@@ -35,7 +35,9 @@ def test_the_order_is_the_same_for_ever() -> None:
 
 def test_epochs_and_seeds_that_are_neighbours_share_nothing() -> None:
     """seed + epoch as a key would give seed 1, epoch 0 the order of seed 0, epoch 1."""
-    orders = {tuple(Permutation(key_of(seed, "train", epoch), 100).indices(0, 100)) for seed in (0, 1) for epoch in (0, 1)}
+    orders = {
+        tuple(Permutation(key_of(seed, "train", epoch), 100).indices(0, 100)) for seed in (0, 1) for epoch in (0, 1)
+    }
     assert len(orders) == 4
 
 
