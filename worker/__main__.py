@@ -1,5 +1,7 @@
 """`python -m elastic_agent.worker verify DIR`."""
 
+from __future__ import annotations
+
 import sys
 
 from .verify import main

@@ -95,7 +95,7 @@ class Folder:
                 try:
                     other = Manifest.read(named)
                 except CheckpointDamaged:
-                    continue
+                    continue  # set aside at the next start
                 if other.identity() == manifest.identity():
                     shutil.rmtree(aside)
                     return named

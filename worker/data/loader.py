@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
 from .cursors import Account, Pass, Span
-from .orderings import Listed, Ordering, ordering_of, plain_batches
+from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, same
 from .streams import Read, SampledSource, StreamSource, can_say_where, check_stream
@@ -67,7 +67,7 @@ class Loader:
         self._context, self._train, self._replay = context, train, replay
         self._random, self._on_sample = random, on_sample
         self._main_key = key_of(context.seed, name, "main")
-        self._of_batches = False
+        self._of_batches = self._is_stream = False
         self._ordering = self._choose_ordering(loader)
         self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
         self._asked_batch = global_batch
@@ -76,16 +76,17 @@ class Loader:
         """Of a stateful stream, the state at the committed place."""
         self._states: dict[tuple[int, int], Any] = {}
         self._kept: tuple[DataLoader[Any], _Slices] | None = None
-        self._source = self._make_source()
+        self._source, self._stream_source = self._make_sources()
         context.account.cursors[name].evaluates = train is False
 
-    def _choose_ordering(self, loader: DataLoader[Any]) -> Ordering | None:
-        """The ordering of the samples, or of the batches; None for a stream."""
+    def _choose_ordering(self, loader: DataLoader[Any]) -> Ordering:
+        """The ordering of the samples, or of the batches; of nothing for a stream."""
         if isinstance(loader.dataset, IterableDataset):
             if hasattr(loader.dataset, "sampler"):
                 return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
             check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay)
-            return None
+            self._is_stream = True
+            return InOrder(0)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
             self._of_batches = True
             return Listed(loader.batch_sampler)
@@ -128,15 +129,15 @@ class Loader:
                     "multiply the loss by loader.weight"
                 )
         self.stream_state = stream_state
-        self._source = self._make_source()
+        self._source, self._stream_source = self._make_sources()
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the two integers of the place, to know the loader again."""
         dataset: Any = self.dataset
         return {
             "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "length": _size(dataset) if self._ordering is not None and not self._of_batches else None,
-            "order": type(self._ordering).__name__,
+            "length": None if self._is_stream or self._of_batches else _size(dataset),
+            "order": "Stream" if self._is_stream else type(self._ordering).__name__,
             "batch": self.global_batch,
         }
 
@@ -169,7 +170,7 @@ class Loader:
         if going.skipped:
             batches: Iterator[Any] = iter(())
         else:
-            batches = self._stream(going) if self._ordering is None else self._ordered(going)
+            batches = self._ordered(going) if self._stream_source is None else self._stream(going, self._stream_source)
         return _Iteration(self._context, going, batches)
 
     def _before_next(self, going: Pass) -> None:
@@ -198,14 +199,13 @@ class Loader:
             yield batch
         self._before_next(going)
 
-    def _stream(self, going: Pass) -> Iterator[Any]:
+    def _stream(self, going: Pass, source: StreamSource) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
-        source, last = self._source, position
-        assert isinstance(source, StreamSource)
+        last = position
         source.epoch, source.position = epoch, position
         source.state = self.stream_state if position else None
-        for read in self._dataloader(source, None):
-            assert isinstance(read, Read)
+        reads: Iterable[Read] = self._dataloader(source, None)
+        for read in reads:
             self._before_next(going)
             if self._context.stopping:
                 return
@@ -224,7 +224,7 @@ class Loader:
             del self._states[place]
 
     def _cut(self, epoch: int) -> Cut:
-        if self._ordering is None:
+        if self._is_stream:
             raise TypeError(f"loader {self.name!r} reads a stream, whose length is not known")
         if isinstance(self._ordering, Listed):
             self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch))
@@ -235,7 +235,6 @@ class Loader:
     def _weight(self, cut: Cut, epoch: int, first: int, last: int) -> float:
         if not self._of_batches:
             return cut.weight(first, last)
-        assert self._ordering is not None
         sizes = [len(batch) for batch in self._ordering.indices(0, first, last)]
         mine = sizes[cut.rank] if cut.rank < len(sizes) else 0
         return mine * cut.size / sum(sizes)
@@ -253,7 +252,6 @@ class Loader:
     def _start(self, epoch: int, position: int, cut: Cut) -> DataLoader[Any]:
         slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
         if isinstance(self.dataset, IterableDataset):
-            assert isinstance(self._source, MapSource)
             return self._dataloader(SampledSource(self._source, list(slices)), None)
         if not self.wrapped.persistent_workers:
             return self._dataloader(self._source, slices)
@@ -263,17 +261,19 @@ class Loader:
         kept.make = slices.make
         return loader
 
-    def _make_source(self) -> MapSource | StreamSource:
-        loader, place = self.wrapped, (self._context.seed, self.name)
-        if self._ordering is None:
-            world = (self._context.rank, self._context.world_size)
-            collate = _collation(loader)
-            return StreamSource(
-                self.dataset, collate, place, self.global_batch, world, self._drop_last, self._on_sample
-            )
-        return MapSource(
-            self.dataset, self._ordering, _collation(loader), place, self._random, self._on_sample, self._of_batches
+    def _make_sources(self) -> tuple[MapSource, StreamSource | None]:
+        """What stands in the dataset's place; the second one for a stream, whose ordering is empty."""
+        loader, place, collate = self.wrapped, (self._context.seed, self.name), _collation(self.wrapped)
+        source = MapSource(
+            self.dataset, self._ordering, collate, place, self._random, self._on_sample, self._of_batches
         )
+        if not self._is_stream:
+            return source, None
+        world = (self._context.rank, self._context.world_size)
+        stream = StreamSource(
+            loader.dataset, collate, place, self.global_batch, world, self._drop_last, self._on_sample
+        )
+        return source, stream
 
     def _dataloader(self, source: Any, slices: _Slices | None) -> DataLoader[Any]:
         theirs = self.wrapped
@@ -337,8 +337,7 @@ def _collation(loader: DataLoader[Any]) -> Callable[[Any], Any]:
             "a DataLoader with batch_size=None leaves batches to the dataset, so samples cannot be counted: give it a "
             "batch_size, or a batch_sampler"
         )
-    assert loader.collate_fn is not None
-    return loader.collate_fn
+    return cast("Callable[[Any], Any]", loader.collate_fn)
 
 
 def _size(dataset: Sized) -> int:
