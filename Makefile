@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos causes survivors storms bench proto clean
+.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos causes survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ storms: setup ## ten signals at random times to an agent in any phase, 200 times
 
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
+
+resume: setup ## kill and resize training scripts, 1,000 times with real processes; ARGS="--real 50 --in-process 500"
+	$(PY) -m tests.campaigns.resume $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -1,15 +1,15 @@
-"""Learn to read handwritten digits on several workers: an ordinary PyTorch script, which uses nothing of elastic-agent.
+"""Learn to read handwritten digits on several workers: a plain PyTorch loop that loses nothing when it is killed.
 
     elastic-agent --standalone --nproc-per-node 2 examples/digits/train.py
 
-It survives restarts as every elastic script should: it writes a checkpoint after each epoch, and starts from the last
-one. All workers must see the same --checkpoint-dir. Try `--max-restarts 1 ... --crash-at-epoch 4`.
+`Run` is the part of elastic-agent that a script uses: it loads the newest checkpoint that verifies, and the loader goes
+on with the next batch, also with another number of workers. The last line says what its ledger proves.
+Try `--max-restarts 1 ... --crash-at-epoch 4`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
+
+from elastic_agent.worker import Every, Run
 
 WANTED_ACCURACY = 0.95
 SEED = 1797
@@ -33,29 +34,6 @@ def load_data() -> tuple[TensorDataset, Tensor, Tensor]:
     x = torch.tensor(images, dtype=torch.float32)[order] / 16
     y = torch.tensor(labels)[order]
     return TensorDataset(x[360:], y[360:]), x[:360], y[:360]
-
-
-def save_checkpoint(path: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint atomically: after a crash at any time there is the whole old one or the whole new one."""
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("wb") as file:
-        torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)  # the new name, too, must survive a crash of the host
-    os.close(folder)
-
-
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Restore model and optimizer from the last checkpoint, if there is one; return how many epochs are done."""
-    if not path.exists():
-        return 0
-    checkpoint = torch.load(path, weights_only=True)
-    model.load_state_dict(checkpoint["model"])
-    optimizer.load_state_dict(checkpoint["optimizer"])
-    return int(checkpoint["epoch"])
 
 
 def crash_once(folder: Path) -> None:
@@ -84,38 +62,42 @@ def main() -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
     train_set, test_x, test_y = load_data()
-    sampler: DistributedSampler[int] = DistributedSampler(train_set, seed=SEED)
-    batches = DataLoader(train_set, batch_size=64 // world_size or 1, sampler=sampler)
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
-    arguments.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    checkpoint = arguments.checkpoint_dir / "last.pt"
-    done = load_checkpoint(checkpoint, net, optimizer)
+    run = Run(arguments.checkpoint_dir, seed=SEED, every=Every(steps=10), model=net, optimizer=optimizer)
+    batches = run.loader(DataLoader(train_set, batch_size=64, shuffle=True), global_batch=64)
     model = DistributedDataParallel(net)
-    if rank == 0 and done:
-        print(f"resuming from epoch {done}", flush=True)
+    if rank == 0 and run.steps:
+        print(f"resuming at step {run.steps}, in epoch {run.epoch + 1}", flush=True)
 
-    for epoch in range(done + 1, arguments.epochs + 1):
+    for epoch in run.epochs(arguments.epochs):
         ends_at = time.monotonic() + arguments.epoch_seconds
-        if epoch == arguments.crash_at_epoch and rank == world_size - 1:
-            crash_once(arguments.checkpoint_dir)
-        sampler.set_epoch(epoch)  # a new order each epoch, the same after a restart
         for x, y in batches:
+            if (
+                epoch + 1 == arguments.crash_at_epoch
+                and batches.position > len(train_set) // 2
+                and rank == world_size - 1
+            ):
+                crash_once(arguments.checkpoint_dir)
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
+            (nn.functional.cross_entropy(model(x), y) * batches.weight).backward()
             optimizer.step()
+            run.step()
         time.sleep(max(0.0, ends_at - time.monotonic()))
         if rank == 0:
-            save_checkpoint(checkpoint, epoch, net, optimizer)
-            print(f"epoch {epoch}: test accuracy {accuracy(net, test_x, test_y):.1%}", flush=True)
-        dist.barrier()  # all workers wait until this epoch is on disk
+            print(f"epoch {epoch + 1}: test accuracy {accuracy(net, test_x, test_y):.1%}", flush=True)
 
     reached = accuracy(net, test_x, test_y)  # the same on every worker
+    faults = run.ledger.faults()
     dist.destroy_process_group()
     if reached < WANTED_ACCURACY:
         raise RuntimeError(f"test accuracy {reached:.1%} after {arguments.epochs} epochs, wanted {WANTED_ACCURACY:.0%}")
     if rank == 0:
-        print(f"trained {arguments.epochs} epochs on {world_size} workers: test accuracy {reached:.1%}", flush=True)
+        samples = "every sample of every epoch exactly once" if not faults else "; ".join(faults)
+        print(
+            f"trained {arguments.epochs} epochs on {world_size} workers, {samples}: test accuracy {reached:.1%}",
+            flush=True,
+        )
 
 
 @torch.no_grad()

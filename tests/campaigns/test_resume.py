@@ -1,0 +1,44 @@
+"""A small part of the campaign of kills and resizes; `make resume` plays all of it."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from tests.campaigns.resume import campaign
+from tests.campaigns.resume.schedule import SHAPES, draw
+
+REAL_SEEDS = range(40, 46)
+"""Schedules of these seeds are played with real processes, at most 4 ranks and 2 loader processes."""
+
+
+def seeds_of(shape: str, count: int) -> list[int]:
+    return [seed for seed in range(500) if draw(seed).shape == shape][:count]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_script_trains_alike_over_kills_and_resizes(shape: str) -> None:
+    """Samples, their order, their random numbers, the batches and the training process's own draws, in one process."""
+    for seed in seeds_of(shape, 6):
+        _, wrong = campaign.judge_in_process(seed)
+        assert wrong == [], f"seed {seed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", REAL_SEEDS)
+@pytest.mark.leaves_behind("torch handles SIGCHLD from the first loader process on")
+def test_the_same_with_real_ranks_loader_processes_and_sigkill(seed: int) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        _, wrong = campaign.judge_real(seed, most_ranks=4, most_processes=2)
+    assert wrong == []
+
+
+def test_the_campaign_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that forgets its place after a restart is found."""
+    from elastic_agent.worker.data.cursors import Account
+
+    monkeypatch.setattr(Account, "restore", lambda *_: None)
+    found = [seed for seed in range(12) if campaign.judge_in_process(seed)[1]]
+    assert len(found) >= 3

@@ -1,0 +1,84 @@
+"""What a checkpoint's `manifest.json` says: the only thing that is believed about the folder it lies in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CheckpointDamaged
+from .files import Content
+
+NAME = "manifest.json"
+FORMAT = 1
+"""The version of the folder's form. A reader refuses a later one."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint."""
+
+    step: int
+    """Steps that are trained into it."""
+    token: str
+    """Who wrote it: the job, the round, the process."""
+    round: int
+    """The round that wrote it; 0 without an agent."""
+    places: dict[str, list[int]]
+    """Of each loader: epoch and position."""
+    run: dict[str, Any]
+    """What the run needs to go on: seed, level, epoch of the outer loop, identities of the loaders."""
+    ledger: str
+    """The head of the ledger, in hexadecimal."""
+    files: dict[str, Content]
+    label: str = ""
+    """Given with the request; a labelled checkpoint is kept beyond retention."""
+    made_by: dict[str, Any] = field(default_factory=lambda: surroundings())  # noqa: PLW0108 - defined below
+
+    def identity(self) -> str:
+        """What two nodes that save the same state of the same run agree on."""
+        return json.dumps([self.ledger, self.run, self.places, self.round], sort_keys=True)
+
+    def to_bytes(self) -> bytes:
+        kept = {**self.__dict__, "format": FORMAT}
+        kept["files"] = {name: content.to_json() for name, content in self.files.items()}
+        return json.dumps(kept, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises CheckpointDamaged where there is none, or none that can be understood."""
+        try:
+            return cls.parse((folder / NAME).read_bytes(), folder.name)
+        except FileNotFoundError:
+            raise CheckpointDamaged(f"{folder.name}: no {NAME}") from None
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Manifest:
+        """As `read`, of what is in the file; `where` is for messages."""
+        try:
+            kept = json.loads(data)
+            if (version := kept.pop("format")) != FORMAT:
+                raise CheckpointDamaged(
+                    f"{where}: its manifest has format {version}, and this version of elastic-agent reads {FORMAT}"
+                )
+            kept["files"] = {name: Content.from_json(content) for name, content in kept["files"].items()}
+            return cls(**kept)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointDamaged(f"{where}: {NAME} cannot be read: {error}") from error
+
+
+def surroundings() -> dict[str, Any]:
+    """What the bits of a model depend on besides the training script."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu",
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
+    }

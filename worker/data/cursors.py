@@ -1,0 +1,187 @@
+"""Which samples have been trained on: a pure account of batches handed out and batches committed.
+
+A batch is *handed out* to the loop, and *committed* once the loop has used it up: at `step`, or, for a loader that only
+evaluates, when the loop asks for its next batch. What was handed out and not committed is handed out again after a
+restart, and after a `break`.
+
+Loops may be nested. While a pass over an inner loader is going on that began when a batch of an outer loader was
+handed out, that batch stays in use over the steps of the inner loop, and is committed when the inner pass is over or
+the loop asks for the outer loader's next batch.
+
+A script that starts again runs its loops from the top. Passes that were over by then, one after the other within the
+same epoch of the run (a validation after the training, say), give nothing the second time. A pass inside of another's
+loop is not counted: that loop goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """The positions [first, last) of one epoch of a loader: one global batch."""
+
+    loader: str
+    epoch: int
+    first: int
+    last: int
+    ends_epoch: bool
+
+
+@dataclass
+class Cursor:
+    """Where one loader is."""
+
+    epoch: int = 0
+    position: int = 0
+    """Committed: the next sample after a restart."""
+    held: list[Span] = field(default_factory=list)
+    """Handed out, not committed; the oldest first."""
+    at_end: bool = False
+    """Whether the last batch of an epoch is committed and the next pass has not begun."""
+    in_use: bool = False
+    """Whether a step was taken while a pass over another loader was going on inside of the newest held batch."""
+    stepped: bool = False
+    """Whether a step has committed a batch since the loop asked for one."""
+    evaluates: bool = False
+    """Whether its batches are committed by asking for the next one."""
+
+    def ahead(self) -> tuple[int, int]:
+        """Epoch and position of the next batch to hand out in the pass that is going on."""
+        return _after(self.held[-1]) if self.held else (self.epoch, self.position)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One `for` over a loader."""
+
+    loader: str
+    inside: frozenset[str]
+    """Loaders that had a batch handed out when this pass began."""
+    outermost: bool
+    """Whether this one began in no other's loop: none that was going on had given a batch yet."""
+    gave: bool = False
+    """Whether it has given a batch."""
+    skipped: bool = False
+    """Whether it was over before the script started again, so that it gives nothing."""
+
+
+class Account:
+    """The cursors of all loaders of a run, and the passes that are going on."""
+
+    def __init__(self) -> None:
+        self.cursors: dict[str, Cursor] = {}
+        self.over: dict[str, int] = {}
+        """Of each loader: outermost passes that are over in this epoch of the run."""
+        self._skips: dict[str, int] = {}
+        self._passes: list[Pass] = []
+        self._committed: list[Span] = []
+
+    def begin(self, loader: str) -> Pass:
+        """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
+        self.cursors[loader].at_end = False
+        for stale in [going for going in self._passes if going.loader == loader]:
+            self.end(stale)
+        inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
+        begun = Pass(loader, inside, outermost=not any(going.gave for going in self._passes))
+        if begun.outermost and self._skips.get(loader, 0):
+            self._skips[loader] -= 1
+            begun.skipped = True
+        self._passes.append(begun)
+        return begun
+
+    def ask(self, going: Pass) -> bool:
+        """The loop asks for the next batch, so it is done with the one before, whatever came after the step included.
+
+        Returns whether a state captured now is one that the script comes back to by running its loops from the top.
+        """
+        cursor = self.cursors[going.loader]
+        done, cursor.stepped = cursor.stepped, False
+        if cursor.held and (cursor.evaluates or cursor.in_use):
+            # An evaluation inside of a training loop is not entered again: only that loop is.
+            done = done or cursor.in_use or going.outermost
+            self._commit(cursor)
+        return done and self.between_steps()
+
+    def hand_out(self, span: Span) -> None:
+        self.cursors[span.loader].held.append(span)
+        for going in self._passes:
+            going.gave = going.gave or going.loader == span.loader
+
+    def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
+        """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
+        in it."""
+        if going in self._passes:
+            self._passes.remove(going)
+            cursor = self.cursors[going.loader]
+            if cursor.in_use:
+                self._commit(cursor)
+            elif not exhausted:
+                # The batch that was handed out last was not trained on, as no step followed.
+                cursor.held.clear()
+            if going.outermost and over:
+                self.over[going.loader] = self.over.get(going.loader, 0) + 1
+
+    def close(self) -> None:
+        """No step follows: what was handed out and not committed was not trained on."""
+        for cursor in self.cursors.values():
+            cursor.held.clear()
+
+    def next_epoch(self) -> None:
+        """An epoch of the run is over, or its passes need not be told apart."""
+        self.over.clear()
+        self._skips.clear()
+
+    def places(self) -> dict[str, list[int]]:
+        """What a checkpoint keeps of each loader: epoch, position, and the passes that are over."""
+        at_end = {going.loader for going in self._passes if going.outermost and self.cursors[going.loader].at_end}
+        return {
+            name: [cursor.epoch, cursor.position, self.over.get(name, 0) + (name in at_end)]
+            for name, cursor in self.cursors.items()
+        }
+
+    def restore(self, loader: str, place: list[int]) -> None:
+        """Puts a loader where a checkpoint has it."""
+        cursor = self.cursors[loader]
+        cursor.epoch, cursor.position, self._skips[loader] = place
+
+    def step(self) -> list[Span]:
+        """A training step is done. Returns what is committed by it, or was since the last step, in order."""
+        going_on_in = {name for going in self._passes if not self._over(going) for name in going.inside}
+        for name, cursor in self.cursors.items():
+            if name in going_on_in and cursor.held:
+                cursor.in_use = True
+            else:
+                cursor.stepped = cursor.stepped or bool(cursor.held)
+                self._commit(cursor)
+        return self.take()
+
+    def looping(self) -> bool:
+        """Whether a loop over a loader is going on, which will ask for its next batch."""
+        return any(going.gave for going in self._passes)
+
+    def take(self) -> list[Span]:
+        """What has been committed since this was asked last."""
+        taken, self._committed = self._committed, []
+        return taken
+
+    def between_steps(self) -> bool:
+        """Whether no batch that a step would commit is handed out: a state captured now is that of the last commit."""
+        return not any(cursor.held and not cursor.evaluates and not cursor.in_use for cursor in self.cursors.values())
+
+    def _over(self, going: Pass) -> bool:
+        held = self.cursors[going.loader].held
+        return bool(held) and held[-1].ends_epoch
+
+    def _commit(self, cursor: Cursor) -> None:
+        if cursor.held:
+            cursor.epoch, cursor.position = _after(cursor.held[-1])
+            cursor.at_end = cursor.held[-1].ends_epoch
+            self._committed += cursor.held
+            cursor.held = []
+        cursor.in_use = False
+
+
+def _after(span: Span) -> tuple[int, int]:
+    return (span.epoch + 1, 0) if span.ends_epoch else (span.epoch, span.last)

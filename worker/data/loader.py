@@ -1,0 +1,352 @@
+"""A DataLoader that begins where the run is, with the same order and the same random numbers as without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..errors import NotResumable, WrongState
+from ..keys import key_of, mix
+from .cursors import Account, Pass, Span
+from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
+from .slicing import Cut, Slice
+from .source import LoaderProcess, MapSource, same
+from .streams import Read, SampledSource, StreamSource, can_say_where, check_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+
+class Context(Protocol):
+    """What a loader needs of its run."""
+
+    account: Account
+    seed: int
+    rank: int
+    world_size: int
+    stopping: bool
+    """Whether all ranks have agreed to end early: loops over loaders end then."""
+
+    def handed_out(self, key: int) -> None:
+        """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
+
+    def asked(self) -> None:
+        """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""
+
+
+class Loader:
+    """Stands for a DataLoader in a run. Iterate it once per epoch, as the DataLoader; `for` again after a `break` goes
+    on after the last committed batch. Made by `Run.loader`."""
+
+    weight: float
+    """What the loss of the batch in hand must be multiplied by, so that the mean over the ranks is the mean over the
+    samples of the global batch: 1.0 where all ranks have as many, 0.0 on a rank that has none."""
+
+    def __init__(
+        self,
+        context: Context,
+        loader: DataLoader[Any],
+        name: str,
+        global_batch: int | None = None,
+        train: bool | None = None,
+        random: str = "auto",
+        on_sample: Callable[[int], None] | None = None,
+        replay: bool = False,
+    ) -> None:
+        if not getattr(loader, "in_order", True):
+            raise NotResumable(
+                f"loader {name!r} has in_order=False, so what was trained on is no prefix: use in_order=True"
+            )
+        if random not in ("auto", "always", "never"):
+            raise NotResumable(f"random={random!r} of loader {name!r}: it is one of auto, always, never")
+        self.name, self.wrapped, self.dataset = name, loader, loader.dataset
+        self.weight = 1.0
+        self._context, self._train, self._replay = context, train, replay
+        self._random, self._on_sample = random, on_sample
+        self._main_key = key_of(context.seed, name, "main")
+        self._of_batches = self._is_stream = False
+        self._ordering = self._choose_ordering(loader)
+        self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
+        self._asked_batch = global_batch
+        self.global_batch = self._choose_batch(global_batch)
+        self.stream_state: Any = None
+        """Of a stateful stream, the state at the committed place."""
+        self._states: dict[tuple[int, int], Any] = {}
+        self._kept: tuple[DataLoader[Any], _Slices] | None = None
+        self._source, self._stream_source = self._make_sources()
+        context.account.cursors[name].evaluates = train is False
+
+    def _choose_ordering(self, loader: DataLoader[Any]) -> Ordering:
+        """The ordering of the samples, or of the batches; of nothing for a stream."""
+        if isinstance(loader.dataset, IterableDataset):
+            if hasattr(loader.dataset, "sampler"):
+                return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
+            check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay)
+            self._is_stream = True
+            return InOrder(0)
+        if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
+            self._of_batches = True
+            return Listed(loader.batch_sampler)
+        # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
+        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+        return ordering_of(sampler, len(loader.dataset))  # type: ignore[arg-type]
+
+    def _choose_batch(self, asked: int | None) -> int:
+        """Positions of a global batch."""
+        world = self._context.world_size
+        if self._of_batches:
+            if asked is not None:
+                raise NotResumable(
+                    f"global_batch={asked} of loader {self.name!r}: its batch sampler decides how large batches are; "
+                    "leave global_batch out"
+                )
+            return world
+        if asked is not None:
+            if asked < 1:
+                raise NotResumable(f"global_batch={asked} of loader {self.name!r}: at least 1 sample")
+            return asked
+        batch = getattr(self.wrapped.batch_sampler, "batch_size", self.wrapped.batch_size)
+        return int(batch or 1) * world
+
+    def adopt(self, state: dict[str, Any], stream_state: Any) -> None:
+        """Goes to the place of a checkpoint. Raises WrongState if it is of another dataset or order."""
+        mine = self.identity()
+        for what in ("kind", "length", "order"):
+            if state.get(what) != mine[what]:
+                raise WrongState(
+                    f"loader {self.name!r}: the checkpoint is of {what} {state.get(what)!r}, and it is {mine[what]!r} "
+                    "now; give the loader the dataset and sampler it had, or another name to begin anew"
+                )
+        if self._asked_batch is None and not self._of_batches:
+            self.global_batch = int(state["batch"])
+            if self.global_batch % self._context.world_size:
+                raise NotResumable(
+                    f"loader {self.name!r} had a global batch of {self.global_batch}, which does not divide by "
+                    f"{self._context.world_size} ranks: say run.loader(..., global_batch={self.global_batch}) and "
+                    "multiply the loss by loader.weight"
+                )
+        self.stream_state = stream_state
+        self._source, self._stream_source = self._make_sources()
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the two integers of the place, to know the loader again."""
+        dataset: Any = self.dataset
+        return {
+            "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+            "length": None if self._is_stream or self._of_batches else _size(dataset),
+            "order": "Stream" if self._is_stream else type(self._ordering).__name__,
+            "batch": self.global_batch,
+        }
+
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether the global batch stays the same when the number of ranks changes."""
+        return not self._of_batches
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch."""
+        return self._cut(self.epoch).steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        return self._context.account.cursors[self.name].ahead()[0]
+
+    @property
+    def position(self) -> int:
+        """Samples (batches, with a batch sampler of one's own) of the epoch that are committed."""
+        return self._context.account.cursors[self.name].position
+
+    @property
+    def batch_size(self) -> int:
+        """The most samples that a rank gets at once."""
+        return -(-self.global_batch // self._context.world_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        going = self._context.account.begin(self.name)
+        if going.skipped:
+            batches: Iterator[Any] = iter(())
+        else:
+            batches = self._ordered(going) if self._stream_source is None else self._stream(going, self._stream_source)
+        return _Iteration(self._context, going, batches)
+
+    def _before_next(self, going: Pass) -> None:
+        cursor = self._context.account.cursors[self.name]
+        if self._train is None:
+            # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
+            cursor.evaluates = not torch.is_grad_enabled()
+        if self._context.account.ask(going):
+            self._context.asked()
+
+    def _hand(self, span: Span, weight: float) -> None:
+        self._context.account.hand_out(span)
+        self.weight = weight
+        self._context.handed_out(mix(mix(self._main_key, span.epoch), span.first))
+
+    def _ordered(self, going: Pass) -> Iterator[Any]:
+        epoch, position = self._context.account.cursors[self.name].ahead()
+        cut = self._cut(epoch)
+        batches = iter(self._start(epoch, position, cut))
+        for first, last in cut.batches(position):
+            self._before_next(going)
+            if self._context.stopping:
+                return
+            batch = next(batches)
+            self._hand(Span(self.name, epoch, first, last, last == cut.end), self._weight(cut, epoch, first, last))
+            yield batch
+        self._before_next(going)
+
+    def _stream(self, going: Pass, source: StreamSource) -> Iterator[Any]:
+        epoch, position = self._context.account.cursors[self.name].ahead()
+        last = position
+        source.epoch, source.position = epoch, position
+        source.state = self.stream_state if position else None
+        reads: Iterable[Read] = self._dataloader(source, None)
+        for read in reads:
+            self._before_next(going)
+            if self._context.stopping:
+                return
+            self._states[epoch, read.last] = read.state
+            last = read.last
+            weight = read.local * self._context.world_size / (read.last - read.first)
+            self._hand(Span(self.name, epoch, read.first, read.last, False), weight)
+            yield read.batch
+        self._before_next(going)
+        self._context.account.hand_out(Span(self.name, epoch, last, last, True))
+
+    def committed(self, epoch: int, position: int) -> None:
+        """Keeps the state of the stream at the place that was committed last."""
+        self.stream_state = self._states.pop((epoch, position), self.stream_state if position else None)
+        for place in [place for place in self._states if place <= (epoch, position)]:
+            del self._states[place]
+
+    def _cut(self, epoch: int) -> Cut:
+        if self._is_stream:
+            raise TypeError(f"loader {self.name!r} reads a stream, whose length is not known")
+        if isinstance(self._ordering, Listed):
+            self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch))
+        context = self._context
+        drop_last = self._drop_last and not self._of_batches
+        return Cut(self._ordering.length(), self.global_batch, context.rank, context.world_size, drop_last)
+
+    def _weight(self, cut: Cut, epoch: int, first: int, last: int) -> float:
+        if not self._of_batches:
+            return cut.weight(first, last)
+        sizes = [len(batch) for batch in self._ordering.indices(0, first, last)]
+        mine = sizes[cut.rank] if cut.rank < len(sizes) else 0
+        return mine * cut.size / sum(sizes)
+
+    def _slice(self, cut: Cut, epoch: int, first: int, last: int) -> Slice:
+        if self._of_batches:
+            turn = first + cut.rank if first + cut.rank < last else first
+            piece = Slice(epoch, turn, turn + 1)
+        else:
+            piece = cut.slice(epoch, first, last)
+        if isinstance(self._ordering, Listed):
+            piece = piece._replace(indices=self._ordering.indices(0, piece.first, piece.last))
+        return piece
+
+    def _start(self, epoch: int, position: int, cut: Cut) -> DataLoader[Any]:
+        slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
+        if isinstance(self.dataset, IterableDataset):
+            return self._dataloader(SampledSource(self._source, list(slices)), None)
+        if not self.wrapped.persistent_workers:
+            return self._dataloader(self._source, slices)
+        if self._kept is None:
+            self._kept = (self._dataloader(self._source, slices), slices)
+        loader, kept = self._kept
+        kept.make = slices.make
+        return loader
+
+    def _make_sources(self) -> tuple[MapSource, StreamSource | None]:
+        """What stands in the dataset's place; the second one for a stream, whose ordering is empty."""
+        loader, place, collate = self.wrapped, (self._context.seed, self.name), _collation(self.wrapped)
+        source = MapSource(
+            self.dataset, self._ordering, collate, place, self._random, self._on_sample, self._of_batches
+        )
+        if not self._is_stream:
+            return source, None
+        world = (self._context.rank, self._context.world_size)
+        stream = StreamSource(
+            loader.dataset, collate, place, self.global_batch, world, self._drop_last, self._on_sample
+        )
+        return source, stream
+
+    def _dataloader(self, source: Any, slices: _Slices | None) -> DataLoader[Any]:
+        theirs = self.wrapped
+        # Its own generator: making an iterator draws a number, which would shift the training process's own.
+        own: dict[str, Any] = {
+            "generator": torch.Generator().manual_seed(key_of(self._context.seed, self.name, "base"))
+        }
+        if theirs.num_workers:
+            own["prefetch_factor"] = theirs.prefetch_factor
+            own["persistent_workers"] = theirs.persistent_workers and slices is not None
+            own["multiprocessing_context"] = theirs.multiprocessing_context
+            own["worker_init_fn"] = LoaderProcess(theirs.worker_init_fn)
+        return DataLoader(
+            source,
+            batch_size=None,
+            sampler=slices,
+            collate_fn=same,
+            num_workers=theirs.num_workers,
+            pin_memory=theirs.pin_memory,
+            timeout=theirs.timeout,
+            **own,
+        )
+
+
+class _Iteration:
+    """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
+
+    def __init__(self, context: Context, going: Pass, batches: Iterator[Any]) -> None:
+        self._context, self._going, self._batches = context, going, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except BaseException as end:
+            self._end(exhausted=isinstance(end, StopIteration))
+            raise
+
+    def __del__(self) -> None:
+        self._end(exhausted=False)
+
+    def _end(self, exhausted: bool) -> None:
+        self._context.account.end(self._going, exhausted, over=not self._context.stopping)
+
+
+class _Slices:
+    """The sampler of the DataLoader underneath: begins anew at each `for`, where `make` says."""
+
+    def __init__(self, make: Callable[[], Iterator[Slice]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Slice]:
+        return self.make()
+
+
+def _collation(loader: DataLoader[Any]) -> Callable[[Any], Any]:
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise NotResumable(
+            "a DataLoader with batch_size=None leaves batches to the dataset, so samples cannot be counted: give it a "
+            "batch_size, or a batch_sampler"
+        )
+    return cast("Callable[[Any], Any]", loader.collate_fn)
+
+
+def _size(dataset: Sized) -> int:
+    try:
+        return len(dataset)
+    except TypeError:
+        raise NotResumable(
+            f"{type(dataset).__name__} has no length, so its order cannot be entered in the middle: give it __len__"
+        ) from None
+
+
+__all__ = ["Context", "Loader", "can_say_where"]

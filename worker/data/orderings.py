@@ -1,0 +1,204 @@
+"""What index stands at a position of an epoch, for each kind of sampler. Picklable: loader processes hold a copy.
+
+The order of torch's own samplers is replaced by one of ours with the same distribution, a function of the epoch's key.
+Samplers of the user's are listed once per epoch in the training process, under the epoch's key.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from ..errors import NotResumable
+from ..keys import below, mix
+from .order import Permutation
+from .randomness import generators_in, key_everything, key_generator
+
+
+class Ordering:
+    """Positions to indices. `listed`: whether the training process must call `list_epoch` before `indices`."""
+
+    listed = False
+
+    def length(self) -> int:
+        """Positions in an epoch."""
+        raise NotImplementedError
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        """The indices at positions [first, last) of the epoch that has this key."""
+        raise NotImplementedError
+
+    def list_epoch(self, epoch: int, key: int) -> None:
+        """Reads the user's sampler for this epoch."""
+
+
+class InOrder(Ordering):
+    """`SequentialSampler`."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def length(self) -> int:
+        return self.n
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        return list(range(first, last))
+
+
+class Shuffled(Ordering):
+    """`RandomSampler` without replacement, over range(n) or over the given values; `count` positions an epoch: where
+    there are more than n, another permutation follows."""
+
+    def __init__(self, n: int, count: int | None = None, values: Sequence[Any] | None = None) -> None:
+        self.n, self.values = n, values
+        self.count = n if count is None else count
+        self._now: Permutation | None = None
+
+    def length(self) -> int:
+        return self.count
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        found: list[int] = []
+        while first < last:
+            turn, offset = divmod(first, self.n)
+            stop = min(self.n, offset + last - first)
+            found += self._permutation(mix(key, turn)).indices(offset, stop)
+            first += stop - offset
+        return found if self.values is None else [self.values[index] for index in found]
+
+    def _permutation(self, key: int) -> Permutation:
+        if self._now is None or self._now.key != key:
+            self._now = Permutation(key, self.n)
+        return self._now
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_now": None}
+
+
+class WithReplacement(Ordering):
+    """`RandomSampler(replacement=True)`: each position draws for itself."""
+
+    def __init__(self, n: int, count: int) -> None:
+        self.n, self.count = n, count
+
+    def length(self) -> int:
+        return self.count
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        return [below(key, position, self.n) for position in range(first, last)]
+
+
+class Weighted(Ordering):
+    """`WeightedRandomSampler` with replacement: each position draws for itself, by search in the weights' sums."""
+
+    def __init__(self, weights: Sequence[float], count: int) -> None:
+        self.count = count
+        self.sums = list(itertools.accumulate(float(weight) for weight in weights))
+
+    def length(self) -> int:
+        return self.count
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        total = self.sums[-1]
+        draws = ((mix(key, position) >> 11) * 2.0**-53 * total for position in range(first, last))
+        return [min(bisect.bisect_right(self.sums, draw), len(self.sums) - 1) for draw in draws]
+
+
+class WeightedOnce(Ordering):
+    """`WeightedRandomSampler` without replacement: the order of exponential waiting times with the weights as rates."""
+
+    def __init__(self, weights: Sequence[float], count: int) -> None:
+        self.weights, self.count = [float(weight) for weight in weights], count
+        self._key: int | None = None
+        self._order: list[int] = []
+
+    def length(self) -> int:
+        return self.count
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        if self._key != key:
+            waits = [
+                (-math.log(((mix(key, index) >> 11) + 1) * 2.0**-53) / weight, index)
+                for index, weight in enumerate(self.weights)
+                if weight > 0
+            ]
+            self._key, self._order = key, [index for _, index in sorted(waits)[: self.count]]
+        return list(self._order[first:last])
+
+
+class Listed(Ordering):
+    """A sampler or batch sampler of the user's: listed once per epoch. It must give the same list under the same key,
+    which is tried with the first epoch."""
+
+    listed = True
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+        self._epoch: int | None = None
+        self._list: list[Any] = []
+        self._tried = False
+
+    def length(self) -> int:
+        return len(self._list)
+
+    def list_epoch(self, epoch: int, key: int) -> None:
+        if epoch == self._epoch:
+            return
+        first = self._once(epoch, key)
+        if not self._tried and self._once(epoch, key) != first:
+            raise NotResumable(
+                f"{type(self.sampler).__name__} gives another order each time it is read, also with all random "
+                "generators set to the same state: give it set_epoch(epoch) and let its order follow from that"
+            )
+        self._tried = True
+        self._epoch, self._list = epoch, first
+
+    def indices(self, key: int, first: int, last: int) -> list[Any]:
+        return self._list[first:last]
+
+    def _once(self, epoch: int, key: int) -> list[Any]:
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+        key_everything(key)
+        for number, generator in enumerate(generators_in(self.sampler)):
+            key_generator(generator, mix(key, number))
+        return list(self.sampler)
+
+
+def ordering_of(sampler: Any, n: int) -> Ordering:
+    """The ordering that stands for a sampler over a dataset of n samples."""
+    kind = type(sampler)
+    if kind is SequentialSampler:
+        return InOrder(n)
+    if kind is DistributedSampler:
+        return Shuffled(n) if sampler.shuffle else InOrder(n)
+    if kind is RandomSampler:
+        count = sampler.num_samples
+        return WithReplacement(n, count) if sampler.replacement else Shuffled(n, count)
+    if kind is SubsetRandomSampler:
+        return Shuffled(len(sampler.indices), values=list(sampler.indices))
+    if kind is WeightedRandomSampler:
+        weights = torch.as_tensor(sampler.weights).tolist()
+        return (Weighted if sampler.replacement else WeightedOnce)(weights, sampler.num_samples)
+    if isinstance(sampler, (Sampler, Sequence)) or hasattr(sampler, "__iter__"):
+        return Listed(sampler)
+    raise NotResumable(f"a sampler of type {kind.__name__} cannot be iterated; give the DataLoader another")
+
+
+def plain_batches(batch_sampler: Any) -> bool:
+    """Whether the batch sampler only cuts the order of a sampler into batches of one size."""
+    return type(batch_sampler) is BatchSampler

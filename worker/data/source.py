@@ -1,0 +1,121 @@
+"""What stands in the DataLoader in the place of the user's dataset, in the training process or in a loader process.
+
+The DataLoader's sampler yields slices of the order; indices are made from them here, where the samples are read, so
+that nothing large is sent to loader processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from ..keys import key_of, mix
+from .orderings import Ordering
+from .randomness import Draws, generators_in
+from .slicing import Slice
+
+_COLLATE = -2
+"""The number that is mixed into a batch's key for the randomness of its collation."""
+
+
+class MapSource(Dataset[Any]):
+    """A map-style dataset whose items are whole batches, by `Slice`."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        ordering: Ordering,
+        collate: Callable[[Any], Any],
+        place: tuple[int, str],
+        draws: str = "auto",
+        on_sample: Callable[[int], None] | None = None,
+        of_batches: bool = False,
+    ) -> None:
+        """place: the run's seed and the loader's name. draws: "auto", "always" or "never". of_batches: whether a
+        position of the ordering is a batch (a list of indices) and not a sample."""
+        self.stands_for = self.dataset = dataset
+        self.ordering, self.collate, self.place = ordering, collate, place
+        self.choice, self.on_sample, self._of_batches = draws, on_sample, of_batches
+        self._draws: Draws | None = None
+        self._epoch = (-1, 0, 0)
+        self._held: list[Any] = []
+
+    def __getitem__(self, piece: Slice) -> Any:
+        order_key, sample_key = self.keys(piece.epoch)
+        indices = piece.indices
+        if indices is None:
+            indices = self.ordering.indices(order_key, piece.first, piece.last)
+        if self.choice == "never":
+            return self._compute(indices, piece.first, sample_key, None)
+        if self._draws is None:
+            self._draws = Draws(self.choice == "always", self._generators(), self.on_sample)
+        draws = self._draws
+        draws.park()
+        batch = self._compute(indices, piece.first, sample_key, draws)
+        while draws.found_more():
+            draws.park()
+            batch = self._compute(indices, piece.first, sample_key, draws)
+        return batch
+
+    def keys(self, epoch: int) -> tuple[int, int]:
+        """The keys of an epoch: of its order, and of what its samples draw."""
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, key_of(*self.place, "order", epoch), key_of(*self.place, "samples", epoch))
+        return self._epoch[1:]
+
+    def _compute(self, indices: list[Any], first: int, key: int, draws: Draws | None) -> Any:
+        keyed = draws is not None and (draws.keyed or bool(self._held))
+        if self._of_batches:
+            # One position is one batch here; all of it is keyed by that position.
+            if keyed and draws is not None:
+                draws.key_sample(mix(key, first))
+            (whole,) = indices
+            return self.collate(self._fetch(list(whole)))
+        if hasattr(self.dataset, "__getitems__"):
+            if keyed and draws is not None:
+                draws.key_sample(mix(key, first))
+            return self.collate(self.dataset.__getitems__(indices))
+        if not keyed or draws is None:
+            return self.collate([self.dataset[index] for index in indices])
+        samples = []
+        for position, index in enumerate(indices, first):
+            draws.key_sample(mix(key, position))
+            samples.append(self.dataset[index])
+        draws.key_sample(mix(mix(key, first), _COLLATE))
+        return self.collate(samples)
+
+    def _fetch(self, indices: list[Any]) -> Any:
+        if hasattr(self.dataset, "__getitems__"):
+            return self.dataset.__getitems__(indices)
+        return [self.dataset[index] for index in indices]
+
+    def _generators(self) -> Callable[[], Iterator[Any]]:
+        self._held = generators_in([self.dataset, self.collate])
+        return lambda: iter(self._held)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_draws": None, "_held": []}
+
+
+def same(batch: Any) -> Any:
+    """The DataLoader's own collation: the source has done it, under the batch's key."""
+    return batch
+
+
+class LoaderProcess:
+    """What a loader process runs first: the user's `worker_init_fn`, which still finds the user's dataset in
+    `get_worker_info()`, as it would without this library."""
+
+    def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
+        self._user = worker_init_fn
+
+    def __call__(self, number: int) -> None:
+        info = torch.utils.data.get_worker_info()
+        if info is not None and hasattr(info.dataset, "stands_for"):
+            # WorkerInfo refuses assignments; the loop of the loader process keeps its own reference to the source.
+            object.__setattr__(info, "dataset", info.dataset.stands_for)
+        if self._user is not None:
+            self._user(number)

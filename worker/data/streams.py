@@ -1,0 +1,161 @@
+"""Iterable datasets: what stands in their place in the DataLoader.
+
+Three kinds can be resumed exactly. A dataset that draws its indices from its attribute `sampler` gets a sampler of
+ours. A dataset with `state_dict` and `load_state_dict` is put back where it was. Any other is read again from the start
+of the epoch, if the caller allows it. The last two are read whole by every rank, which keeps its part of each batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import IterableDataset
+
+from ..errors import NotResumable
+from ..keys import key_of, mix
+from .randomness import Draws, generators_in
+from .slicing import Slice, part_of
+from .source import MapSource
+
+
+class SampledSource(IterableDataset[Any]):
+    """A dataset whose iterator draws indices from its attribute `sampler`; yields whole batches.
+
+    Loader process w of n computes the batches w, w + n, ...: the DataLoader takes one from each in turn.
+    """
+
+    def __init__(self, source: MapSource, slices: Sequence[Slice]) -> None:
+        self.stands_for = self.dataset = source.dataset
+        self._source, self._slices = source, slices
+
+    def __iter__(self) -> Iterator[Any]:
+        info = torch.utils.data.get_worker_info()
+        mine = list(itertools.islice(self._slices, info.id if info else 0, None, info.num_workers if info else 1))
+        held = generators_in([self.dataset, self._source.collate])
+        draws = None if self._source.choice == "never" else Draws(True, lambda: iter(held), self._source.on_sample)
+        self.dataset.sampler = _Turns(self._source, mine, draws)
+        samples = iter(self.dataset)
+        for piece in mine:
+            batch = list(itertools.islice(samples, piece.last - piece.first))
+            if len(batch) != piece.last - piece.first:
+                raise NotResumable(
+                    f"{type(self.dataset).__name__} gave {len(batch)} samples for {piece.last - piece.first} indices: "
+                    "a dataset with an attribute `sampler` yields one sample for each index of it"
+                )
+            yield self._source.collate(batch)
+
+
+class _Turns:
+    """The sampler that is put into the dataset: the indices of the batches of one loader process, each with its key."""
+
+    def __init__(self, source: MapSource, pieces: list[Slice], draws: Draws | None) -> None:
+        self._source, self._pieces, self._draws = source, pieces, draws
+
+    def __iter__(self) -> Iterator[Any]:
+        for piece in self._pieces:
+            order_key, sample_key = self._source.keys(piece.epoch)
+            indices = piece.indices or self._source.ordering.indices(order_key, piece.first, piece.last)
+            for position, index in enumerate(indices, piece.first):
+                if self._draws is not None:
+                    self._draws.key_sample(mix(sample_key, position))
+                yield index
+
+    def __len__(self) -> int:
+        return sum(piece.last - piece.first for piece in self._pieces)
+
+
+class Read(NamedTuple):
+    """One batch of a stream, with its place."""
+
+    batch: Any
+    first: int
+    last: int
+    local: int
+    """Samples of it that are this rank's; 0: the batch is there for its shape only."""
+    state: Any
+    """The dataset's state after this batch; None for a dataset that has none."""
+
+
+class StreamSource(IterableDataset[Any]):
+    """A dataset that is read from one end to the other, by one process of each rank."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        place: tuple[int, str],
+        batch: int,
+        world: tuple[int, int],
+        drop_last: bool,
+        on_sample: Callable[[int], None] | None,
+    ) -> None:
+        """batch: samples of a global batch. world: this rank and the number of ranks."""
+        self.stands_for = self.dataset = dataset
+        self.collate, self.place, self.on_sample = collate, place, on_sample
+        self._batch, self._world, self._drop_last = batch, world, drop_last
+        self.epoch, self.position = 0, 0
+        self.state: Any = None
+        """Set before a pass begins: where it begins, and the dataset's state there."""
+
+    def __iter__(self) -> Iterator[Read]:
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(self.epoch)
+        key = key_of(*self.place, "stream", self.epoch)
+        stateful = can_say_where(self.dataset)
+        if stateful and self.state is not None:
+            self.dataset.load_state_dict(copy.deepcopy(self.state))
+        held = generators_in([self.dataset, self.collate])
+        draws = Draws(True, lambda: iter(held), self.on_sample)
+        draws.key_sample(mix(key, -1))
+        samples = _keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
+        if self.state is None:
+            for _ in itertools.islice(samples, self.position):
+                pass
+        first = self.position
+        while batch := list(itertools.islice(samples, self._batch)):
+            if self._drop_last and len(batch) < self._batch:
+                return
+            state = copy.deepcopy(self.dataset.state_dict()) if stateful else None
+            low, high = part_of(0, len(batch), *self._world)
+            yield Read(self.collate(batch[low:high] or batch[:1]), first, first + len(batch), high - low, state)
+            first += len(batch)
+
+
+def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+    for number in itertools.count(position):
+        draws.key_sample(mix(key, number))
+        try:
+            sample = next(samples)
+        except StopIteration:
+            return
+        yield sample
+
+
+def can_say_where(dataset: Any) -> bool:
+    """Whether the dataset speaks the protocol of `torchdata`'s StatefulDataLoader."""
+    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+
+
+def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool) -> None:
+    """Raises NotResumable where an iterable dataset without a sampler cannot be read exactly."""
+    name = type(dataset).__name__
+    if not can_say_where(dataset) and not replay:
+        raise NotResumable(
+            f"{name} cannot say where it is, so it cannot be resumed in the middle of an epoch: give it state_dict() "
+            "and load_state_dict(), or an attribute `sampler` that its iterator draws its indices from, or allow "
+            "run.loader(..., replay=True), which reads again from the start of the epoch up to the place"
+        )
+    if num_workers > 1:
+        raise NotResumable(
+            f"{name} is read by {num_workers} loader processes, each of which would read all of it or a part that "
+            "depends on their number: use num_workers=1, or give it an attribute `sampler`"
+        )
+    if world_size > 1 and not replay:
+        raise NotResumable(
+            f"{name} is read by {world_size} ranks: if each rank's iterator yields every sample, say "
+            "run.loader(..., replay=True), and each rank keeps its part of a batch; or give it an attribute `sampler`"
+        )

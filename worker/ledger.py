@@ -1,0 +1,126 @@
+"""What has been trained on: a record of every committed batch, chained by hashes, kept as ranges.
+
+Each loader has a chain of its own: link = SHA-256(link before, epoch, first, last, ends). Batches of one size that
+follow each other are one range, so that an epoch takes one line, and the chain can be computed again from the ranges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from .data.cursors import Span
+
+_BATCH = struct.Struct("<qqq?")
+_START = bytes(32)
+
+
+@dataclass
+class Range:
+    """Batches of `batch` positions each, the last one perhaps smaller, over [first, last) of an epoch."""
+
+    epoch: int
+    first: int
+    last: int
+    batch: int
+    ends_epoch: bool = False
+
+    def spans(self, loader: str) -> list[Span]:
+        starts = range(self.first, self.last, self.batch) if self.batch else [self.first]
+        return [
+            Span(
+                loader,
+                self.epoch,
+                start,
+                end := min(start + self.batch, self.last),
+                self.ends_epoch and end == self.last,
+            )
+            for start in starts
+        ]
+
+
+@dataclass
+class Chain:
+    """The batches of one loader."""
+
+    link: bytes = _START
+    ranges: list[Range] = field(default_factory=list)
+
+    def add(self, span: Span) -> None:
+        self.link = hashlib.sha256(self.link + _BATCH.pack(*span[1:])).digest()
+        count = span.last - span.first
+        now = self.ranges[-1] if self.ranges else None
+        if (
+            now is not None
+            and (now.epoch, now.last, now.ends_epoch) == (span.epoch, span.first, False)
+            and 0 < count <= now.batch
+            and (now.last - now.first) % now.batch == 0
+        ):
+            now.last, now.ends_epoch = span.last, span.ends_epoch
+        else:
+            self.ranges.append(Range(span.epoch, span.first, span.last, count, span.ends_epoch))
+
+
+class Ledger:
+    """The chains of all loaders of a run."""
+
+    def __init__(self) -> None:
+        self.chains: dict[str, Chain] = {}
+
+    def add(self, span: Span) -> None:
+        chain = self.chains.get(span.loader)
+        if chain is None:
+            chain = self.chains[span.loader] = Chain()
+        chain.add(span)
+
+    def head(self) -> str:
+        """One hash over the links of all loaders, in hexadecimal."""
+        links = (name.encode() + b"\0" + chain.link for name, chain in sorted(self.chains.items()))
+        return hashlib.sha256(b"".join(links)).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            name: [[kept.epoch, kept.first, kept.last, kept.batch, int(kept.ends_epoch)] for kept in chain.ranges]
+            for name, chain in self.chains.items()
+        }
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> Ledger:
+        """Computes the chains again. Raises ValueError or TypeError for what `to_json` never gives."""
+        ledger = cls()
+        for name, ranges in kept.items():
+            ledger.chains[name] = Chain()
+            for epoch, first, last, batch, ends in ranges:
+                for span in Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name):
+                    ledger.add(span)
+        return ledger
+
+    def faults(self) -> list[str]:
+        """Where the finished epochs are not exactly-once, a sentence each; empty if all are."""
+        return [fault for name, chain in sorted(self.chains.items()) for fault in _faults(name, chain)]
+
+    def finished(self, loader: str) -> dict[int, int]:
+        """The finished epochs of a loader, with the positions each has."""
+        chain = self.chains.get(loader, Chain())
+        return {kept.epoch: kept.last for kept in chain.ranges if kept.ends_epoch}
+
+
+def _faults(name: str, chain: Chain) -> list[str]:
+    faults = []
+    where = f"loader {name!r}, epoch"
+    for epoch in sorted({kept.epoch for kept in chain.ranges}):
+        ranges = sorted((kept.first, kept.last) for kept in chain.ranges if kept.epoch == epoch)
+        ends = [kept.last for kept in chain.ranges if kept.epoch == epoch and kept.ends_epoch]
+        reached = 0
+        for first, last in ranges:
+            if first > reached:
+                faults.append(f"{where} {epoch}: positions {reached} to {first - 1} were never trained on")
+            elif first < reached:
+                again = min(reached, last)
+                faults.append(f"{where} {epoch}: positions {first} to {again - 1} were trained on twice")
+            reached = max(reached, last)
+        if ends and reached != ends[0]:
+            faults.append(f"{where} {epoch}: it ended at position {ends[0]}, and {reached} were trained on")
+    return faults

@@ -1,0 +1,56 @@
+"""Plain values and sums that a run keeps over restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Vars:
+    """`run.vars.best = 0.3`: attributes that checkpoints keep. Numbers, texts, lists, dicts and tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.clear()
+        self.__dict__.update(state)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.__dict__.get(name, default)
+
+
+class Mean:
+    """The mean over all samples of all ranks since the last `reset`, kept over restarts.
+
+    `update` adds this rank's part; `compute` is collective.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.total, self.count = 0.0, 0.0
+
+    def update(self, value: Any, count: float = 1) -> None:
+        """value: the mean over `count` samples of this rank; 0 samples add nothing, whatever the value is."""
+        if count:
+            self.total += float(value) * count
+            self.count += count
+
+    def compute(self) -> float:
+        """Collective: the mean over all ranks; NaN where nothing was added."""
+        total, count = self._world.sum([self.total, self.count])
+        return total / count if count else float("nan")
+
+    def sum(self) -> float:
+        """Collective: the sum over all ranks."""
+        return float(self._world.sum([self.total])[0])
+
+    def reset(self) -> None:
+        self.total, self.count = 0.0, 0.0
+
+    def gather(self) -> list[float]:
+        """Collective: what a checkpoint keeps."""
+        return [*self._world.sum([self.total, self.count])]
+
+    def restore(self, kept: list[float]) -> None:
+        """The first rank goes on with all of it, the others with nothing: their number may have changed."""
+        self.total, self.count = kept if self._world.rank == 0 else (0.0, 0.0)

@@ -1,0 +1,83 @@
+"""Reads a directory of checkpoints and says what can be proved from it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .checkpoints.folder import Folder
+from .checkpoints.manifest import Manifest
+from .errors import CheckpointDamaged
+from .ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: lines for people, and whether all is well."""
+
+    lines: tuple[str, ...]
+    proved: bool
+
+
+def verify(directory: Path) -> Report:
+    """Every byte of every checkpoint against its manifest, and the newest one's ledger against exactly-once.
+
+    Changes nothing in the directory. Raises FileNotFoundError where there is none.
+    """
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is no directory")
+    folder = Folder(directory, lambda text: None)
+    lines, newest = [], None
+    damaged = False
+    for kept in folder.kept():
+        try:
+            manifest = folder.verify(kept.path)
+        except (CheckpointDamaged, OSError) as damage:
+            lines.append(f"{kept.path.name}: DAMAGED: {damage}")
+            damaged = True
+            continue
+        lines.append(
+            f"{kept.path.name}: whole, {sum(c.length for c in manifest.files.values())} bytes, {_label(manifest)}"
+        )
+        newest = newest or (kept.path, manifest)
+    if newest is None:
+        return Report((*lines, f"{directory}: no checkpoint that verifies"), False)
+    ledger_lines, exact = _ledger(*newest)
+    return Report((*lines, *ledger_lines), exact and not damaged)
+
+
+def _label(manifest: Manifest) -> str:
+    where = f"round {manifest.round}" if manifest.round else "no agent"
+    return f"{where}, {manifest.run['world_size']} ranks" + (f", label {manifest.label!r}" if manifest.label else "")
+
+
+def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
+    ledger = Ledger.from_json(json.loads((path / "ledger.json").read_bytes()))
+    if ledger.head() != manifest.ledger:
+        return [
+            f"{path.name}: the ledger's chain ends in {ledger.head()} and the manifest says {manifest.ledger}"
+        ], False
+    faults = ledger.faults()
+    lines = list(faults)
+    for name in sorted(ledger.chains):
+        finished = ledger.finished(name)
+        if not faults:
+            count = f"{len(finished)} finished epochs, {sum(finished.values())} samples, each trained on exactly once"
+            lines.append(f"{path.name}: loader {name!r}: {count}")
+    return lines, not faults
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m elastic_agent.worker verify DIR`: 0 where all is proved, 1 where it is not, 2 for a wrong command."""
+    if len(arguments) != 2 or arguments[0] != "verify":
+        sys.stderr.write("usage: python -m elastic_agent.worker verify DIR\n")
+        return 2
+    try:
+        report = verify(Path(arguments[1]))
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{error}; give the directory that Run(...) was given\n")
+        return 2
+    sys.stdout.writelines(f"{line}\n" for line in report.lines)
+    return 0 if report.proved else 1
