@@ -58,6 +58,7 @@ SITUATIONS = (
     "a fault while stopping",
     "a fault while working",
     "a host returned with an empty store",
+    "a job was started again",
     "a lease ran out",
     "a lost node returned",
     "a new node joined while the job was being closed",

@@ -31,8 +31,12 @@ LISTED = (
 SUCCESS = "a job succeeds only when all workers of every member of its last round exited 0"
 SPENT = "a job fails only when a budget is spent, a worker forbids a restart, or too few remain once some have finished"
 TIMELY = "gathering times out only when fewer than min_nodes are there"
-CLASHING = "a job is misconfigured only when two nodes claim one static rank, or a node claims one that does not exist"
+CLASHING = (
+    "a job is misconfigured only when two nodes that lived at one time claim one static rank, or a node that was alive "
+    "of late claims one that does not exist"
+)
 DESERTED = "a job is abandoned only when no node that could go on is left"
+ALIVE = "a job neither succeeds nor fails by a round of which no node was alive when it was started again"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
 HOSTED = (
     "the host serves the store until every other node has ended or is lost, and then clears up, unless it receives "
@@ -73,7 +77,7 @@ ANSWERS = {
     "S3": (SIZED, PLACED),
     "S4": (FENCED, EMPTY),
     "S5": (FORWARD, MISTAKEN),
-    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED),
+    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
     "S8": (EVICTED,),
     "S9": (CHARGED, BLAMED, COUNTED, PACED, UNDISTURBED, RETURNED),

@@ -54,6 +54,8 @@ def scenario(seed: int) -> Scenario:
             *_draw_stranger(seed, store),
             *_draw_oneway_cut(seed),
             *_draw_takeover(seed, store),
+            *_draw_rerun(seed, store),
+            *_draw_static_restart(seed, job),
         ),
     )
 
@@ -150,3 +152,19 @@ def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
         what = rng.choice(("leave", "kill", "signal", "freeze"))
         leads = rng.random() * 0.4
         yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
+
+
+def _draw_rerun(seed: int, store: str) -> Iterator[Fault]:
+    """In one job of five on etcd all agents are killed, and the job is started again."""
+    rng = random.Random(seed ^ 0x2E2077)
+    if store == "etcd" and rng.random() < 0.2:
+        after = rng.randint(2, 8) if rng.random() < 0.5 else 0
+        at = rng.random() * 3 if after else rng.uniform(0.0, FAULTS_END_S)
+        yield Fault(10, at, "rerun", rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def _draw_static_restart(seed: int, job: Job) -> Iterator[Fault]:
+    """In every other static job a node is killed and started again while nodes join."""
+    rng = random.Random(seed ^ 0x57A71C)
+    if job.static and rng.random() < 0.5:
+        yield Fault(11, rng.uniform(0.0, 5.0), "restart", rng.random(), rng.random(), rng.uniform(0.3, 12.0))

@@ -46,6 +46,8 @@ class World:
         self.now = 0.0
         self.ended = 0
         """How many agents have ended."""
+        self.coming = 0
+        """How many agents a fault has killed that will be started again."""
         self.most_events = 10**9
         """More than these in one call of `run` are a violation."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
@@ -95,7 +97,7 @@ class World:
         while heap and heap[0][0] <= until:
             self.now, _, act, args = pop(heap)
             act(*args)
-            if until_over and self.ended == len(self.nodes):
+            if until_over and self.over:
                 return
             if self._count - began > self.most_events:
                 self.checkers.need(False, LIVELY, f"{self._count - began} events by {self.now:.3f} s")
@@ -118,6 +120,8 @@ class World:
     def _join(self, ident: str, nproc: int, habit: Habit | None, preferred_rank: int | None) -> SimNode:
         hosts = not self.nodes and not self.elects
         node = SimNode(self, ident, hosts, nproc, habit or Habit(), preferred_rank)
+        if self.nodes and self.ended == len(self.nodes):
+            self.checkers.begun_again()
         self.nodes[ident] = node
         if hosts:
             self.host = node
@@ -131,7 +135,7 @@ class World:
 
     @property
     def over(self) -> bool:
-        return self.ended == len(self.nodes)
+        return self.ended == len(self.nodes) and not self.coming
 
     def fresh_port(self) -> int:
         self._ports += 1
