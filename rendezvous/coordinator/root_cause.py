@@ -9,7 +9,6 @@ that of the store. `CLAUSES` are tried one after the other; the first that names
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -126,7 +125,10 @@ def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
     if any(death.sign is not Sign.OWN for death in faults):
         return None
     ways = [_way(death) for death in faults]
-    common, alike = Counter(ways).most_common(1)[0]
+    counts = dict.fromkeys(ways, 0)
+    for way in ways:
+        counts[way] += 1
+    common, alike = max(counts.items(), key=lambda each: each[1])
     if alike < 2 or alike * 2 <= failed:
         return None
     return next((death for death, way in zip(faults, ways, strict=True) if way != common), None)

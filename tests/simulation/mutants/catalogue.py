@@ -59,14 +59,7 @@ from .syntax import (
 )
 
 ESCAPES = {
-    "a coordinator that receives nothing decides who is missing": (
-        "since waits are announced, the schedule that found it leads elsewhere; "
-        "tests/unit/rendezvous/test_takeover.py has it"
-    ),
     "a place given up goes unnoticed": "none is given up without a failure or a departure: a second line of defence",
-    "the time between two readings counts as silence": (
-        "it takes a stall and a cut of the right lengths at once; tests/unit/rendezvous/test_leases.py has it"
-    ),
     "the place of a node is forgotten": (
         "it must report again that it waits before it receives the round that it has a place in, which must be over by "
         "then; "
