@@ -15,6 +15,7 @@ from elastic_agent.rendezvous.records import Outcome, RoundPhase
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements
+from .costs import Costs
 from .exits import gave_up
 from .invariants import (
     AGREED,
@@ -87,6 +88,7 @@ class Checkers:
         self.rounds = Rounds(self)
         self.liveness = Liveness(self)
         self.restarts = Restarts(self)
+        self.costs = Costs(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""

@@ -55,6 +55,8 @@ OVERTAKEN = "an agent acts on no announcement that a newer one has overtaken on 
 ENDS_PROMPTLY = "an agent whose last record is written ends at once, unless it serves the store or clears it up"
 DEPARTED = "once faults stop, a round that a member has left is over soon"
 STOPPED = "stopping workers takes no longer than the grace, what SIGKILL gets, and a little more"
+CHEAP = "a coordinator's events take processor time in proportion to the nodes, not to their square"
+SMALL = "a record, and an announcement but for its members, have a few kilobytes, whatever the number of nodes"
 LIVELY = "no job repeats itself without time passing"
 DRAINED = "the events of a finished job run out"
 BEGUN = "once faults stop, a round begins soon when enough nodes wait for one and no node still stops workers"
@@ -90,7 +92,7 @@ ANSWERS = {
     "L2": (BEGUN, INFORMED, DEPARTED),
     "L3": (PROMPT, BARRED, OBEYED, STOPPED, ENDS_PROMPTLY),
     "L4": (PROMOTED, IMPATIENT, PROMPT),
-    "L5": (BEGUN, BOUNDED),
+    "L5": (BEGUN, BOUNDED, CHEAP, SMALL),
     "L6": (INFORMED, NEWEST, COUNTED_IN),
     "L7": (LISTED, GIVEN_UP, COUNTED_IN),
     "L8": (BOUNDED, LIVELY),

@@ -143,6 +143,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("a lost member counts as no departure", charging._answer, returned(1).becomes("")),
     Mutant("one report is enough", charging.settle, branch(4).never()),
+    Mutant("all exits of a round are announced", charging._kept, subscript(0).becomes(ITSELF.operand(0))),
     Mutant("a restart too many", charging.node_out_of_restarts, branch(0).comparison(0).operator("<")),
     Mutant("a restart too few", charging.node_out_of_restarts, branch(0).comparison(0).operand(1).becomes(1)),
     Mutant("every node is charged", transitions.costs_us, returned(0).operand(0).becomes(ITSELF.operand(0))),

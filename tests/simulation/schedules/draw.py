@@ -23,19 +23,22 @@ STORES = (*[""] * 5, *["c10d"] * 3, *["etcd"] * 2)
 """Straight from machine to machine, or through the production drivers and one of the stores."""
 
 MANY_IN = 400
-"""One seed of so many has MANY nodes."""
+"""One seed of so many has MANY nodes; of these, one of eight has MOST, behind the production drivers."""
+MOST = 128
 
 
 def scenario(seed: int) -> Scenario:
     """What this seed stands for."""
     rng = random.Random(seed)
     many = rng.randrange(MANY_IN) == 0
-    job = _draw_job(rng, MANY if many else rng.choice(SIZES))
+    most = many and seed % 8 == 3
+    job = _draw_job(rng, MOST if most else MANY if many else rng.choice(SIZES))
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
     if many and job.restarts.window_s:
         habit = dataclasses.replace(habit, start_fails=0.0)  # some would fail in every round, forgiven without end
     store = "" if many else rng.choice(STORES)
+    store = ("c10d", "etcd")[seed % 16 // 8] if most else store
     network_s = rng.choice((0.002, 0.02, 0.3) if store else (0.002, 0.1, 2.0))
     pace = Pace(rng.choice((0.001, 0.01, 0.3)), network_s, rng.choice((0.01, 0.5, 4.0)))
     unequal = rng.random() < 0.3

@@ -120,6 +120,7 @@ class Server:
         self._renew(node)
         self.revision += 1
         self.nodes[node] = (value, self.revision)
+        self.world.checkers.costs.recorded(len(value))
         self._hint("nodes")
 
     def beat(self, node: str) -> int:
@@ -161,6 +162,7 @@ class Server:
             return self.job == job[0] if same else FENCED
         self.revision += 1
         self.rounds[version] = value
+        self.world.checkers.costs.announced(len(value))
         self._hint("rounds")
         link.accepted(version, epoch)
         return not job[0] or self.write_job(job[1], job[0]) == job[0]

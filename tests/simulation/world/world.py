@@ -158,7 +158,7 @@ class World:
         live = [worker for worker in node.nursery.live.values() if not worker.unkillable]
         if live and node.nursery.round == number:
             self.reached.note("a failure echoed")
-            node.nursery.exit(self.rng.choice(live), 1)
+            node.nursery.exit(self.rng.choice(live), 1, of_a_peer=True)
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
