@@ -51,7 +51,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
 
 def observe_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
     aged = leases.age(state, event, now, rules)
-    if aged.barrier_until is None and any(seen.finished and not seen.lost for seen in aged.nodes.values()):
+    if aged.barrier_until is None and any(seen.finished and not seen.dead for seen in aged.nodes.values()):
         return replace(aged, barrier_until=now + rules.exit_barrier_s)  # one that finished was lost, and is back
     return aged
 

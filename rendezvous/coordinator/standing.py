@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..failures import Ending, EndKind
-from ..records import NodeRecord, NodeState, RoundPhase
+from ..records import NodeRecord, RoundPhase
 from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
 
 BEGAN_AGAIN = "the job begins again: no node that had a part in it is alive"
@@ -39,7 +39,7 @@ def reviewed(state: Rendezvous, now: float) -> Rendezvous:
     """The state without what no living node stands for."""
     if state.phase is RoundPhase.CLOSED or (state.doubt_until is None and not state.finishing):
         return state
-    if all(seen.lost or seen.record.state is NodeState.ENDED for seen in _participants(state)):
+    if all(seen.dead for seen in _participants(state)):
         return _begin_again(state, now)
     until = state.doubt_until
     if until is not None and any(seen.alive_at >= until for seen in _participants(state)):

@@ -79,6 +79,11 @@ class Seen:
         return self.lost or self.record.state in GOING
 
     @property
+    def dead(self) -> bool:
+        """Its agent has ended or is lost."""
+        return self.lost or self.record.state is NodeState.ENDED
+
+    @property
     def finished(self) -> bool:
         """All its workers exited 0."""
         return self.record.finished

@@ -91,6 +91,7 @@ SITUATIONS = (
     "a stranger wrote",
     "a stranger wrote where a counter was",
     "an announcement was overtaken by the next",
+    "another incarnation began",
     "an arrival ended a round",
     "an old charge was forgiven",
     "etcd elected another leader",

@@ -358,6 +358,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         given(RENDEZVOUS.epoch).becomes(parameter(0).attribute(ROUND.epoch)),
     ),
     Mutant("a rerun inherits what the dead finished", standing.reviewed, branch(1).never()),
+    Mutant("a node that has ended stands for its run", Seen.dead, returned(0).operand(1).removed()),
     Mutant("a rerun inherits the barrier", standing._begin_again, given(RENDEZVOUS.barrier_until).removed()),
     Mutant("a rerun decides before it is known who is alive", standing.allows, returned(0).always()),
     Mutant("the doubt of a rerun has no end", standing.reviewed, branch(2).never()),

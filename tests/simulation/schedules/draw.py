@@ -60,6 +60,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_rerun(seed, store),
             *_draw_static_restart(seed, job),
         ),
+        again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
 
 

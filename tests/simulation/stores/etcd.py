@@ -36,7 +36,10 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.revision = 0
+        self.incarnation = 1
         self.job = b""
+        self.ended = b""
+        """The record of an earlier job that has ended, which this server held when its world began."""
         self.rounds: dict[int, bytes] = {}
         self.nodes: dict[str, tuple[bytes, int]] = {}
         """Value, and the revision that wrote it."""
@@ -48,6 +51,19 @@ class Server:
         self.frozen = False
         self._held: list[tuple[DriverLink, Ticket, float, str, tuple[Any, ...]]] = []
         self._watching: dict[str, list[tuple[DriverLink, Ticket]]] = {"nodes": [], "rounds": [], "leader": []}
+
+    def outlive(self, earlier: Server) -> None:
+        """Hold what an earlier job has left, whose agents have all ended."""
+        self.revision, self.incarnation, self.epoch = earlier.revision, earlier.incarnation, earlier.epoch
+        self.rounds, self.nodes = dict(earlier.rounds), dict(earlier.nodes)
+        self.job = self.ended = earlier.job
+
+    def begin(self, incarnation: int) -> None:
+        """A node has joined this incarnation, which has keys of its own."""
+        if incarnation > self.incarnation:
+            self.incarnation = incarnation
+            self.rounds, self.nodes = {}, {}
+            self.world.reached.note("another incarnation began")
 
     def receive(self, link: DriverLink, asks: Ticket, ends: float, name: str, arguments: tuple[Any, ...]) -> None:
         if self.frozen:
@@ -179,7 +195,6 @@ class EtcdStore:
 
     hosted = False
     elects = True
-    outlives_jobs = False  # the simulated world ends with its job
 
     def __init__(self, link: DriverLink, server: Server) -> None:
         self._link = link
@@ -187,6 +202,13 @@ class EtcdStore:
         self._world = link.world
         self._closed = False
         self._asks: Ticket | None = None
+        self._job = b""
+        """The job's record, as last read."""
+
+    @property
+    def outlives_jobs(self) -> bool:
+        """Of an earlier job; for a node that comes late, the simulated world ends with its own."""
+        return self._job != b"" and self._job == self._server.ended
 
     def _ask(self, name: str, *arguments: object, timeout_s: float = DEADLINE_S) -> Any:
         if self._closed:
@@ -220,11 +242,11 @@ class EtcdStore:
         """Nothing: no node of the job hosts etcd."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        holds: bytes = self._ask("write_job", over, value)
-        return holds
+        self._job = self._ask("write_job", over, value)
+        return self._job
 
     def use_incarnation(self, number: int) -> None:
-        """There is only the first; see `outlives_jobs`."""
+        self._server.begin(number)
 
     def publish_node(self, node: str, value: bytes) -> None:
         self._ask("publish", node, value)

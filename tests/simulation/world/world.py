@@ -36,9 +36,12 @@ class World:
         *,
         store: str = "",
         skew_s: float = 0.0,
+        after: World | None = None,
     ) -> None:
         """`store`: "c10d" or "etcd", behind the production drivers; empty: neither, messages go straight.
-        `skew_s`: by how much each node's clock differs from that of the node before."""
+        `skew_s`: by how much each node's clock differs from that of the node before. `after`: the world of a job that
+        has ended, whose store this one finds; etcd only."""
+        self.after = after
         self.job = job
         self.rng = rng
         self.delays = delays

@@ -429,3 +429,12 @@ def test_a_finished_node_that_is_back_begins_the_barrier_again() -> None:
     second = rerun(first, "c", "d", max_nodes=2).read("c", "d")
     assert second.state.barrier_until is None
     assert second.read("b", "c", "d").state.barrier_until == second.now + second.rules.exit_barrier_s
+
+
+def test_a_finished_node_that_has_ended_leaves_no_barrier_behind() -> None:
+    """One node finished and was asked to stop, the other is lost: a spare, which coordinates, begins the job again."""
+    first = running("a", "b", min_nodes=1)
+    first.store.records["a"] = record("a", 4, NodeState.ENDED, 1, finished=True)
+    second = rerun(first, "c", min_nodes=1, max_nodes=2).read("c")
+    assert (second.state.phase, second.state.number) == (RoundPhase.LAST_CALL, 2)
+    assert second.read("c").state.barrier_until is None
