@@ -7,8 +7,13 @@ samples, so that they do not depend on the phase of the polling.
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from . import processes
 from .run import Agent, BenchError, Run, Worker, now
@@ -39,6 +44,20 @@ def many_nodes(port: int, nnodes: str, *extra: str) -> list[str]:
 
 
 SHORT_LAST_CALL = ("--rdzv-conf", "last_call_timeout=1")
+
+
+JUDGING = Path(__file__).resolve().parent / "scripts" / "judging.py"
+
+
+def judging(run: Run, nodes: int, nproc: int, mix: str) -> Iterator[float]:
+    """Processor time of a coordinator while all workers of all nodes fail at once, by the way of `mix`. No launcher is
+    started: the events are made up, and the repository's own coordinator takes them."""
+    env = {**os.environ, "PYTHONPATH": str(JUDGING.parents[2] / ".typing")}
+    command = [sys.executable, str(JUDGING), str(nodes), str(nproc), mix]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BenchError(f"{JUDGING.name} exited with {done.returncode}")
+    yield json.loads(done.stdout)["storm_s"]
 
 
 def start_nodes(run: Run, port: int, flags: list[list[str]], mode: str) -> list[Agent]:

@@ -40,6 +40,12 @@ RELAY_MIB = 64.0
 """Peak memory that the process that passes lines on may have."""
 
 
+JUDGED_NODES = 1000
+JUDGING_S = 2.0
+"""Processor time that the coordinator may need to judge the failure of all workers: its loop takes signals, too."""
+MIXES = {"own": "each by an error of its own", "echoes": "all but one as echoes"}
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table."""
@@ -278,6 +284,18 @@ EXTRA = (
         )
         for style, (how, least) in STYLES.items()
         for nproc in LOG_WORKERS
+    ),
+    *(
+        Row(
+            name=f"judging-{mix}",
+            what=f"all 8,000 workers of {JUDGED_NODES:,} nodes fail at once, {how}: time of the coordinator in all",
+            unit="s",
+            measure=partial(measures.judging, nodes=JUDGED_NODES, nproc=8, mix=mix),
+            goal=Within(JUDGING_S),
+            samples=(0, 3),
+            quick=(0, 1),
+        )
+        for mix, how in MIXES.items()
     ),
     Row(
         name="store-launch",

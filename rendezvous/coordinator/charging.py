@@ -28,12 +28,24 @@ echo was seen (`Round.hold`)."""
 
 def add_exits(state: Rendezvous, record: NodeRecord) -> Rendezvous:
     """The state with the exits of this round's workers that this record adds."""
-    if record.round != state.number or state.member(record.node) is None:
+    failure = record.failure
+    if record.round != state.number or not (record.deaths or failure) or state.member(record.node) is None:
         return state
-    deaths = state.placement.deaths
-    known = {(death.node, death.local_rank, death.pid) for death in deaths}
-    new = [death for death in record.deaths if (death.node, death.local_rank, death.pid) not in known]
-    return replace(state, placement=replace(state.placement, deaths=(*deaths, *new))) if new else state
+    placement = state.placement
+    if failure is not None and failure.final:
+        placement = replace(placement, forbidding=placement.forbidding | {record.node})
+    # Compared with those of this node only: with those of all nodes, thousands of records would take minutes.
+    known = placement.known.get(record.node, frozenset())
+    new = tuple(death for death in record.deaths if (death.local_rank, death.pid) not in known)
+    if new:
+        known = known.union((death.local_rank, death.pid) for death in new)
+        placement = replace(
+            placement,
+            deaths=(*placement.deaths, *new),
+            known={**placement.known, record.node: known},
+            evidence=placement.evidence.with_exits(new),
+        )
+    return state if placement is state.placement else replace(state, placement=placement)
 
 
 def settle(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
@@ -41,13 +53,18 @@ def settle(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     end, ending = state.end, state.end.ending
     if end.settled or ending is None:
         return state
-    unanswered, departed = set(end.unanswered), end.departed
-    for member, seen in state.seen_members():
-        if member.node in unanswered and (answer := _answer(state, member, seen, now, rules)) is not None:
-            unanswered.remove(member.node)
-            departed = departed or answer
-    end = replace(end, unanswered=frozenset(unanswered), departed=departed)
-    state = replace(state, end=end)
+    unanswered, departed = end.unanswered, end.departed
+    answered: list[str] = []
+    for member in state.members:
+        if member.node in unanswered:
+            answer = _answer(state, member, state.nodes[member.node], now, rules)
+            if answer is not None:
+                answered.append(member.node)
+                departed = departed or answer
+    if answered:
+        unanswered = unanswered.difference(answered)
+        end = replace(end, unanswered=unanswered, departed=departed)
+        state = replace(state, end=end)
     if unanswered and not (now >= state.since + EVIDENCE_S and _needs_no_more(state, departed)):
         return state
     return replace(state, end=replace(end, settled=True, ending=_final(state, ending, departed)))
@@ -58,7 +75,7 @@ def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezv
     can, or is none. A worker that forbids a restart decides, whichever failure was seen first, and charges no node."""
     end = state.end
     ending = end.ending
-    for _, seen in state.seen_members():
+    for _, seen in state.seen_members() if state.placement.forbidding else ():
         failure = seen.record.failure
         if ending is not None and failure is not None and failure.final and seen.record.round == state.number:
             exits = f"exit code {failure.exit_code} forbids a restart there (--no-restart-codes)"
@@ -112,11 +129,14 @@ def node_out_of_restarts(state: Rendezvous) -> str:
 
 def _needs_no_more(state: Rendezvous, departed: str) -> bool:
     """Every member has received the end of the round and is alive, and the cause is certain from what is known."""
-    received = all(
-        seen.finished or seen.record.round > state.number or seen.record.state is not NodeState.WORKING
-        for _, seen in state.seen_members()
+    return (
+        not departed
+        and state.placement.evidence.certain
+        and all(
+            seen.finished or seen.record.round > state.number or seen.record.state is not NodeState.WORKING
+            for _, seen in state.seen_members()
+        )
     )
-    return received and not departed and root_cause.judge(state.placement.deaths, complete=False).role is Role.CAUSE
 
 
 def _answer(state: Rendezvous, member: Member, seen: Seen, now: float, rules: Rules) -> str | None:

@@ -16,7 +16,7 @@ SAME_MOMENT_S = 0.01
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
     """End of the last call: `quiet_s` after the latest arrival, at most `last_call_timeout_s` in all."""
-    latest = max((seen.waiting_since for seen in state.candidates()), default=state.since)
+    latest = max((seen.waiting_since for seen in state.ready()), default=state.since)
     quiet_until = latest + rules.quiet_s
     return quiet_until if state.last_call_until is None else min(quiet_until, state.last_call_until)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..records import NodeState, RoundPhase
 from ..text import count
-from . import deadlines
+from . import deadlines, ranks
 from .state import Rendezvous, Rules, Seen
 
 ROUNDING = 1e-6
@@ -54,7 +54,7 @@ def barrier_over(state: Rendezvous, rules: Rules) -> str:
 
 def who_is_missing(state: Rendezvous, rules: Rules) -> str:
     """Which nodes joined and which are missing when the join timeout ends."""
-    here = state.candidates()
+    here = state.ready()
     gone = [seen for seen in state.nodes.values() if not seen.waiting and not seen.finished]
     missing = [f"{seen.record.name} ({'lost' if seen.lost else seen.record.state.value})" for seen in gone]
     never = rules.min_nodes - len(state.nodes)
@@ -95,7 +95,7 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
         return _barrier(state, now)
     if state.phase is RoundPhase.OVER or state.may_have_workers():
         return _stopping(state, now, rules)
-    here = state.candidates()
+    here = state.ready()
     if state.phase is RoundPhase.LAST_CALL:
         left_s = max(0.0, deadlines.last_call_ends(state, rules) - now)
         return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {whole(left_s)} s for more"
@@ -103,6 +103,17 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     gone = [f"{seen.record.name} ({'lost' if seen.lost else 'left'})" for seen in state.nodes.values() if seen.gone]
     missing = f"; missing: {listed(sorted(gone))}" if gone else ""
     return f"{_joined(here, 'least', rules.min_nodes)}; waiting up to {whole(left_s)} s for more{missing}"
+
+
+def doubt(state: Rendezvous, now: float) -> str:
+    """That no node may be alive that had a part in what was announced."""
+    left_s = max(0.0, (state.doubt_until or now) - now)
+    return f"waiting up to {whole(left_s)} s to see whether a node that had a part in round {state.number} is alive"
+
+
+def claims(conflict: ranks.RankConflict, left_s: float) -> str:
+    """Which claims exclude each other, though the node of one may be dead."""
+    return f"{conflict}; waiting up to {whole(max(0.0, left_s))} s to see whether each such node is alive"
 
 
 def _joined(here: list[Seen], bound: str, nodes: int) -> str:

@@ -9,6 +9,7 @@ lasts: in that time every live node has got another lease.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..records import NodeState
@@ -42,10 +43,12 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
             continue
         if now_known is not known:
             aged[node] = now_known
-    nodes = {**state.nodes, **aged} if aged else state.nodes
+    state = replace(state, nodes={**state.nodes, **aged}) if aged else state
+    oldest_at = min((known.heard_at for known in watched(state, rules).values() if not known.lost), default=None)
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
     asked_at = state.readings.asked_at
-    return replace(state, nodes=nodes, readings=LeaseReadings(now, due, asked_at, confirmed_until=asked_at))
+    readings = LeaseReadings(now, due, asked_at, confirmed_until=asked_at, oldest_at=oldest_at)
+    return replace(state, readings=readings)
 
 
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
@@ -58,7 +61,7 @@ def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
 
 def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
     if count != seen.count:
-        return replace(seen, count=count, heard_at=now, lost=False)
+        return replace(seen, count=count, heard_at=now, alive_at=now, lost=False)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
@@ -69,8 +72,19 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     """The node after a reading of a store that keeps leases itself."""
     if held:
-        return replace(seen, heard_at=now, lost=False)
+        return replace(seen, heard_at=now, alive_at=now, lost=False)
     return replace(seen, lost=True) if steady else seen
+
+
+def dead_by(state: Rendezvous, nodes: Collection[str], rules: Rules) -> float:
+    """When the lease of each of these nodes is over that died before the last of them came, at the latest: of one that
+    was killed, and started again under another identity."""
+    return max(state.nodes[node].waiting_since for node in nodes) + rules.lease_s + rules.beat_s
+
+
+def alive_since(state: Rendezvous, nodes: Collection[str], since: float, rules: Rules) -> bool:
+    """Whether each of these nodes has been seen to be alive since then; our own node needs no lease."""
+    return all(node == rules.own or state.nodes[node].alive_at >= since for node in nodes)
 
 
 def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bool:
@@ -84,10 +98,8 @@ def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bo
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:
     """When to read next: at the usual interval, or as the first lease would run out. None: no node to watch."""
-    nodes = watched(state, rules)
-    if not nodes:
+    if not any(node != rules.own and seen.record.state is not NodeState.ENDED for node, seen in state.nodes.items()):
         return None
-    held = (seen.heard_at for seen in nodes.values() if not seen.lost)
     readings = state.readings
-    first_out = min(held, default=readings.due_at) + rules.lease_s
-    return max(min(readings.due_at, first_out), (readings.last_at or 0.0))
+    oldest_at = readings.due_at if readings.oldest_at is None else readings.oldest_at
+    return max(min(readings.due_at, oldest_at + rules.lease_s), (readings.last_at or 0.0))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..failures import Ending, EndKind, looks_like_an_echo
 from ..records import NodeState, Outcome, RoundPhase
 from ..text import count
-from . import charging, deadlines, explain, leases, ranks
+from . import charging, deadlines, explain, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import Placement, Rendezvous, RoundEnd, Rules
@@ -68,12 +68,15 @@ def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
 
 
 def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    state = standing.reviewed(state, now)
     for _ in range(MAX_MOVES):
         decided = _JUDGES[state.phase](state, now, rules)
         if decided.phase is state.phase:
             return decided
         if (state.phase, decided.phase) not in EDGES:
             raise IllegalEvent(f"the coordinator went from {state.phase.value} to {decided.phase.value}")
+        if not standing.allows(state, decided.phase):
+            return replace(state, because=explain.doubt(state, now))
         state = decided
     raise IllegalEvent(f"the coordinator did not come to rest within {MAX_MOVES} moves: {state.because}")
 
@@ -85,7 +88,8 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
         progress_at = deadlines.progress_at(state, rules)
         if progress_at is None or now < progress_at:
             return state, ()  # a new sentence alone is not worth a read by every node
-        because = explain.waiting(state, now, rules)
+        # While gathering it is the reason already.
+        because = state.because if state.phase is GATHERING else explain.waiting(state, now, rules)
     view = state.view(state.version + 1, because)
     return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
 
@@ -119,12 +123,12 @@ TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Observe] = {
 
 
 def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    here = len(state.candidates())
+    here = len(state.ready())
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if state.may_have_workers():
         return replace(state, because=explain.waiting(state, now, rules))
-    if here >= rules.max_nodes or (here >= rules.min_nodes and state.number > 1):
+    if here >= rules.max_nodes or (here >= rules.min_nodes and state.members):
         return _start(state, now, rules, explain.enough(here, rules))
     if here >= rules.min_nodes:
         state = replace(state, phase=LAST_CALL, last_call_until=now + rules.last_call_timeout_s)
@@ -137,17 +141,17 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 
 def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    here = state.candidates()
+    here = len(state.ready())
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
-    if len(here) < rules.min_nodes:
+    if here < rules.min_nodes:
         return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
     if state.may_have_workers():
         return state
-    if len(here) >= rules.max_nodes:
-        return _start(state, now, rules, explain.enough(len(here), rules))
+    if here >= rules.max_nodes:
+        return _start(state, now, rules, explain.enough(here, rules))
     if now >= deadlines.last_call_ends(state, rules):
-        return _start(state, now, rules, f"last call ended with {count(len(here), 'node')}")
+        return _start(state, now, rules, f"last call ended with {count(here, 'node')}")
     return state
 
 
@@ -219,9 +223,8 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 
 def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     """Newcomers end the round once, together: when they fill it, or when no more came for `quiet_s`."""
-    new = state.newcomers()
     room = rules.max_nodes - len(state.members)
-    if not new or room <= 0 or state.finishing:
+    if room <= 0 or state.finishing or not (new := state.newcomers()):
         return None
     if len(new) < room and now < deadlines.arrivals_settled(new, rules):
         return None
@@ -244,7 +247,10 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
     try:
         members = ranks.assign(chosen, last, static=rules.static)
     except ranks.RankConflict as conflict:
-        return _close(state, now, Outcome.MISCONFIGURED, str(conflict))
+        known_at = leases.dead_by(state, conflict.claimants, rules)
+        if leases.alive_since(state, conflict.claimants, known_at, rules):
+            return _close(state, now, Outcome.MISCONFIGURED, str(conflict))
+        return replace(state, because=explain.claims(conflict, known_at - now))
     first = state.nodes[members[0].node].record
     placed = {member.node: replace(state.nodes[member.node], placed=state.number) for member in members}
     return replace(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..records import NodeState
-from . import charging, leases
+from . import charging, leases, standing
 from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen
 from .state import Rendezvous, Rules, Seen
 from .takeover import take_over
@@ -39,17 +39,21 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         arrival=old.arrival if old else len(state.nodes),
         waiting_since=now if began_waiting or old is None else old.waiting_since,
         heard_at=now,
+        alive_at=now,
         count=old.count if old else -1,
         placed=old.placed if old else 0,
     )
     known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
-    return known
+    return standing.reported(known, record)
 
 
 def observe_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
-    return leases.age(state, event, now, rules)
+    aged = leases.age(state, event, now, rules)
+    if aged.barrier_until is None and any(seen.finished and not seen.dead for seen in aged.nodes.values()):
+        return replace(aged, barrier_until=now + rules.exit_barrier_s)  # one that finished was lost, and is back
+    return aged
 
 
 def observe_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:

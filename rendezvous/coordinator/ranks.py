@@ -10,6 +10,11 @@ from ..records import Member, NodeRecord
 class RankConflict(ValueError):
     """Static ranks that exclude each other: two nodes with one --node-rank, or one outside the round."""
 
+    def __init__(self, what: str, *claimants: NodeRecord) -> None:
+        super().__init__(what)
+        self.claimants = tuple(record.node for record in claimants)
+        """Identities of the nodes whose claims it is about."""
+
 
 def choose(waiting: Sequence[NodeRecord], last: Mapping[str, int], places: int) -> tuple[NodeRecord, ...]:
     """The nodes of `waiting` (in order of arrival) that get one of `places`: members of the last round first."""
@@ -43,11 +48,14 @@ def _static_ranks(chosen: Sequence[NodeRecord]) -> dict[str, int]:
         rank = record.preferred_rank if record.preferred_rank is not None else -1
         if not 0 <= rank < len(chosen):
             raise RankConflict(
-                f"{record.name} has --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}"
+                f"{record.name} has --node-rank {rank}; with {len(chosen)} nodes it must be 0 to {len(chosen) - 1}",
+                record,
             )
         if rank in holders:
             raise RankConflict(
-                f"{holders[rank].name} and {record.name} both have --node-rank {rank}; give each node its own"
+                f"{holders[rank].name} and {record.name} both have --node-rank {rank}; give each node its own",
+                holders[rank],
+                record,
             )
         holders[rank] = record
     return {record.node: rank for rank, record in holders.items()}

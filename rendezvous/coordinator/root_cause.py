@@ -16,6 +16,38 @@ from ..failures import ECHOES, FAULTS, PASSIVE, Judged, Role, Sign, WorkerFailur
 
 Deaths = Sequence[WorkerFailure]
 
+_MUTE = frozenset({Sign.UNCLEAR, Sign.QUIET})
+"""Signs of a failure that names neither a cause nor a peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the exits seen so far say of the cause, counted as they are seen: it is asked for at every event, when
+    thousands of workers may have ended."""
+
+    faults: int = 0
+    """How many failed on their own."""
+    by_host: bool = False
+    """The host ended the first of these."""
+    mute_first: bool = False
+    """One that says nothing was seen before the first of these."""
+
+    def with_exits(self, deaths: Deaths) -> Evidence:
+        """The evidence with these exits, which were seen next."""
+        faults, by_host, mute_first = self.faults, self.by_host, self.mute_first
+        for death in deaths:
+            if death.sign in FAULTS:
+                by_host = by_host if faults else death.sign is Sign.HOST
+                faults += 1
+            elif not faults:
+                mute_first = mute_first or death.sign in _MUTE
+        return Evidence(faults, by_host, mute_first)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the cause is certain before all exits are known, as `judge(deaths, complete=False)` has it."""
+        return not self.mute_first and (self.faults == 1 or (self.faults > 1 and self.by_host))
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -77,7 +109,7 @@ def _own(deaths: Deaths) -> Judgement | None:
             odd, Role.UNDECIDED, f"{odd.sign_because}, while most of the others failed alike, in another way"
         )
     first = faults[0]
-    before = next((d for d in deaths[: _at(deaths, first)] if d.sign in (Sign.UNCLEAR, Sign.QUIET)), None)
+    before = next((d for d in deaths[: _at(deaths, first)] if d.sign in _MUTE), None)
     if before is not None:
         because = f"{first.sign_because}; but rank {before.rank} was seen to fail before it"
         return Judgement(first, Role.UNDECIDED, because)
@@ -90,9 +122,14 @@ def _own(deaths: Deaths) -> Judgement | None:
 def _odd_one(faults: Deaths, failed: int) -> WorkerFailure | None:
     """The first that failed in another way than most, if most failed alike: what one failure does to its peers, it
     does to all of them. None where a host killed one, which no peer's failure does."""
+    if any(death.sign is not Sign.OWN for death in faults):
+        return None
     ways = [_way(death) for death in faults]
-    common = max(ways, key=ways.count)
-    if ways.count(common) < 2 or ways.count(common) * 2 <= failed or any(d.sign is not Sign.OWN for d in faults):
+    counts = dict.fromkeys(ways, 0)
+    for way in ways:
+        counts[way] += 1
+    common, alike = max(counts.items(), key=lambda each: each[1])
+    if alike < 2 or alike * 2 <= failed:
         return None
     return next((death for death, way in zip(faults, ways, strict=True) if way != common), None)
 
@@ -107,18 +144,22 @@ def _quiet(deaths: Deaths) -> Judgement | None:
     first = next((death for death in deaths if death.sign is Sign.QUIET), None)
     if first is None:
         return None
-    rivals = [death for death in deaths if death is not first and death.sign in (Sign.UNCLEAR, Sign.QUIET)]
+    rivals = [death for death in deaths if death is not first and death.sign in _MUTE]
     return Judgement(first, Role.UNDECIDED if rivals else Role.CAUSE, first.sign_because)
 
 
 def _named(deaths: Deaths) -> Judgement | None:
     """A rank that the others' errors name as missing."""
-    named = [rank for death in deaths for rank in death.suspects]
-    for rank in dict.fromkeys(named):
-        found = next((death for death in deaths if death.rank == rank and death.sign not in ECHOES), None)
-        if found is not None:
-            role = Role.CAUSE if len(set(named)) == 1 else Role.UNDECIDED
-            witness = next(death.rank for death in deaths if rank in death.suspects)
+    witnesses: dict[int, int] = {}
+    ended: dict[int, WorkerFailure] = {}
+    for death in deaths:
+        for rank in death.suspects:
+            witnesses.setdefault(rank, death.rank)
+        if death.sign not in ECHOES:
+            ended.setdefault(death.rank, death)
+    for rank, witness in witnesses.items():
+        if (found := ended.get(rank)) is not None:
+            role = Role.CAUSE if len(witnesses) == 1 else Role.UNDECIDED
             return Judgement(found, role, f"the error of rank {witness} names it as missing; it {found.sign_because}")
     return None
 

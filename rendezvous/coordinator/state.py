@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..failures import Ending, WorkerFailure
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from .root_cause import Evidence
 
 WORKERS_MAY_LIVE = frozenset({NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING})
 """States of a node that may still have workers of an earlier round."""
@@ -45,7 +46,10 @@ class Seen:
     waiting_since: float
     """When it last began to wait for a round."""
     heard_at: float
-    """When its heartbeat counter last changed, on the coordinator's clock."""
+    """When its heartbeat counter last changed, on the coordinator's clock; later by the time that counts against no
+    node."""
+    alive_at: float = float("-inf")
+    """When it was last seen to be alive: its counter changed, its lease was held, or it published a record."""
     count: int = -1
     """Its heartbeat counter; -1 before the first reading."""
     lost: bool = False
@@ -75,6 +79,11 @@ class Seen:
         return self.lost or self.record.state in GOING
 
     @property
+    def dead(self) -> bool:
+        """Its agent has ended or is lost."""
+        return self.lost or self.record.state is NodeState.ENDED
+
+    @property
     def finished(self) -> bool:
         """All its workers exited 0."""
         return self.record.finished
@@ -90,6 +99,12 @@ class Placement:
     master_port: int = 0
     deaths: tuple[WorkerFailure, ...] = ()
     """How workers of this round ended, in the order in which the coordinator read it."""
+    known: Mapping[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    """By node: local rank and pid of its workers in `deaths`."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """What `deaths` say of the cause."""
+    forbidding: frozenset[str] = frozenset()
+    """Nodes of which a record of this round forbids a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +137,8 @@ class LeaseReadings:
     confirmed_until: float | None = None
     """When the last one that was answered was asked for: the store answered after that, so what time alone decides up
     to then is beyond doubt."""
+    oldest_at: float | None = None
+    """After the last one: the oldest `heard_at` of a node that is watched and not lost. None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,9 @@ class Rendezvous:
     last_call_until: float | None = None
     barrier_until: float | None = None
     """End of the finalisation barrier; None while no node has finished."""
+    doubt_until: float | None = None
+    """A node that holds its lease from then on is certainly alive; None: there is no doubt whether any node stands for
+    what was announced (`standing.py`)."""
     restarts: int = 0
     """As `Round.restarts`."""
     outcome: Outcome | None = None
@@ -173,9 +193,13 @@ class Rendezvous:
         """Its place in the running round, or the one just over."""
         return next((member for member in self.members if member.node == node), None)
 
+    def ready(self) -> list[Seen]:
+        """Nodes ready to start."""
+        return [seen for seen in self.nodes.values() if seen.waiting]
+
     def candidates(self) -> list[Seen]:
         """Nodes ready to start, in order of arrival."""
-        return sorted((seen for seen in self.nodes.values() if seen.waiting), key=lambda seen: seen.arrival)
+        return sorted(self.ready(), key=lambda seen: seen.arrival)
 
     def newcomers(self) -> list[Seen]:
         """Candidates that are not members."""

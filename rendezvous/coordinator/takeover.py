@@ -11,9 +11,9 @@ Only what was announced was ever decided: the store refuses whatever a coordinat
 * Begun anew, because no clock reaches from one host to another: the join timeout, the last call and its quiet period,
   the finalisation barrier.
 * Not known: in which order nodes came, so nodes that wait for a place queue up as the store lists them; which nodes are
-  lost, which the next reading of the leases shows; and which node had a place in the last round without ever publishing
-  so. So a node counts as waiting only once its record is of the last round that began, which every node publishes that
-  receives it.
+  lost, which the next reading of the leases shows, and so whether any node stands for all this (`standing.py`); and
+  which node had a place in the last round without ever publishing so. So a node counts as waiting only once its record
+  is of the last round that began, which every node publishes that receives it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
-from . import charging
+from . import charging, standing
 from .events import Elected
 from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
 
@@ -38,8 +38,10 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
     for _, seen in began.seen_members():
         began = charging.add_exits(began, seen.record)
-    if event.outcome is None or began.phase is RoundPhase.CLOSED:
+    if began.phase is RoundPhase.CLOSED:
         return began
+    if event.outcome is None:
+        return standing.doubted(began, now, rules)
     because = f"the job's record gives its outcome: {event.outcome.value}"
     end = replace(began.end, settled=True)
     return replace(began, phase=RoundPhase.CLOSED, outcome=event.outcome, end=end, because=because)

@@ -128,6 +128,27 @@ def test_the_coordinator_is_lost_while_others_finish(electing: Cluster) -> None:
     assert [node.wait() for node in others] == [0, 0]
 
 
+def test_a_rerun_inherits_nothing_that_no_living_agent_stands_for(electing: Cluster) -> None:
+    """One node has finished when all agents are killed. The same command runs again, for longer than the finalisation
+    barrier that began then, and succeeds."""
+    barrier_s = 3.0
+    dead = [electing.start(name, nnodes="2", barrier_s=barrier_s) for name in "ab"]
+    worker_of(electing.desk.wait_world(2), "a").order("exit 0")
+    wait_finished(electing, "a")
+    for node in dead:
+        node.vanish()
+    again = [electing.start(name, nnodes="2", barrier_s=barrier_s) for name in "cd"]
+    world = electing.desk.wait_world(2, after=1)
+    assert {worker.node for worker in world} == {"c", "d"}
+    assert restarts_of(world) == {"c": 0, "d": 0}
+    over_at = time.monotonic() + barrier_s + SHORT_LEASE_S
+    while time.monotonic() < over_at:
+        for worker in world:
+            electing.desk.ask(worker, "ping")
+    electing.finish()
+    assert [node.wait() for node in again] == [0, 0]
+
+
 def test_a_coordinator_that_leaves_hands_over(tmp_path: Path) -> None:
     """Another node coordinates at once: the lease here, 120 s, is longer than the test."""
     with closing(Cluster("electing memory", tmp_path, conf={"lease": 120})) as electing:

@@ -675,6 +675,23 @@ def test_a_node_rank_given_twice_ends_the_job_for_all(static: Static) -> None:
         assert "Traceback" not in node.text()
 
 
+def test_a_static_node_that_is_killed_while_others_join_may_start_again(static: Static) -> None:
+    """Node 1 gets kill -9 and starts again within its lease: its old claim to the rank ends with that, and the job
+    begins when the last node is there."""
+    first = static.start(0, "--nnodes", "3")
+    static.start(1, "--nnodes", "3")
+    first.wait_text("2 of at least 3 nodes joined")
+    static.nodes[1].vanish()
+    static.start(1, "--nnodes", "3")
+    first.wait_text("both have --node-rank 1")
+    static.start(2, "--nnodes", "3")
+    world = static.desk.wait_world(3)
+    assert [worker.node for worker in world] == ["n0", "n2", "n3"]
+    for worker in world:
+        worker.order("exit 0")
+    assert [static.nodes[index].wait() for index in (0, 2, 3)] == [0, 0, 0]
+
+
 # -- store values that are not ours --------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from .checks import invariants
 from .checks.checkers import Violation
 from .schedules import build, draw
 from .schedules.scenario import Pace, Scenario
+from .stores.shared import SharedEtcd
 from .world.world import World
 
 MOST_EVENTS = 400_000
@@ -43,6 +44,11 @@ def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None =
     world = build.world(scenario, log)
     try:
         _to_the_end(world)
+        ended = world.shared_store
+        if scenario.again and isinstance(ended, SharedEtcd) and ended.outcome is not None:
+            first, world = world, build.world(scenario, log, world)
+            _to_the_end(world)
+            world.reached.merge(first.reached)
     except Exception as error:
         raise SeedFailed(scenario, world.now, error) from error
     return world
@@ -88,6 +94,8 @@ def _with_less(scenario: Scenario) -> Iterator[Scenario]:
         yield dataclasses.replace(scenario, faults=tuple(each for each in scenario.faults if each is not drop))
     for gone in scenario.founders[:0:-1]:
         yield dataclasses.replace(scenario, founders=tuple(each for each in scenario.founders if each is not gone))
+    if scenario.again:
+        yield dataclasses.replace(scenario, again=False)
     if scenario.echo_chance:
         yield dataclasses.replace(scenario, echo_chance=0.0)
     quick = Pace(0.001, 0.002, 0.01)

@@ -15,9 +15,11 @@ from elastic_agent.rendezvous.records import Outcome, RoundPhase
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements
+from .costs import Costs
 from .exits import gave_up
 from .invariants import (
     AGREED,
+    ALIVE,
     BLAMED,
     CHARGED,
     COUNTED,
@@ -78,12 +80,15 @@ class Checkers:
         self.faults = 0
         self.failures = 0
         self.last_failure = 0.0
+        self.earlier: frozenset[str] = frozenset()
+        """Nodes of an earlier run of this job, whose agents had all ended when this one began."""
         self.cleared = False
         """A closed job has been removed from the store: a node that starts late finds nothing but the job's record."""
         self.announcements = Announcements(self)
         self.rounds = Rounds(self)
         self.liveness = Liveness(self)
         self.restarts = Restarts(self)
+        self.costs = Costs(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""
@@ -96,6 +101,15 @@ class Checkers:
         if how == "failure":
             self.failures += 1
             self.last_failure = self.world.now
+
+    def begun_again(self) -> None:
+        """A node starts, and no other agent is left: the job was started again."""
+        if self.closed:
+            return
+        self.earlier = frozenset(self.world.nodes)
+        self.first_finish = None
+        self.gathering_since = self.world.now
+        self.world.reached.note("a job was started again")
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
@@ -217,6 +231,9 @@ class Checkers:
     def _closed(self, after: Rendezvous) -> None:
         outcome = after.outcome or Outcome.FAILED
         self.world.reached.note(f"the job {outcome.value}")
+        if outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
+            members = {member.node for member in after.members}
+            self.need(not members or not members <= self.earlier, ALIVE, f"it {outcome.value} for {sorted(members)}")
         outcomes.JUDGES[outcome](self, after)
 
     def fit(self, node: SimNode) -> bool:

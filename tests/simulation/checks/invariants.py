@@ -31,8 +31,12 @@ LISTED = (
 SUCCESS = "a job succeeds only when all workers of every member of its last round exited 0"
 SPENT = "a job fails only when a budget is spent, a worker forbids a restart, or too few remain once some have finished"
 TIMELY = "gathering times out only when fewer than min_nodes are there"
-CLASHING = "a job is misconfigured only when two nodes claim one static rank, or a node claims one that does not exist"
+CLASHING = (
+    "a job is misconfigured only when two nodes that lived at one time claim one static rank, or a node that was alive "
+    "of late claims one that does not exist"
+)
 DESERTED = "a job is abandoned only when no node that could go on is left"
+ALIVE = "a job neither succeeds nor fails by a round of which no node was alive when it was started again"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
 HOSTED = (
     "the host serves the store until every other node has ended or is lost, and then clears up, unless it receives "
@@ -51,6 +55,8 @@ OVERTAKEN = "an agent acts on no announcement that a newer one has overtaken on 
 ENDS_PROMPTLY = "an agent whose last record is written ends at once, unless it serves the store or clears it up"
 DEPARTED = "once faults stop, a round that a member has left is over soon"
 STOPPED = "stopping workers takes no longer than the grace, what SIGKILL gets, and a little more"
+CHEAP = "a coordinator's events take processor time in proportion to the nodes, not to their square"
+SMALL = "a record, and an announcement but for its members, have a few kilobytes, whatever the number of nodes"
 LIVELY = "no job repeats itself without time passing"
 DRAINED = "the events of a finished job run out"
 BEGUN = "once faults stop, a round begins soon when enough nodes wait for one and no node still stops workers"
@@ -73,7 +79,7 @@ ANSWERS = {
     "S3": (SIZED, PLACED),
     "S4": (FENCED, EMPTY),
     "S5": (FORWARD, MISTAKEN),
-    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED),
+    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
     "S8": (EVICTED,),
     "S9": (CHARGED, BLAMED, COUNTED, PACED, UNDISTURBED, RETURNED),
@@ -86,7 +92,7 @@ ANSWERS = {
     "L2": (BEGUN, INFORMED, DEPARTED),
     "L3": (PROMPT, BARRED, OBEYED, STOPPED, ENDS_PROMPTLY),
     "L4": (PROMOTED, IMPATIENT, PROMPT),
-    "L5": (BEGUN, BOUNDED),
+    "L5": (BEGUN, BOUNDED, CHEAP, SMALL),
     "L6": (INFORMED, NEWEST, COUNTED_IN),
     "L7": (LISTED, GIVEN_UP, COUNTED_IN),
     "L8": (BOUNDED, LIVELY),

@@ -13,6 +13,8 @@ from .invariants import CLASHING, DESERTED, PATIENT, SPENT, SUCCESS, TIMELY, UNH
 if TYPE_CHECKING:
     from .checkers import Checkers
 
+NOTICED_S = 3.0
+"""From a node's death to the decision of a coordinator that has read its last heartbeat since, beyond a lease."""
 SETTLED_S = 12.0
 """After the last fault or join, until the coordinator has noticed it."""
 
@@ -67,9 +69,17 @@ def unfinished(truth: Checkers, after: Rendezvous) -> None:
 
 
 def misconfigured(truth: Checkers, after: Rendezvous) -> None:
-    ranks = [node.rules.preferred_rank for node in truth.world.nodes.values()]
-    fits = all(rank is not None and rank < truth.world.job.max_nodes for rank in ranks)
-    truth.need(not fits or len(set(ranks)) < len(ranks), CLASHING, f"all static ranks differ: {ranks}")
+    job = truth.world.job
+    since = truth.decided_at - job.lease_s - NOTICED_S
+    alive = [node for node in truth.world.nodes.values() if node.gone_at >= since]
+    claims = [(node.rules.preferred_rank, node.joined_at, node.gone_at) for node in alive]
+    fits = all(rank is not None and rank < job.max_nodes for rank, _, _ in claims)
+    rivals = any(
+        rank == other and later < gone_at
+        for at, (rank, _, gone_at) in enumerate(claims)
+        for other, later, _ in claims[at + 1 :]  # in the order in which they joined
+    )
+    truth.need(not fits or rivals, CLASHING, f"all static ranks of living nodes differ: {claims}")
 
 
 JUDGES = {

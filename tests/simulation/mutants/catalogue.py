@@ -24,7 +24,7 @@ from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, takeover
+from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, standing, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
 from elastic_agent.rendezvous.driver import inbound
@@ -60,14 +60,7 @@ from .syntax import (
 )
 
 ESCAPES = {
-    "a coordinator that receives nothing decides who is missing": (
-        "since waits are announced, the schedule that found it leads elsewhere; "
-        "tests/unit/rendezvous/test_takeover.py has it"
-    ),
     "a place given up goes unnoticed": "none is given up without a failure or a departure: a second line of defence",
-    "the time between two readings counts as silence": (
-        "it takes a stall and a cut of the right lengths at once; tests/unit/rendezvous/test_leases.py has it"
-    ),
     "the place of a node is forgotten": (
         "it must report again that it waits before it receives the round that it has a place in, which must be over by "
         "then; "
@@ -101,7 +94,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("newcomers go first", ranks.choose, operation(0).swapped()),
     Mutant("rank offsets count nodes", ranks.assign, assignment(6).value.becomes(1)),
     Mutant("a full round is ended by an arrival", coordinator._arrival, branch(0).comparison(0).operator("<")),
-    Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(2).removed()),
+    Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(1).removed()),
     Mutant("arrivals are never settled", deadlines.arrivals_settled, returned(0).plus(1000)),
     Mutant("the place of a node is forgotten", observations.observe_node, given(SEEN.placed).becomes(0)),
     Mutant(
@@ -117,6 +110,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(0).never(),
     ),
     Mutant("the last rank is the master", coordinator._start, subscript(1).operand(1).becomes(-1)),
+    Mutant("a dead claimant of a static rank counts", coordinator._start, branch(0).always()),
+    Mutant("claimants of a static rank are waited for without end", coordinator._start, branch(0).never()),
     # -- when a round may begin
     Mutant("no node is waited for", Rendezvous.may_have_workers, condition(0).never()),
     Mutant("lost nodes are waited for", Seen.may_have_workers, returned(0).operand(0).removed()),
@@ -148,7 +143,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(3).never(),
     ),
     Mutant("a lost member counts as no departure", charging._answer, returned(1).becomes("")),
-    Mutant("one report is enough", charging.settle, branch(2).never()),
+    Mutant("one report is enough", charging.settle, branch(4).never()),
+    Mutant("all exits of a round are announced", charging._kept, subscript(0).becomes(ITSELF.operand(0))),
     Mutant("a restart too many", charging.node_out_of_restarts, branch(0).comparison(0).operator("<")),
     Mutant("a restart too few", charging.node_out_of_restarts, branch(0).comparison(0).operand(1).becomes(1)),
     Mutant("every node is charged", transitions.costs_us, returned(0).operand(0).becomes(ITSELF.operand(0))),
@@ -363,6 +359,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         takeover._resume,
         given(RENDEZVOUS.epoch).becomes(parameter(0).attribute(ROUND.epoch)),
     ),
+    Mutant("a rerun inherits what the dead finished", standing.reviewed, branch(1).never()),
+    Mutant("a node that has ended stands for its run", Seen.dead, returned(0).operand(1).removed()),
+    Mutant("a rerun inherits the barrier", standing._begin_again, given(RENDEZVOUS.barrier_until).removed()),
+    Mutant("a rerun decides before it is known who is alive", standing.allows, returned(0).always()),
+    Mutant("the doubt of a rerun has no end", standing.reviewed, branch(2).never()),
     Mutant("the job's outcome goes unread", inbound._recorded_outcome, returned(0).becomes(None)),
     Mutant("leases end while the store stands still", leases.age, call(leases._held).argument(-1).always()),
     Mutant("no lease ever ends", leases._held, choice(0).never()),

@@ -28,10 +28,12 @@ class RandomDelays(Delays):
         return self._random() * self._pace.dying_s
 
 
-def world(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:
-    """The world of a scenario, with all its nodes and faults scheduled. `log` takes a time and a line of the trace."""
-    rng = random.Random(scenario.seed ^ 0x5EED)
-    made = World(scenario.job, rng, RandomDelays(rng, scenario.pace), log, store=scenario.store, skew_s=scenario.skew_s)
+def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, after: World | None = None) -> World:
+    """The world of a scenario, with all its nodes and faults scheduled. `log` takes a time and a line of the trace.
+    `after`: the world of its job, which has ended, if it is the same command again."""
+    rng = random.Random(scenario.seed ^ (0x5EED if after is None else 0xA6A1))
+    delays = RandomDelays(rng, scenario.pace)
+    made = World(scenario.job, rng, delays, log, store=scenario.store, skew_s=scenario.skew_s, after=after)
     made.echo_chance = scenario.echo_chance
     for founder in scenario.founders:
         if founder.at_s:

@@ -23,19 +23,22 @@ STORES = (*[""] * 5, *["c10d"] * 3, *["etcd"] * 2)
 """Straight from machine to machine, or through the production drivers and one of the stores."""
 
 MANY_IN = 400
-"""One seed of so many has MANY nodes."""
+"""One seed of so many has MANY nodes; of these, one of eight has MOST, behind the production drivers."""
+MOST = 128
 
 
 def scenario(seed: int) -> Scenario:
     """What this seed stands for."""
     rng = random.Random(seed)
     many = rng.randrange(MANY_IN) == 0
-    job = _draw_job(rng, MANY if many else rng.choice(SIZES))
+    most = many and seed % 8 == 3
+    job = _draw_job(rng, MOST if most else MANY if many else rng.choice(SIZES))
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
     if many and job.restarts.window_s:
         habit = dataclasses.replace(habit, start_fails=0.0)  # some would fail in every round, forgiven without end
     store = "" if many else rng.choice(STORES)
+    store = ("c10d", "etcd")[seed % 16 // 8] if most else store
     network_s = rng.choice((0.002, 0.02, 0.3) if store else (0.002, 0.1, 2.0))
     pace = Pace(rng.choice((0.001, 0.01, 0.3)), network_s, rng.choice((0.01, 0.5, 4.0)))
     unequal = rng.random() < 0.3
@@ -55,7 +58,10 @@ def scenario(seed: int) -> Scenario:
             *_draw_oneway_cut(seed),
             *_draw_takeover(seed, store),
             *_draw_store_full(seed, store),
+            *_draw_rerun(seed, store),
+            *_draw_static_restart(seed, job),
         ),
+        again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
 
 
@@ -158,4 +164,20 @@ def _draw_store_full(seed: int, store: str) -> Iterator[Fault]:
     rng = random.Random(seed ^ 0xF011)
     if store == "etcd" and rng.random() < 0.2:
         at_s, lasts_s = rng.uniform(1.0, FAULTS_END_S / 2), rng.uniform(3.0, 40.0)
-        yield Fault(10, at_s, "store_full", rng.random(), rng.random(), lasts_s)
+        yield Fault(12, at_s, "store_full", rng.random(), rng.random(), lasts_s)
+
+
+def _draw_rerun(seed: int, store: str) -> Iterator[Fault]:
+    """In one job of five on etcd all agents are killed, and the job is started again."""
+    rng = random.Random(seed ^ 0x2E2077)
+    if store == "etcd" and rng.random() < 0.2:
+        after = rng.randint(2, 8) if rng.random() < 0.5 else 0
+        at = rng.random() * 3 if after else rng.uniform(0.0, FAULTS_END_S)
+        yield Fault(10, at, "rerun", rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def _draw_static_restart(seed: int, job: Job) -> Iterator[Fault]:
+    """In every other static job a node is killed and started again while nodes join."""
+    rng = random.Random(seed ^ 0x57A71C)
+    if job.static and rng.random() < 0.5:
+        yield Fault(11, rng.uniform(0.0, 5.0), "restart", rng.random(), rng.random(), rng.uniform(0.3, 12.0))

@@ -15,7 +15,7 @@ from ..stores.shared import SharedEtcd, SharedTcpStore
 if TYPE_CHECKING:
     from ..world.node import SimNode
     from ..world.world import World
-    from .scenario import Scenario
+    from .scenario import Founder, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,25 @@ def restart(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> No
     if node.host and isinstance(world.store, SharedTcpStore):
         world.at(fault.lasts_s / 4, world.store.serve_anew, fault.lasts_s)
     else:
-        world.at(fault.lasts_s / 4, arrives, world, scenario, fault)
+        world.at(fault.lasts_s / 4, arrives, world, scenario, fault, node.rules.preferred_rank)
+
+
+def rerun(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Every agent is killed, and the same command started again on as many hosts, on a store that outlives them."""
+    if not world.elects or world.checkers.closed:
+        return
+    for each in world.nodes.values():
+        each.kill()
+    for index, founder in enumerate(scenario.founders):
+        world.coming += 1
+        later_s = (fault.lasts_s + index * fault.variant) / 4
+        world.at(later_s, _starts_again, world, scenario, f"again{fault.number}-{founder.name}", founder)
+
+
+def _starts_again(world: World, scenario: Scenario, name: str, founder: Founder) -> None:
+    world.coming -= 1
+    world.checkers.last_fault = world.now
+    world.join(name, founder.nproc, scenario.habit, founder.preferred_rank)
 
 
 def freeze(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -154,11 +172,12 @@ def arrive(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> Non
     arrives(world, scenario, fault)
 
 
-def arrives(world: World, scenario: Scenario, fault: Fault) -> None:
-    """A node that is not among the founders."""
+def arrives(world: World, scenario: Scenario, fault: Fault, static_rank: int | None = None) -> None:
+    """A node that is not among the founders. `static_rank`: that of the node that it comes for, in a static job."""
     world.checkers.last_fault = world.now
     nproc = 1 + int(fault.variant * 3) if scenario.unequal else 2
-    world.join(f"late{fault.number}", nproc, scenario.habit, int(fault.target * 4) if fault.number % 8 == 7 else None)
+    preferred = int(fault.target * 4) if fault.number % 8 == 7 else None
+    world.join(f"late{fault.number}", nproc, scenario.habit, static_rank if world.job.static else preferred)
 
 
 def lose_nursery(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -236,5 +255,5 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
-RARE = {act.__name__: act for act in (stranger, store_full)}
+RARE = {act.__name__: act for act in (stranger, store_full, rerun)}
 """Kinds that `draw` does not choose from `KINDS`."""

@@ -47,6 +47,8 @@ class Scenario:
     """By how much the clock of each node differs from that of the node before."""
     founders: tuple[Founder, ...] = ()
     faults: tuple[Fault, ...] = ()
+    again: bool = False
+    """Once the job has ended, the same happens again on the same store, which must outlive it: etcd."""
 
     def lines(self) -> Iterator[str]:
         """What is in it, for a person."""
@@ -59,3 +61,5 @@ class Scenario:
             for each in self.founders
         )
         yield from (str(fault) for fault in self.faults)
+        if self.again:
+            yield "and the same again, once the job has ended"

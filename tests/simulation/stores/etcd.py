@@ -37,7 +37,10 @@ class Server:
     def __init__(self, world: World) -> None:
         self.world = world
         self.revision = 0
+        self.incarnation = 1
         self.job = b""
+        self.ended = b""
+        """The record of an earlier job that has ended, which this server held when its world began."""
         self.rounds: dict[int, bytes] = {}
         self.nodes: dict[str, tuple[bytes, int]] = {}
         """Value, and the revision that wrote it."""
@@ -51,6 +54,19 @@ class Server:
         """It refuses what takes space: writes and new leases, not renewals, reads and deletions."""
         self._held: list[tuple[DriverLink, Ticket, float, str, tuple[Any, ...]]] = []
         self._watching: dict[str, list[tuple[DriverLink, Ticket]]] = {"nodes": [], "rounds": [], "leader": []}
+
+    def outlive(self, earlier: Server) -> None:
+        """Hold what an earlier job has left, whose agents have all ended."""
+        self.revision, self.incarnation, self.epoch = earlier.revision, earlier.incarnation, earlier.epoch
+        self.rounds, self.nodes = dict(earlier.rounds), dict(earlier.nodes)
+        self.job = self.ended = earlier.job
+
+    def begin(self, incarnation: int) -> None:
+        """A node has joined this incarnation, which has keys of its own."""
+        if incarnation > self.incarnation:
+            self.incarnation = incarnation
+            self.rounds, self.nodes = {}, {}
+            self.world.reached.note("another incarnation began")
 
     def receive(self, link: DriverLink, asks: Ticket, ends: float, name: str, arguments: tuple[Any, ...]) -> None:
         if self.frozen:
@@ -134,6 +150,7 @@ class Server:
         self._renew(node)
         self.revision += 1
         self.nodes[node] = (value, self.revision)
+        self.world.checkers.costs.recorded(len(value))
         self._hint("nodes")
 
     def beat(self, node: str) -> int:
@@ -175,6 +192,7 @@ class Server:
             return self.job == job[0] if same else FENCED
         self.revision += 1
         self.rounds[version] = value
+        self.world.checkers.costs.announced(len(value))
         self._hint("rounds")
         link.accepted(version, epoch)
         return not job[0] or self.write_job(job[1], job[0]) == job[0]
@@ -191,7 +209,6 @@ class EtcdStore:
 
     hosted = False
     elects = True
-    outlives_jobs = False  # the simulated world ends with its job
 
     def __init__(self, link: DriverLink, server: Server) -> None:
         self._link = link
@@ -199,6 +216,13 @@ class EtcdStore:
         self._world = link.world
         self._closed = False
         self._asks: Ticket | None = None
+        self._job = b""
+        """The job's record, as last read."""
+
+    @property
+    def outlives_jobs(self) -> bool:
+        """Of an earlier job; for a node that comes late, the simulated world ends with its own."""
+        return self._job != b"" and self._job == self._server.ended
 
     def _ask(self, name: str, *arguments: object, timeout_s: float = DEADLINE_S) -> Any:
         if self._closed:
@@ -234,11 +258,11 @@ class EtcdStore:
         """Nothing: no node of the job hosts etcd."""
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        holds: bytes = self._ask("write_job", over, value)
-        return holds
+        self._job = self._ask("write_job", over, value)
+        return self._job
 
     def use_incarnation(self, number: int) -> None:
-        """There is only the first; see `outlives_jobs`."""
+        self._server.begin(number)
 
     def publish_node(self, node: str, value: bytes) -> None:
         self._ask("publish", node, value)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
+from elastic_agent.rendezvous.codec.job import decode_job
+from elastic_agent.rendezvous.records import Outcome
 from elastic_agent.rendezvous.store import Store
 
 from ..world.substitution import Substitute
@@ -162,10 +164,17 @@ class SharedEtcd(SharedStore):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.server = etcd.Server(world)
+        if world.after is not None and isinstance(world.after.shared_store, SharedEtcd):
+            self.server.outlive(world.after.shared_store.server)
 
     @property
     def answers(self) -> bool:
         return not self.server.frozen
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the job ended, by its record."""
+        return decode_job(self.server.job).outcome if self.server.job else None
 
     def leader(self) -> SimNode | None:
         return self.world.nodes.get(self.server.leader)

@@ -80,6 +80,10 @@ class Server:
             self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
             wire.link.beat_arrived()
+        elif "/node/" in key:
+            self.world.checkers.costs.recorded(len(value))
+        elif "/round/" in key:
+            self.world.checkers.costs.announced(len(value))
         self.keys[key] = value
         self._wake(key)
 

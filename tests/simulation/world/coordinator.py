@@ -6,6 +6,7 @@ node has one, and a decision counts once the store has accepted its announcement
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from elastic_agent.rendezvous.coordinator import events, machine
@@ -51,7 +52,9 @@ class SimCoordinator:
         if self._node.done:
             return
         before = self.state
+        began = time.thread_time()
         made = machine.step(before, event, self._node.clock(), self._rules)
+        self._world.checkers.costs.decided(time.thread_time() - began, len(made.state.nodes))
         self.state = made.state
         if not self._world.elects:
             self._world.rendezvous = made.state

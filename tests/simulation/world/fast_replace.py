@@ -20,7 +20,7 @@ from elastic_agent.agent.lifecycle import (
     transitions,
 )
 from elastic_agent.rendezvous import records
-from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, takeover
+from elastic_agent.rendezvous.coordinator import charging, leases, machine, observations, standing, takeover
 
 from .substitution import Substitute
 
@@ -71,6 +71,7 @@ _COPYING = (
     machine,
     records,
     observations,
+    standing,
     takeover,
 )
 SUBSTITUTES: list[Substitute] = [(module, "replace", replace) for module in _COPYING]

@@ -45,6 +45,8 @@ class SimNode:
             endpoint="host:29400",
         )
         self.killed = False
+        self.gone_at = float("inf")
+        """When its agent ended, or was killed."""
         self.frozen = False
         self.verdict: Verdict | None = None
         self.place_fails = False
@@ -140,6 +142,7 @@ class SimNode:
         self._say(f"exits {effect.verdict.exit_code}")
         self.link.settle_beats()
         self.verdict = effect.verdict
+        self.gone_at = self.world.now
         self.world.ended += 1
         self.link.settle_beats()
         self.world.checkers.concluded(self, effect.verdict)
@@ -161,6 +164,7 @@ class SimNode:
         self._say("is killed with signal 9")
         self.link.settle_beats()
         self.killed = True
+        self.gone_at = self.world.now
         self.world.ended += 1
         self.link.settle_beats()
         self.link.die()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .world import World
 
 
+OWN_CODE = 7
+"""Exit code of a worker that raised an exception of its own; others say nothing of their cause."""
 CRASH_S = 2.0
 """Longest life of a worker that crashes by habit."""
 
@@ -122,8 +124,8 @@ class Nursery:
             self.world.checkers.last_fault = self.world.now
             self.exit(worker, 1)
 
-    def exit(self, worker: Worker, code: int) -> None:
-        """The worker has ended; its peers on other nodes may fail of it."""
+    def exit(self, worker: Worker, code: int, *, of_a_peer: bool = False) -> None:
+        """The worker has ended; its peers on other nodes may fail of it. `of_a_peer`: so did this one."""
         if not worker.alive:
             return
         worker.alive = False
@@ -135,7 +137,7 @@ class Nursery:
         elif not self.stopped:
             self.failed.add(self.round)
             self.world.disturbed(self.round, self.node, "failure")
-        failure = self._failure(worker, code) if code else None
+        failure = self._failure(worker, code, of_a_peer=of_a_peer) if code else None
         if code:
             self.codes.setdefault(self.round, []).append(code)
         self.node.post_later(WorkerExited(worker.local_rank, failure))
@@ -200,9 +202,14 @@ class Nursery:
             self.open = False
             self.node.post_later(WorkersGone())
 
-    def _failure(self, worker: Worker, code: int, message: str = "") -> WorkerFailure:
+    def _failure(self, worker: Worker, code: int, message: str = "", *, of_a_peer: bool = False) -> WorkerFailure:
         final = restart_policy.forbids_restart(self.world.job.restarts, code)
         failure = WorkerFailure(
             self.node.ident, "host", worker.rank, worker.local_rank, worker.pid, code, message, final=final
         )
-        return replace(failure, stopped_by=15, sign=Sign.STOPPED) if self.stopped else failure
+        if self.stopped:
+            return replace(failure, stopped_by=15, sign=Sign.STOPPED)
+        if of_a_peer:
+            return replace(failure, sign=Sign.PEER, sign_because="lost its connection to rank 0")
+        own = code == OWN_CODE
+        return replace(failure, sign=Sign.OWN, sign_because=f"raised ValueError: step {worker.pid}") if own else failure

@@ -36,9 +36,12 @@ class World:
         *,
         store: str = "",
         skew_s: float = 0.0,
+        after: World | None = None,
     ) -> None:
         """`store`: "c10d" or "etcd", behind the production drivers; empty: neither, messages go straight.
-        `skew_s`: by how much each node's clock differs from that of the node before."""
+        `skew_s`: by how much each node's clock differs from that of the node before. `after`: the world of a job that
+        has ended, whose store this one finds; etcd only."""
+        self.after = after
         self.job = job
         self.rng = rng
         self.delays = delays
@@ -46,6 +49,8 @@ class World:
         self.now = 0.0
         self.ended = 0
         """How many agents have ended."""
+        self.coming = 0
+        """How many agents a fault has killed that will be started again."""
         self.most_events = 10**9
         """More than these in one call of `run` are a violation."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
@@ -95,7 +100,7 @@ class World:
         while heap and heap[0][0] <= until:
             self.now, _, act, args = pop(heap)
             act(*args)
-            if until_over and self.ended == len(self.nodes):
+            if until_over and self.over:
                 return
             if self._count - began > self.most_events:
                 self.checkers.need(False, LIVELY, f"{self._count - began} events by {self.now:.3f} s")
@@ -118,6 +123,8 @@ class World:
     def _join(self, ident: str, nproc: int, habit: Habit | None, preferred_rank: int | None) -> SimNode:
         hosts = not self.nodes and not self.elects
         node = SimNode(self, ident, hosts, nproc, habit or Habit(), preferred_rank)
+        if self.nodes and self.ended == len(self.nodes):
+            self.checkers.begun_again()
         self.nodes[ident] = node
         if hosts:
             self.host = node
@@ -131,7 +138,7 @@ class World:
 
     @property
     def over(self) -> bool:
-        return self.ended == len(self.nodes)
+        return self.ended == len(self.nodes) and not self.coming
 
     def fresh_port(self) -> int:
         self._ports += 1
@@ -154,7 +161,7 @@ class World:
         live = [worker for worker in node.nursery.live.values() if not worker.unkillable]
         if live and node.nursery.round == number:
             self.reached.note("a failure echoed")
-            node.nursery.exit(self.rng.choice(live), 1)
+            node.nursery.exit(self.rng.choice(live), 1, of_a_peer=True)
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 

@@ -161,3 +161,65 @@ def test_a_pause_does_not_outlast_the_finalisation_barrier() -> None:
     assert events.ReadBeats in map(type, asked.effects)  # a node may have joined whose record is unread
     closed = machine.step(asked.state, events.BeatsSeen({}), 32.1, rules).state
     assert (closed.phase, closed.outcome) == (RoundPhase.CLOSED, Outcome.UNFINISHED)
+
+
+# -- a static rendezvous: --node-rank decides --------------------------------------------------------------------------
+
+
+class Static:
+    """A coordinator on node a, which has rank 0, of a static job of three nodes."""
+
+    def __init__(self) -> None:
+        self.rules = Rules(own="a", min_nodes=3, max_nodes=3, static=True)
+        self.state = BEGUN
+        self.now = 0.0
+        self.counts: dict[str, int] = {}
+        self.join("a", 0)
+
+    def join(self, node: str, rank: int) -> Static:
+        self.state = after_records(self.state, self.now, self.rules, record(node, preferred_rank=rank))
+        return self
+
+    def lasts(self, seconds: float, *alive: str) -> Static:
+        """So long, nodes that are alive send heartbeats, which are read."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.5)
+            for node in alive:
+                self.counts[node] = self.counts.get(node, 0) + 1
+            self.state = machine.step(self.state, events.BeatsSeen({**self.counts}), self.now, self.rules).state
+        return self
+
+
+def test_a_dead_claimant_of_a_static_rank_harms_nobody() -> None:
+    """Node b is killed while nodes gather and started again within its lease: its old claim ends with its lease."""
+    job = Static().join("b", 1).lasts(2.0, "b").join("b again", 1)
+    assert job.state.outcome is None
+    assert "b and b again both have --node-rank 1" in job.state.because
+    job.join("c", 2).lasts(6.0, "b again", "c")
+    assert job.state.phase is RoundPhase.RUNNING
+    assert [member.node for member in job.state.members] == ["a", "b again", "c"]
+
+
+def test_living_claimants_of_a_static_rank_end_the_job() -> None:
+    """Both are alive a lease and a heartbeat later, and not before: the job is misconfigured."""
+    job = Static().join("b", 1).join("c", 1).lasts(5.5, "b", "c")
+    assert job.state.phase is RoundPhase.GATHERING
+    assert job.lasts(0.5, "b", "c").state.outcome is Outcome.MISCONFIGURED
+    assert job.state.because == "b and c both have --node-rank 1; give each node its own"
+
+
+def test_a_static_rank_that_does_not_exist_counts_once_its_node_is_known_to_live() -> None:
+    """A node that was killed for its wrong rank, and started again with the right one, is forgotten."""
+    job = Static().join("b", 7).lasts(1.0, "b").join("c", 1).lasts(5.0, "c").join("d", 2)
+    assert [member.node for member in job.state.members] == ["a", "c", "d"]
+    assert Static().join("b", 7).join("c", 1).lasts(6.0, "b", "c").state.outcome is Outcome.MISCONFIGURED
+
+
+def test_claimants_are_not_judged_while_the_coordinator_is_paused() -> None:
+    """What it did not read proves nothing: after a pause each claimant must show another heartbeat."""
+    job = Static().join("b", 1).lasts(1.0, "b").join("c", 1)
+    job.now += 60.0
+    assert job.lasts(0.5, "c").state.phase is RoundPhase.GATHERING
+    assert job.lasts(6.0, "c").state.nodes["b"].lost
+    assert job.state.phase is RoundPhase.GATHERING

@@ -1,0 +1,78 @@
+"""Which nodes stand for what was announced, and what becomes of it once none of them is alive. Pure.
+
+A store that outlives the agents holds what a coordinator announced whose agents were all killed, and the same command
+started again finds it there. A round, a failure, a finish and the finalisation barrier that follows it count for as
+long as one node is alive that had a part in it: a member of the last round, or a node that has finished. Once all of
+them are lost or have ended, the job begins again: in the next round, as the first one begins.
+
+A successor that had no part in it itself cannot know at once which of them are alive: the store keeps a lease for a
+while after its node has died. Until then it may end a round, but begins none, and does not close the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..failures import Ending, EndKind
+from ..records import NodeRecord, RoundPhase
+from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
+
+BEGAN_AGAIN = "the job begins again: no node that had a part in it is alive"
+
+
+def doubted(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    """The state of a successor: in doubt, unless it had a part itself in what its predecessor announced."""
+    parts = [seen.record.node for seen in _participants(state)]
+    in_doubt = bool(parts) and rules.own not in parts
+    return replace(state, doubt_until=now + rules.lease_s) if in_doubt else state
+
+
+def reported(state: Rendezvous, record: NodeRecord) -> Rendezvous:
+    """The state after a node published this record: one that had a part is alive, which ends the doubt."""
+    if state.doubt_until is None or not (record.finished or state.member(record.node) is not None):
+        return state
+    return replace(state, doubt_until=None)
+
+
+def reviewed(state: Rendezvous, now: float) -> Rendezvous:
+    """The state without what no living node stands for."""
+    if state.phase is RoundPhase.CLOSED or (state.doubt_until is None and not state.finishing):
+        return state
+    if all(seen.dead for seen in _participants(state)):
+        return _begin_again(state, now)
+    until = state.doubt_until
+    if until is not None and any(seen.alive_at >= until for seen in _participants(state)):
+        return replace(state, doubt_until=None)
+    return state
+
+
+def allows(state: Rendezvous, phase: RoundPhase) -> bool:
+    """Whether this state may move to this phase."""
+    return state.doubt_until is None or phase in (RoundPhase.OVER, RoundPhase.GATHERING)
+
+
+def _participants(state: Rendezvous) -> Iterator[Seen]:
+    for _, seen in state.seen_members():
+        yield seen
+    for seen in state.nodes.values():
+        if seen.finished:
+            yield seen
+
+
+def _begin_again(state: Rendezvous, now: float) -> Rendezvous:
+    """Rounds and versions are counted on; nothing else of the earlier run is left."""
+    state = replace(
+        state,
+        placement=Placement(),
+        since=now,
+        doubt_until=None,
+        barrier_until=None,
+        last_call_until=None,
+        restarts=0,
+        because=BEGAN_AGAIN,
+    )
+    if state.phase in (RoundPhase.RUNNING, RoundPhase.OVER):
+        ending = Ending(state.number, EndKind.DEPARTURE, BEGAN_AGAIN)
+        return replace(state, phase=RoundPhase.OVER, end=RoundEnd(ending))
+    return replace(state, phase=RoundPhase.GATHERING)
