@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from tests.campaigns.resume import campaign
-from tests.campaigns.resume.schedule import SHAPES, draw
+from campaigns.resume import campaign
+from campaigns.resume.schedule import SHAPES, draw
 
 REAL_SEEDS = range(40, 46)
 """Schedules of these seeds are played with real processes, at most 4 ranks and 2 loader processes."""

@@ -107,8 +107,8 @@ def _fork(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Pa
 def _rank(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Path, records: Path) -> None:
     torch.set_num_threads(1)
     if life.ranks > 1:
-        store = dist.FileStore(str(records / "store"), life.ranks)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=life.ranks)
+        where = f"file://{records / 'store'}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=life.ranks)
     os.environ["LOCAL_RANK"] = str(rank)
     with (records / f"rank{rank}").open("a") as file:
 
