@@ -1,6 +1,6 @@
 """The guardian: the parent of the nursery, and what clears up if the nursery is killed.
 
-    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S
+    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS
 
 BOOT (in `agent/processes/nursery_process.py`) calls `main` here, which forks: the child is the nursery (`server.py`),
 the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): a process that loses its parent becomes a
@@ -114,7 +114,7 @@ def guard_or_serve() -> int:
     """Set up what both processes need, fork, then watch in the parent and serve in the child. Return the exit code."""
     from ctypes import CDLL
 
-    fd, agent, grace_s = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    fd, agent, grace_s, descriptors = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     # Ctrl-C and its like reach whole process groups and are for the agent to handle. They were blocked by the spawn;
     # this makes sure. They are not ignored, because workers inherit what is ignored.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
@@ -135,7 +135,7 @@ def guard_or_serve() -> int:
         return Guardian(fd, watched, nursery, descendants, grace_s).run()
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
-    serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s)
+    serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
     return 0
 
 

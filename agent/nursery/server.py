@@ -28,7 +28,7 @@ import time
 
 from .descendants import SIGKILL, SIGTERM, Descendants, handles_signal, send_signal, signal_group
 from .frames import READ_BYTES, Frames
-from .spawn import Launch, Spawner, Worker
+from .spawn import Defaults, Launch, Spawner, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ LAST_KILL_S = 10.0
 class Nursery:
     """Carries out the agent's orders until the agent is gone, then ends all that is left."""
 
-    def __init__(self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
+    def __init__(
+        self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float, descriptors: int
+    ) -> None:
         self.descendants = descendants
         self.agent, self.guardian = agent, guardian
         """Their pidfds; -1 if there is none."""
@@ -76,7 +78,7 @@ class Nursery:
         for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
-        self.spawner = Spawner(descendants, self.poll, defaulted, self.report)
+        self.spawner = Spawner(descendants, self.poll, Defaults(defaulted, descriptors), self.report)
         self.workers = self.spawner.workers
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -151,6 +153,8 @@ class Nursery:
             self.zygote.apply_to_pending(verb, fields)
         if verb in (b"start", b"fork"):
             self.start(fields, verb == b"fork")
+        elif verb == b"no_more":
+            self.to_come = 0
         elif verb == b"preload":
             self.preload(fields)
         elif verb == b"signal":
@@ -250,11 +254,11 @@ class Nursery:
             self.report("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
 
 
-def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
+def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float, descriptors: int) -> None:
     """Run the nursery in this process; return when nothing is left, even after an error of its own. `agent` is a pidfd,
-    `guardian` the parent's pid."""
+    `guardian` the parent's pid, `descriptors` the workers' soft limit of open descriptors."""
     cgroup = descendants.cgroup
-    nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s)
+    nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s, descriptors)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
         # Checked after the pidfd was opened, as in the guardian.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import errno
 import os
+import resource
 import select
 
 TYPE_CHECKING = False
@@ -41,6 +42,25 @@ class Launch:
         close_fds(*self.stdio)
 
 
+class Defaults:
+    """What workers do not inherit from the nursery."""
+
+    __slots__ = ("descriptors", "signals")
+
+    def __init__(self, signals: Sequence[int], descriptors: int) -> None:
+        self.signals = signals
+        """Signals that workers get with their default disposition."""
+        self.descriptors = descriptors
+        """Their soft limit of open descriptors; the agent has raised its own, which the nursery has too."""
+
+    def restore(self) -> None:
+        """Give this process, which becomes a worker, what is a worker's."""
+        for signum in self.signals:
+            _signal.signal(signum, _signal.SIG_DFL)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, hard))
+
+
 class Worker:
     """A worker that has been forked. Listed until nothing of its batch is left, or until its exec failed."""
 
@@ -59,10 +79,9 @@ class Spawner:
     """Forks workers and lists them. All that `zygote_client.py` needs of the nursery."""
 
     def __init__(
-        self, descendants: Descendants, poll: select.poll, defaulted: Sequence[int], report: Callable[..., None]
+        self, descendants: Descendants, poll: select.poll, defaulted: Defaults, report: Callable[..., None]
     ) -> None:
-        """`poll` is the nursery's; `defaulted`: signals that workers get with their default disposition; `report` sends
-        a line to the agent."""
+        """`poll` is the nursery's; `report` sends a line to the agent."""
         self.descendants = descendants
         self.poll = poll
         self.defaulted = defaulted
@@ -115,13 +134,12 @@ def close_fds(*fds: int) -> None:
 
 
 def exec_launch(
-    launch: Launch, start_pipe: int, defaulted: Sequence[int], descendants: Descendants, *, in_cgroup: bool = True
+    launch: Launch, start_pipe: int, defaulted: Defaults, descendants: Descendants, *, in_cgroup: bool = True
 ) -> NoReturn:
     """Turn this child into the worker; if that fails, write the reason to `start_pipe`, which exec closes, and exit
     with 127.
 
-    `defaulted` are the signals to set to their defaults; `in_cgroup`: it belongs into the workers' cgroup. Exec closes
-    all descriptors but stdio. All signals are blocked until just before, so none is lost meanwhile.
+    `in_cgroup`: it belongs into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked until just before, so none is lost meanwhile.
     """
     where = ""
     nursery = os.getsid(0)  # it leads its session, which this process is about to leave
@@ -132,8 +150,7 @@ def exec_launch(
             os._exit(127)  # the nursery exited before prctl took effect
         if in_cgroup:
             descendants.enter_cgroup()
-        for signum in defaulted:
-            _signal.signal(signum, _signal.SIG_DFL)
+        defaulted.restore()
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)

@@ -15,17 +15,18 @@ SIGNALLED = 128
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def spawn_nursery(fd: int, grace_s: float, mark: str) -> int:
+def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
     """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError.
 
     `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
-    environment. By posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not
+    environment. `descriptors`: their soft limit of open descriptors. By posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not
     matter.
     """
     if not sys.executable:
         raise OSError("cannot start the nursery: sys.executable is empty; set it to a Python interpreter")
     target = 3 if fd != 3 else 4  # dup2 of a descriptor to itself would leave it close-on-exec
-    argv = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, str(target), str(os.getpid()), repr(grace_s)]
+    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors))
+    argv = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, *own]
     name, _, value = mark.partition("=")
     env = {**os.environ, name: value}
     actions = [(os.POSIX_SPAWN_DUP2, fd, target)]
