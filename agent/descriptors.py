@@ -5,12 +5,15 @@ The limit belongs to the process, so all agents of a process share it, and it st
 
 from __future__ import annotations
 
+import errno
 import resource
 
+REFUSED = (errno.EMFILE, errno.ENFILE)
+"""What the system answers where no descriptor is left, in the process or on the host."""
 RAISED = 1 << 16
-"""The limit that an agent raises its own to, where the hard limit allows as much: 4,096 workers need 16,384, and a store
-for 1,000 nodes 3,000. Not more, because programs that close every descriptor up to the limit take long with a high
-one."""
+"""The limit that an agent raises its own to, where the hard limit allows as much: 4,096 workers need 16,384, a store
+for 1,000 nodes 3,000. No more, because programs that close every descriptor up to the limit take long with a high one.
+"""
 
 _originally = 0
 _raised_to = -1

@@ -68,6 +68,8 @@ class WorkerSpec:
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""
+    signals_named: bool = False
+    """The user has named them, so that they stop it even if they were ignored when it started; except SIGHUP."""
     forward_signals: tuple[int, ...] = ()
     """Signals passed on to the workers, which stop nothing; none of `signals`."""
     orphan_grace_s: float = 0.0

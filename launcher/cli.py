@@ -12,7 +12,7 @@ import click
 
 from ..agent.errors import AgentError, InternalError, UsageError
 from .config.arguments import from_environment, spell_out
-from .config.config import LaunchConfig
+from .config.config import SIGNALS, LaunchConfig
 from .config.flags import FLAGS, Flag
 
 PROGRAM = "elastic-agent"
@@ -238,7 +238,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         node_rank=flags["node_rank"],
         master_addr=flags["master_addr"],
         master_port=flags["master_port"],
-        signals_to_handle=flags["signals_to_handle"],
+        signals_to_handle=SIGNALS if flags["signals_to_handle"] is None else flags["signals_to_handle"],
         forward_signals=flags["forward_signals"],
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],

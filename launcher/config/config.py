@@ -25,6 +25,8 @@ LONGEST_RUN_ID = 200
 """Characters of a run id: it becomes part of a directory's name, and names are limited to 255 bytes."""
 
 CHARGES = ("cause", "local")
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""torchrun's default of --signals-to-handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,9 @@ class LaunchConfig:
     """static without an endpoint: address of node 0."""
     master_port: int | None = None
     """static without an endpoint: port of node 0; None is 29500."""
-    signals_to_handle: str | Iterable[int] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    """Signals that stop the job on this node, as names or numbers."""
+    signals_to_handle: str | Iterable[int] = SIGNALS
+    """Signals that stop the job on this node, as names or numbers. Others than the default stop it even if they were
+    ignored when the agent started; except SIGHUP, which nohup ignores."""
     forward_signals: str | Iterable[int] = ()
     """Signals passed on to the workers without stopping anything, as names or numbers."""
     shutdown_timeout: float | None = None
@@ -155,6 +158,7 @@ def plan(
         preload=values.modules("preload", config.preload),
         logs=_log_spec(config, nproc),
         signals=stops,
+        signals_named=config.signals_to_handle != SIGNALS,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         master_addr=choice.fixed[0] if choice.fixed else None,

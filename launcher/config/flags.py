@@ -241,7 +241,7 @@ FLAGS: tuple[Flag, ...] = (
         _STOP,
         "Signals that stop the job on this node. (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
         values.signals,
-        (15, 2, 1, 3),
+        None,
         "NAMES",
     ),
     Flag(

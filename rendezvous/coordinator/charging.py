@@ -31,8 +31,8 @@ def add_exits(state: Rendezvous, record: NodeRecord) -> Rendezvous:
     if record.round != state.number or state.member(record.node) is None:
         return state
     deaths = state.placement.deaths
-    known = {(death.node, death.local_rank, death.pid) for death in deaths}
-    new = [death for death in record.deaths if (death.node, death.local_rank, death.pid) not in known]
+    known = {death.identity for death in deaths}
+    new = [death for death in record.deaths if death.identity not in known]
     return replace(state, placement=replace(state.placement, deaths=(*deaths, *new))) if new else state
 
 

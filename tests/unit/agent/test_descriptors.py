@@ -15,6 +15,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """This process's limits, put back at the end; no agent has raised them yet."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     monkeypatch.setattr(descriptors, "_raised_to", -1)
+    monkeypatch.setattr(descriptors, "_originally", 0)
     yield before
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -23,7 +23,7 @@ from elastic_agent.launcher.config.config import LaunchConfig
 from elastic_agent.launcher.config.flags import FLAGS
 
 BARE = LaunchConfig(
-    max_restarts=0, rdzv_backend="static", signals_to_handle=(15, 2, 1, 3), redirects="0", tee="0",
+    max_restarts=0, rdzv_backend="static", redirects="0", tee="0",
     log_rotate="", local_ranks_filter=frozenset(), restart_backoff=(0.0, 60.0), no_restart_codes=frozenset({93}),
 )  # fmt: skip
 """The configuration of a command line without flags."""
