@@ -21,6 +21,8 @@ PR_SET_PDEATHSIG = 1
 all the same."""
 REASON_BYTES = 2000
 """Well below PIPE_BUF, so the reason arrives in one piece."""
+OF_HOST = b"\0"
+"""Begins a reason that lies in the host, whatever the command."""
 
 
 class Launch:
@@ -121,7 +123,9 @@ class Spawner:
         del self.starting[worker.start_pipe]
         if reason:
             del self.workers[worker.pid]
-            self.report("start_failed", worker.key, reason.decode())
+            verb = "fork_failed" if reason.startswith(OF_HOST) else "start_failed"
+            # It may be cut within a character.
+            self.report(verb, worker.key, reason.removeprefix(OF_HOST).decode(errors="ignore"))
         else:
             self.report("started", worker.key, worker.pid)
 
@@ -139,9 +143,10 @@ def exec_launch(
     """Turn this child into the worker; if that fails, write the reason to `start_pipe`, which exec closes, and exit
     with 127.
 
-    `in_cgroup`: it belongs into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked until just before, so none is lost meanwhile.
+    `in_cgroup`: it belongs into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked
+    until just before, so none is lost meanwhile.
     """
-    where = ""
+    where, whose = "", b""
     nursery = os.getsid(0)  # it leads its session, which this process is about to leave
     try:
         os.setsid()
@@ -154,15 +159,15 @@ def exec_launch(
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)
-        where = f": {os.fsdecode(launch.cwd)!r} (working directory)"
+        where, whose = f": {os.fsdecode(launch.cwd)!r} (working directory)", OF_HOST
         os.chdir(launch.cwd)
-        where = f": {os.fsdecode(launch.argv[0])!r}"
+        where, whose = f": {os.fsdecode(launch.argv[0])!r}", b""
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         execute(launch.argv, launch.env)
     except Exception as error:  # noqa: BLE001 (whatever it is, the agent must receive the reason)
         what = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         text = f"{what}{where}".replace("\n", " ").encode(errors="backslashreplace")
-        os.write(start_pipe, text[:REASON_BYTES])
+        os.write(start_pipe, (whose + text)[:REASON_BYTES])
     finally:
         os._exit(127)
 

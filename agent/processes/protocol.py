@@ -1,8 +1,8 @@
 """What crosses between agent and nursery: orders as frames, reports as lines.
 
 * to the nursery, frames (`agent/nursery/frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
-  NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE...`, `signal N`,
-  `forward N`, `kill_group KEY`, `kill`;
+  NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC
+  ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`;
 * from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
   `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
   `preload_failed REASON`, `preload_warning TEXT`.
