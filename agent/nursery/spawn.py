@@ -59,8 +59,10 @@ class Defaults:
         """Give this process, which becomes a worker, what is a worker's."""
         for signum in self.signals:
             _signal.signal(signum, _signal.SIG_DFL)
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, hard))
+        soft, hard = self.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and not 0 <= soft <= hard:
+            soft = hard  # it was lowered from outside, by prlimit(1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 class Worker:

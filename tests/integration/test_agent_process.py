@@ -228,6 +228,22 @@ def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     assert agent.wait(20) == 0, rest
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_signal_that_is_named_is_handled_even_if_it_was_ignored_at_the_start(host: Host, named: bool) -> None:
+    """A shell ignores SIGINT for what it starts in the background; a user who names it wants it handled."""
+    flags = ("--signals-to-handle", "SIGTERM,SIGINT") if named else ()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        agent = host.start(*flags)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    host.desk.wait_world(1)
+    agent.terminate(signal.SIGINT)
+    if not named:
+        agent.terminate()
+    assert agent.wait() == 128 + (signal.SIGINT if named else signal.SIGTERM)
+
+
 BLOCKING_CLICK = """\
 import os, sys
 print("importing", flush=True)
