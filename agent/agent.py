@@ -227,6 +227,12 @@ class Agent:
     def _kill_workers(self, effect: events.KillWorkers) -> None:
         self._workers.kill()
 
+    def _name_leftovers(self, effect: events.NameLeftovers) -> None:
+        self._workers.supervisor.name_leftovers()
+
+    def _keep_leftovers(self, effect: events.KeepLeftovers) -> None:
+        self._workers.keep_leftovers()
+
     def _restart_nursery(self, effect: events.RestartNursery) -> None:
         try:
             self._open_nursery()
@@ -265,6 +271,8 @@ _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.SignalWorkers: Agent._signal_workers,
     events.ForwardSignal: Agent._forward_signal,
     events.KillWorkers: Agent._kill_workers,
+    events.NameLeftovers: Agent._name_leftovers,
+    events.KeepLeftovers: Agent._keep_leftovers,
     events.RestartNursery: Agent._restart_nursery,
     events.WakeAt: Agent._wake_at,
     events.Conclude: Agent._conclude,
@@ -286,6 +294,8 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         max_nodes=spec.max_nodes,
         endpoint=spec.endpoint,
         charge_local=workers.charge == "local",
+        leftovers=workers.leftovers,
+        leftover_s=workers.leftover_s,
     )
 
 

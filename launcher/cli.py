@@ -242,6 +242,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         forward_signals=flags["forward_signals"],
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
+        leftovers=flags["leftovers"],
         orphan_grace=flags["orphan_grace"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],
         virtual_local_rank=flags["virtual_local_rank"],

@@ -23,7 +23,7 @@ import time
 
 from . import cgroups
 from .descendants import Descendants
-from .server import LAST_KILL_S, serve
+from .server import KEPT, LAST_KILL_S, serve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Guardian:
     def run(self) -> int:
         """Return the exit code when nothing is left, or after `LAST_KILL_S`."""
         self.wait()
-        code = self.clear()
+        code = 0 if self.keeps() else self.clear()
         if self.descendants.cgroup is not None:
             self.descendants.cgroup.remove()
         return code
@@ -75,6 +75,11 @@ class Guardian:
         late = select.poll()
         late.register(nursery, select.POLLIN)
         late.poll((SLACK_S + (0.0 if closed else self.grace_s)) * 1000)
+
+    def keeps(self) -> bool:
+        """Whether the nursery has ended and left running what the workers left behind, as the agent ordered."""
+        ended = os.waitid(os.P_PID, self.nursery, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, KEPT)
 
     def clear(self) -> int:
         """Kill and reap everything below, the nursery too; return the exit code. SIGCHLD, which is blocked, ends each
@@ -135,8 +140,7 @@ def guard_or_serve() -> int:
         return Guardian(fd, watched, nursery, descendants, grace_s).run()
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
-    serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
-    return 0
+    return serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
 
 
 def workers_cgroup() -> cgroups.Cgroup | None:

@@ -141,7 +141,6 @@ class Supervisor:
                 self._send(b"no_more")
             raise
 
-    @property
     def busy(self) -> bool:
         """Whether workers were started that no Emptied has reported as gone yet."""
         return bool(self._keys_in_use)
@@ -173,9 +172,18 @@ class Supervisor:
         """SIGKILL the group of one worker, which may itself have exited already."""
         self._send(b"kill_group\0%d" % key)
 
+    def name_leftovers(self) -> None:
+        """Ask what runs below the nursery beside the workers. Answered by Leftovers."""
+        self._send(b"name")
+
+    def keep_leftovers(self) -> None:
+        """Let what the workers left behind run on, whatever becomes of this process and the nursery. Answered by
+        Leftovers, and, once all workers have exited, by Emptied."""
+        self._send(b"keep")
+
     def close(self) -> None:
-        """End the nursery, which kills everything below it; return when it has exited, after `CLOSE_TIMEOUT_S` at the
-        latest. Does nothing if there is none."""
+        """End the nursery, which kills everything below it that is not kept; return when it has exited, after
+        `CLOSE_TIMEOUT_S` at the latest. Does nothing if there is none."""
         if self._socket is None:
             return
         try:

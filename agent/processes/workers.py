@@ -17,7 +17,15 @@ from ..failures.classify import died_importing
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
-from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from ..lifecycle.events import (
+    LeftoversNamed,
+    NurseryLost,
+    SignalNotForwarded,
+    StartFailed,
+    WorkerExited,
+    WorkersGone,
+    WorkerStarted,
+)
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
@@ -27,6 +35,7 @@ from .protocol import (
     Exited,
     Fact,
     Launch,
+    Leftovers,
     NotForwarded,
     NurseryEnded,
     Preloaded,
@@ -51,7 +60,9 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .preload import Preloading
 
-WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalNotForwarded
+WorkerEvent = (
+    WorkerStarted | WorkerExited | StartFailed | WorkersGone | LeftoversNamed | NurseryLost | SignalNotForwarded
+)
 
 
 class Workers:
@@ -87,6 +98,8 @@ class Workers:
         """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
+        self._keeping = False
+        """Processes that workers left behind run on, and hold their output open."""
         self._reports_ready = False
         """A worker of this node has made its ready file, in this round or an earlier one."""
         self._sought_ready = False
@@ -137,7 +150,7 @@ class Workers:
         except (AgentError, OSError) as error:
             failed = StartFailed(self._start_failure(self._starting, refusal(error), host=is_of_host(error)))
             # Emptied follows for those that were started.
-            return [failed] if self.supervisor.busy else [failed, WorkersGone()]
+            return [failed] if self.supervisor.busy() else [failed, WorkersGone()]
         finally:
             if self.round_logs is not None:
                 self.round_logs.close_worker_ends()
@@ -182,8 +195,11 @@ class Workers:
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
         elif isinstance(fact, NotForwarded):
             yield SignalNotForwarded(fact.key, fact.signum)
+        elif isinstance(fact, Leftovers):
+            yield LeftoversNamed(fact.count, fact.processes)
         elif isinstance(fact, Emptied):
-            self._drain()
+            if not self._keeping:
+                self._drain()
             yield WorkersGone()
         elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
             if self._preloading is not None:
@@ -204,6 +220,11 @@ class Workers:
         """SIGKILL every worker and all it started."""
         self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
         self.supervisor.kill()
+
+    def keep_leftovers(self) -> None:
+        """Let what the workers left behind run on. Its output is passed on until `close`."""
+        self._keeping = True
+        self.supervisor.keep_leftovers()
 
     def _failure(
         self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
@@ -272,7 +293,7 @@ class Workers:
 
     def _drain(self) -> None:
         if self.round_logs is not None:
-            self.round_logs.finish(DRAIN_S)
+            self.round_logs.finish(0.0 if self._keeping else DRAIN_S)
 
     def open(self) -> None:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""

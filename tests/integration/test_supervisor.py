@@ -225,10 +225,10 @@ def test_a_batch_that_ends_early_is_emptied_once_what_was_started_is_gone(superv
 
     with pytest.raises(OSError, match="Too many open files"):
         supervisor.start(launches(), range(5))
-    assert supervisor.busy
+    assert supervisor.busy()
     exits = [fact for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)]
     assert [(fact.key, fact.exit_code) for fact in sorted(exits, key=lambda fact: fact.key)] == [(0, 3), (1, 3)]
-    assert not supervisor.busy
+    assert not supervisor.busy()
     supervisor.start([launch("true", key=4)])
     assert isinstance(facts_until(supervisor, Emptied)[-1], Emptied)
 
