@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo
@@ -102,7 +101,7 @@ def on_leftovers_named(node: Node, event: LeftoversNamed, now: float, rules: Rul
     named = f"{processes} that the workers left behind: {listed}"
     if ladder.rung is stop_ladder.Rung.KEPT:
         because = f"leaving {named} (--leftovers keep)"
-    elif ladder.rung is stop_ladder.Rung.NAMED and ladder.until < math.inf:
+    elif ladder.rung is stop_ladder.Rung.NAMED and ladder.until < stop_ladder.FOREVER:
         because = f"waiting {ladder.until - now:.0f} s before stopping {named} (--leftovers)"
     elif ladder.rung is stop_ladder.Rung.NAMED:
         because = f"waiting for {named} (--leftovers wait)"

@@ -6,9 +6,10 @@ uninterruptible state does not die, and the agent must not wait for it for ever.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from enum import Enum
+
+FOREVER = float("inf")
 
 GIVE_UP_S = 10.0
 """After SIGKILL. A process that is not stuck in the kernel is gone within milliseconds."""
@@ -66,7 +67,7 @@ class Ladder:
         if now < self.until:
             return self
         if self.rung is Rung.LINGER and self.leftovers is Leftovers.KEEP:
-            return replace(self, rung=Rung.KEPT, until=math.inf)
+            return replace(self, rung=Rung.KEPT, until=FOREVER)
         if self.rung is Rung.LINGER and self.named_s > 0:
             return replace(self, rung=Rung.NAMED, until=now + self.named_s)
         if self.rung in WAITING:
@@ -96,7 +97,7 @@ def ask(now: float, grace_s: float) -> Ladder:
 def linger(now: float, grace_s: float, leftovers: Leftovers = Leftovers.STOP, leftover_s: float = LEFTOVER_S) -> Ladder:
     """The workers exited 0; processes that they left behind may end by themselves. `leftover_s`: for how long, if they
     are to be stopped then."""
-    allowed_s = leftover_s if leftovers is Leftovers.STOP else math.inf
+    allowed_s = leftover_s if leftovers is Leftovers.STOP else FOREVER
     unnamed_s = min(UNNAMED_S, allowed_s)
     return Ladder(Rung.LINGER, now + unnamed_s, grace_s, leftovers, allowed_s - unnamed_s)
 

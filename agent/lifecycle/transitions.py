@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
@@ -251,7 +250,7 @@ def climb(node: Node, now: float) -> Move:
         because = f"this agent was paused (frozen or starved); allowing killed workers {AFTER_PAUSE_S:g} s more to exit"
         return replace(node, ladder=replace(node.ladder, until=until), because=because), (WakeAt(until),)
     rungs = node.ladder.climb(now)
-    wake = (WakeAt(rungs.until),) if rungs.until < math.inf else ()
+    wake = (WakeAt(rungs.until),) if rungs.until < stop_ladder.FOREVER else ()
     if rungs is node.ladder:
         return node, wake
     node = replace(node, ladder=rungs)

@@ -74,7 +74,7 @@ def move(pid: bytes, target: str) -> None:
     try:
         os.write(fd, pid)
     except ProcessLookupError:
-        pass
+        pass  # it has ended by itself
     finally:
         os.close(fd)
 

@@ -179,7 +179,7 @@ def commands(pids: Sequence[int]) -> list[tuple[int, str]]:
             name, _, rest = read_file(f"/proc/{pid}/stat").partition(b"(")[2].rpartition(b")")
             words = read_file(f"/proc/{pid}/cmdline").replace(b"\0", b" ").split() or [name]
         except GONE:
-            continue
+            continue  # it has ended by itself
         if rest.split()[:1] != [b"Z"]:
             found.append((pid, b" ".join(words)[:COMMAND_BYTES].decode(errors="replace")))
     return found

@@ -246,7 +246,7 @@ FLAGS: tuple[Flag, ...] = (
         _STOP,
         "Signals that stop the job on this node. (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
         values.signals,
-        None,
+        (15, 2, 1, 3),
         "NAMES",
     ),
     Flag(

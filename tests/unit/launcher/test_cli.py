@@ -67,6 +67,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("forward-signals", "USR1,SIGUSR2", {"forward_signals": (10, 12)}),
     ("charge", "local", {"charge": "local"}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
+    ("leftovers", "stop:5", {"leftovers": "stop:5"}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
     ("exit-barrier-timeout", "5", {"exit_barrier_timeout": 5.0}),
 ]
@@ -127,6 +128,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
             "charge",
             "exit-barrier-timeout",
             "forward-signals",
+            "leftovers",
             "log-rotate",
             "no-restart-codes",
             "orphan-grace",
