@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent import exit_status
-from support.consoles import FINISH_S
+from support.harness import free_port
 
-NOBODY_ELSE = 54321
-"""A user id that runs nothing on this host but the test's agent."""
+NOBODY_ELSE = 1_000_000 + os.getpid()
+"""A user id that runs nothing on this host but this process's agents."""
+RUN_S = 120
+"""The limit for an agent that imports torch on a busy host; most take a second."""
 AGENT = (sys.executable, "-m", "elastic_agent", "--standalone", "--log-dir", os.devnull)
 CAPS = "+dac_override,+dac_read_search"
 """So that the other user may read this user's Python."""
@@ -35,7 +37,7 @@ can_mount = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"),
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run this to its end."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=FINISH_S, cwd="/", env=env)
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=RUN_S, cwd="/", env=env)
 
 
 def in_mount_namespace(setup: str, *command: str, **streams: int) -> subprocess.CompletedProcess[str]:
@@ -43,7 +45,7 @@ def in_mount_namespace(setup: str, *command: str, **streams: int) -> subprocess.
     script = f'{setup} || exit 99; exec "$@"'
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh", *command],
-        check=False, text=True, timeout=FINISH_S, stdin=subprocess.DEVNULL, **({"capture_output": True} | streams),
+        check=False, text=True, timeout=RUN_S, stdin=subprocess.DEVNULL, **({"capture_output": True} | streams),
     )  # type: ignore[call-overload]  # fmt: skip
     if done.returncode == 99:
         pytest.skip("no mount namespace here")
@@ -69,6 +71,22 @@ def test_a_process_limit_at_any_point_ends_in_success_or_in_the_hosts_failure() 
         else:
             assert done.stdout.count("out\n") == 2
     assert seen == {0, exit_status.HOST_FAILED}
+
+
+@can_be_other
+@pytest.mark.parametrize("most", [4, 7])
+def test_a_process_limit_on_the_host_of_a_store_is_named(most: int) -> None:
+    """A thread of the store's that is refused ends the agent with the limit, and is not taken for a mistake in it."""
+    conf = "last_call_timeout=1,quiet=0.2,join_timeout=8,store_grace=3,read_timeout=5"
+    flags = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", conf)
+    done = run(
+        *AS_OTHER, "prlimit", f"--nproc={most}", *AGENT[:3], "--log-dir", os.devnull, "--nnodes", "1:2", *flags,
+        "--no-python", "/bin/sh", "-c", "echo out",
+    )  # fmt: skip
+    assert done.returncode in (exit_status.STORE_LOST, exit_status.HOST_FAILED), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "bug in elastic-agent" not in done.stderr
+    assert re.search(r"refuses another thread|Resource temporarily unavailable", done.stderr.splitlines()[-1])
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
