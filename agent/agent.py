@@ -13,7 +13,7 @@ from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, HostFailed, InternalError, is_of_host, refusal
+from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
 from .inbox import Inbox
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
@@ -94,7 +94,7 @@ class Agent:
         `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
         AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
         signums = (*self._spec.signals, *self._spec.forward_signals)
-        give_back = signals.catch(signums, self._signalled, self._loop.waker)
+        give_back = signals.catch(signums, self._signalled, self._loop.waker, named=self._spec.signals_named)
         try:
             self._open_nursery()
             self._node, first = machine.begin()
@@ -103,15 +103,19 @@ class Agent:
                 self._handle(self._loop.take())
         except (machine.IllegalEvent, coordinator.IllegalEvent) as error:
             raise InternalError(f"{error}; this is a mistake in elastic-agent; please report it") from error
+        except RuntimeError as error:
+            if not is_thread_refusal(error):
+                raise
+            raise HostFailed(
+                "this host refuses the agent another thread; raise its limit of processes (ulimit -u, or the cgroup's "
+                "pids.max)"
+            ) from error
         except OSError as error:
             raise HostFailed(
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error
         finally:
-            self._workers.close()
-            self._link.close()
-            give_back(last)
-            self._loop.close()
+            in_any_case(self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
@@ -223,6 +227,12 @@ class Agent:
     def _kill_workers(self, effect: events.KillWorkers) -> None:
         self._workers.kill()
 
+    def _name_leftovers(self, effect: events.NameLeftovers) -> None:
+        self._workers.supervisor.name_leftovers()
+
+    def _keep_leftovers(self, effect: events.KeepLeftovers) -> None:
+        self._workers.keep_leftovers()
+
     def _restart_nursery(self, effect: events.RestartNursery) -> None:
         try:
             self._open_nursery()
@@ -261,6 +271,8 @@ _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.SignalWorkers: Agent._signal_workers,
     events.ForwardSignal: Agent._forward_signal,
     events.KillWorkers: Agent._kill_workers,
+    events.NameLeftovers: Agent._name_leftovers,
+    events.KeepLeftovers: Agent._keep_leftovers,
     events.RestartNursery: Agent._restart_nursery,
     events.WakeAt: Agent._wake_at,
     events.Conclude: Agent._conclude,
@@ -282,6 +294,8 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         max_nodes=spec.max_nodes,
         endpoint=spec.endpoint,
         charge_local=workers.charge == "local",
+        leftovers=workers.leftovers,
+        leftover_s=workers.leftover_s,
     )
 
 

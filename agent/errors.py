@@ -5,6 +5,8 @@ docs/exit-codes.md explains the statuses to users.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..rendezvous.failures import WorkerFailure
 from . import exit_status
 
@@ -164,3 +166,20 @@ def refusal(error: AgentError | OSError) -> str:
 def is_of_host(error: AgentError | OSError) -> bool:
     """Whether the host refused it, whatever was asked for."""
     return isinstance(error, OSError | HostFailed)
+
+
+def in_any_case(*steps: Callable[[], object]) -> None:
+    """Do each step, whatever the ones before it raise; then raise the first error."""
+    errors: list[BaseException] = []
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def is_thread_refusal(error: RuntimeError) -> bool:
+    """Whether this is what Python raises where the host refuses a thread (pthread_create(3), EAGAIN)."""
+    return "start new thread" in str(error)

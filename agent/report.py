@@ -79,9 +79,7 @@ class Report:
     def said_by(self, failure: WorkerFailure) -> ErrorReport | None:
         """What this worker wrote in its error file, if it was one of this node's; the job's cause may come from the
         store with its texts cut."""
-        who = (failure.node, failure.local_rank, failure.pid)
-        known = self.reports.items()
-        return next((said for own, said in known if (own.node, own.local_rank, own.pid) == who), None)
+        return next((said for own, said in self.reports.items() if own.identity == failure.identity), None)
 
 
 _HAPPENED: Mapping[type, str] = {events.SignalNotForwarded: "SignalUnheard"}

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose default would end the program in the midst of its imports, without a message."""
 
+SIGACTION_BYTES = 1024
+"""More than a struct sigaction has on any Linux (152 with glibc on x86-64)."""
+
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 _JOB_CONTROL = {signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 HELD = signal.valid_signals() - {*STOPS, *_FAULTS, *_JOB_CONTROL, signal.SIGPIPE}
@@ -78,24 +81,28 @@ def ready() -> None:
         _early.keep()
 
 
-def catch(signums: Iterable[int], received: Callable[[int], None], waker: int) -> Callable[[bool], None]:
+def catch(
+    signums: Iterable[int], received: Callable[[int], None], waker: int, *, named: bool = False
+) -> Callable[[bool], None]:
     """Call `received` with each of these signals from now on. Return a function that puts the handlers back as they
     were, or, called with True, ignores these signals until the process ends. (While it exits, the interpreter resets
     handlers to the kernel's defaults, but leaves ignored signals ignored.)
 
-    What was ignored stays ignored: nohup relies on that for SIGHUP. Outside the main thread, where Python allows no
-    handlers, nothing is caught. `received` runs between any two steps of the main thread, so it may only enqueue.
-    A byte is written to `waker` for each signal, because the kernel may deliver it to another thread than the main one,
-    which runs the handler but would not be woken.
+    What was ignored stays ignored: nohup relies on that for SIGHUP, and a shell ignores SIGINT for what it starts in
+    the background. `named`: the user has named these signals, so that only SIGHUP stays ignored. Outside the main
+    thread, where Python allows no handlers, nothing is caught. `received` runs between any two steps of the main
+    thread, so it may only enqueue. A byte is written to `waker` for each signal, because the kernel may deliver it to
+    another thread than the main one, which runs the handler but would not be woken.
     """
     global _early  # noqa: PLW0603 - as in `begin`
     if threading.current_thread() is not threading.main_thread():
         return lambda ignored: None
     signums = tuple(signums)
     old = {}
+    foreign = ForeignHandlers(signums)
     before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in signums:
-        if signal.getsignal(signum) is not signal.SIG_IGN:
+        if signal.getsignal(signum) is not signal.SIG_IGN or (named and signum != signal.SIGHUP):
             old[signum] = signal.signal(signum, lambda number, frame: received(number))
     if _early is not None:
         _early.hand_over(signums, received)
@@ -103,7 +110,41 @@ def catch(signums: Iterable[int], received: Callable[[int], None], waker: int) -
 
     def give_back(ignored: bool) -> None:
         for signum, handler in old.items():
-            signal.signal(signum, signal.SIG_IGN if ignored else handler)
+            # Python knows no handler where a library has installed one; see `ForeignHandlers`.
+            signal.signal(signum, signal.SIG_IGN if ignored else handler or signal.SIG_DFL)
+        if not ignored:
+            foreign.put_back()
         signal.set_wakeup_fd(before)
 
     return give_back
+
+
+class ForeignHandlers:
+    """The handlers that a library has installed by sigaction(2), past Python, which can neither name them nor put them
+    back."""
+
+    def __init__(self, signums: Iterable[int]) -> None:
+        """Remembers those of these signals; loads ctypes only where there are any."""
+        self._saved: dict[int, object] = {}
+        caught = _caught()
+        for signum in signums:
+            if caught >> (signum - 1) & 1 and signal.getsignal(signum) in (signal.SIG_DFL, signal.SIG_IGN, None):
+                from ctypes import CDLL, create_string_buffer
+
+                self._sigaction = CDLL(None).sigaction
+                action = create_string_buffer(SIGACTION_BYTES)
+                if self._sigaction(signum, None, action) == 0:
+                    self._saved[signum] = action
+
+    def put_back(self) -> None:
+        for signum, action in self._saved.items():
+            self._sigaction(signum, action, None)
+
+
+def _caught() -> int:
+    """The mask of the signals that this process handles; proc(5), SigCgt. 0 if that cannot be read."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            return next((int(line.split()[1], 16) for line in file if line.startswith(b"SigCgt:")), 0)
+    except OSError:
+        return 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .lifecycle.restart_policy import Policy
+from .lifecycle.stop_ladder import LEFTOVER_S, Leftovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,14 @@ class WorkerSpec:
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""
+    signals_named: bool = False
+    """The user has named them, so that they stop it even if they were ignored when it started; except SIGHUP."""
     forward_signals: tuple[int, ...] = ()
     """Signals passed on to the workers, which stop nothing; none of `signals`."""
+    leftovers: Leftovers = Leftovers.STOP
+    """What becomes of processes that workers left behind when all exited 0."""
+    leftover_s: float = LEFTOVER_S
+    """How long these may run on before they are stopped."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
     master_addr: str | None = None

@@ -12,8 +12,8 @@ import click
 
 from ..agent.errors import AgentError, InternalError, UsageError
 from .config.arguments import from_environment, spell_out
-from .config.config import LaunchConfig
-from .config.flags import FLAGS, Flag
+from .config.config import SIGNALS, LaunchConfig
+from .config.flags import BY_KEY, FLAGS, Flag
 
 PROGRAM = "elastic-agent"
 
@@ -209,6 +209,7 @@ def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
 
 def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
     low, high = flags["nnodes"]
+    signals = flags["signals_to_handle"]
     return LaunchConfig(
         min_nodes=low,
         max_nodes=high,
@@ -238,10 +239,12 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         node_rank=flags["node_rank"],
         master_addr=flags["master_addr"],
         master_port=flags["master_port"],
-        signals_to_handle=flags["signals_to_handle"],
+        # The default itself, not one that equals it: what the user names is handled even if it was ignored before.
+        signals_to_handle=SIGNALS if signals is BY_KEY["signals_to_handle"].default else signals,
         forward_signals=flags["forward_signals"],
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
+        leftovers=flags["leftovers"],
         orphan_grace=flags["orphan_grace"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],
         virtual_local_rank=flags["virtual_local_rank"],

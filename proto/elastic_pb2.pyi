@@ -103,7 +103,7 @@ COLLATERAL: Role
 UNDECIDED: Role
 
 class WorkerFailure(_message.Message):
-    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at", "startup", "final", "order", "after_s", "stopped_by", "sign", "sign_because", "suspects", "said", "note")
+    __slots__ = ("node", "host", "rank", "local_rank", "pid", "exit_code", "message", "error_file", "at", "startup", "final", "order", "after_s", "stopped_by", "sign", "sign_because", "suspects", "said", "note", "lived_s")
     NODE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class WorkerFailure(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     SAID_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    LIVED_S_FIELD_NUMBER: _ClassVar[int]
     node: str
     host: str
     rank: int
@@ -142,7 +143,8 @@ class WorkerFailure(_message.Message):
     suspects: _containers.RepeatedScalarFieldContainer[int]
     said: str
     note: str
-    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ..., startup: bool = ..., final: bool = ..., order: _Optional[int] = ..., after_s: _Optional[float] = ..., stopped_by: _Optional[int] = ..., sign: _Optional[_Union[Sign, str]] = ..., sign_because: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., said: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    lived_s: float
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., error_file: _Optional[str] = ..., at: _Optional[str] = ..., startup: bool = ..., final: bool = ..., order: _Optional[int] = ..., after_s: _Optional[float] = ..., stopped_by: _Optional[int] = ..., sign: _Optional[_Union[Sign, str]] = ..., sign_because: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., said: _Optional[str] = ..., note: _Optional[str] = ..., lived_s: _Optional[float] = ...) -> None: ...
 
 class Judged(_message.Message):
     __slots__ = ("death", "role", "because")

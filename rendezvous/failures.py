@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from .text import duration
+
 MAX_REPORTED_EXITS = 8
 """Exits of workers in one node's record: one for each of the usual eight devices. It bounds what thousands of nodes may
 write at once."""
@@ -78,7 +80,8 @@ class WorkerFailure:
     at: str = ""
     """Wall-clock time on that node, for people only; never compared."""
     startup: bool = False
-    """It died in its start-up."""
+    """It died in its start-up: it never ran, or came no further than its imports, or had not reported that it is ready
+    as others of the job do."""
     final: bool = False
     """It exited with a code that forbids a restart (--no-restart-codes)."""
     order: int = 0
@@ -96,10 +99,19 @@ class WorkerFailure:
     """Traceback of its error file, else last lines of its stderr, if kept; at most `MAX_SAID_BYTES`."""
     note: str = ""
     """Evidence of the kernel: its OOM killer, a core dump. One sentence; empty without evidence."""
+    lived_s: float = 0.0
+    """Seconds from its start to its exit, on that node's own clock; 0 if it never ran."""
+
+    @property
+    def identity(self) -> tuple[int, int, int, str]:
+        """What no two exits of one round share. Names of nodes alone do not tell: in containers that have one host
+        name, and in each of which the agent is process 1, all nodes have one name, and pids repeat."""
+        return self.rank, self.local_rank, self.pid, self.node
 
     def __str__(self) -> str:
         died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
-        when = " in its start-up" if self.startup else ""
+        lived = f", {duration(self.lived_s)} after its start" if self.lived_s > 0 else ""
+        when = " in its start-up" if self.startup else lived
         said = f": {self.message}" if self.message else ""
         said += f" ({self.note})" if self.note else ""
         return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{when}{said}"

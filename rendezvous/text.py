@@ -1,4 +1,4 @@
-"""Texts: counted nouns, texts cut to a length for people, names as one plain word for keys."""
+"""Texts: counted nouns, lengths of time, texts cut to a length for people, names as one plain word for keys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 def count(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(length_s: float) -> str:
+    """A length of time for people: `0.3 s`, `9 s`, `12 min`, `3 h 20 min`, `2 days 4 h`."""
+    if length_s < 9.5:
+        return f"{length_s:.2g} s"
+    if length_s < 120:
+        return f"{length_s:.0f} s"
+    minutes = round(length_s / 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours_left = divmod(hours, 24)
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes} min" if hours < 48 else f"{days} days {hours_left} h"
 
 
 def shorten(text: str, limit: int) -> str:

@@ -32,6 +32,12 @@ JOINERS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+TOP_LEVEL = ", in <module>"
+"""How the line of a frame ends that is a module's own code."""
+RUNNERS = ("runpy.py", "<frozen runpy>", "in_worker/run_path.py")
+"""Files that run a script: their frames stand before its own."""
+SYNTAX_ERRORS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
+IMPORT_ERRORS = ("ImportError: ", "ModuleNotFoundError: ", *SYNTAX_ERRORS)
 LOG_HEADS = ("[W", "[E", "[I", "[F")
 """How a line of torch's C++ log begins; it is no part of an exception's message."""
 
@@ -156,6 +162,31 @@ def error_excerpt(text: str, lines_max: int) -> str:
     lines = text.splitlines()
     start = _chain_start([_bare(line) for line in lines])
     return "\n".join(lines[start:] if start >= 0 else lines[-lines_max:]).strip()
+
+
+def died_importing(text: str) -> bool:
+    """Whether the error of a worker, in `text`, was raised while its script imported: below the top level of another
+    module, or as an error of the import itself, or of the script's syntax."""
+    lines = [_bare(line) for line in text.splitlines()]
+    start = _chain_start(lines)
+    frames = [line.strip() for line in _first_traceback(lines[start + 1 :]) if line.lstrip().startswith('File "')]
+    while frames and any(own in frames[0] for own in RUNNERS):
+        frames.pop(0)
+    if not all(frame.endswith(TOP_LEVEL) for frame in frames[:2]):
+        # The last frame of a syntax error is the place of the error, and no call.
+        return len(frames) == 1 and _raised(lines[start + 1 :], SYNTAX_ERRORS)
+    if len(frames) > 1:
+        return True
+    return _raised(lines[start + 1 :], IMPORT_ERRORS)
+
+
+def _first_traceback(lines: list[str]) -> list[str]:
+    end = next((at for at, line in enumerate(lines) if line.startswith(JOINERS)), len(lines))
+    return lines[:end]
+
+
+def _raised(lines: list[str], names: tuple[str, ...]) -> bool:
+    return any(line.startswith(names) for line in _first_traceback(lines))
 
 
 def signal_name(signum: int) -> str:

@@ -130,7 +130,7 @@ def summary(title: str, root: WorkerFailure, others: Sequence[WorkerFailure] = (
     """
     heading = f"{title} FAILED"
     first = _entry(0, root)
-    rest = [failure for failure in others if _identity(failure) != _identity(root)]
+    rest = [failure for failure in others if failure.identity != root.identity]
     entries = [_entry(index, failure) for index, failure in enumerate(rest, start=1)]
     lines = [heading, *(line for entry in (first, *entries) for line in entry.split("\n"))]
     width = min(_WIDTH_MAX, max(map(len, lines)))
@@ -232,10 +232,6 @@ def _error_text(failure: WorkerFailure) -> str:
         killed = f"Signal {-failure.exit_code} ({name}) received by PID {failure.pid}"
         return "\n".join(filter(None, (killed, failure.note, text)))
     return "\n".join(filter(None, (text, failure.note))) or _HINT
-
-
-def _identity(failure: WorkerFailure) -> tuple[str, int, int]:
-    return failure.node, failure.local_rank, failure.pid
 
 
 def _entry(index: int, failure: WorkerFailure) -> str:

@@ -114,6 +114,15 @@ class WorkersGone:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftoversNamed:
+    """The processes that workers had left behind when that was asked, each as `4711 (python upload.py)`."""
+
+    count: int
+    processes: tuple[str, ...]
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class NurseryLost:
     """The nursery died, and the workers with it."""
 
@@ -169,6 +178,7 @@ Event = (
     | WorkerExited
     | StartFailed
     | WorkersGone
+    | LeftoversNamed
     | NurseryLost
     | SignalReceived
     | ForwardAsked
@@ -227,6 +237,16 @@ class KillWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class NameLeftovers:
+    """Find out what the workers, all of which have exited, left running. Answered by LeftoversNamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLeftovers:
+    """Let what the workers left behind run on, also after the agent's end. Answered by LeftoversNamed, WorkersGone."""
+
+
+@dataclass(frozen=True, slots=True)
 class RestartNursery:
     """Start another nursery."""
 
@@ -253,6 +273,8 @@ Effect = (
     | SignalWorkers
     | ForwardSignal
     | KillWorkers
+    | NameLeftovers
+    | KeepLeftovers
     | RestartNursery
     | WakeAt
     | Conclude

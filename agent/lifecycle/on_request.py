@@ -6,19 +6,38 @@ from dataclasses import replace
 
 from ...rendezvous.records import NodeState
 from .. import exit_status
-from . import transitions
-from .events import Event, ForwardAsked, ForwardSignal, LeaveAsked, SignalNotForwarded, SignalReceived
+from . import stop_ladder, transitions
+from .events import (
+    Effect,
+    Event,
+    ForwardAsked,
+    ForwardSignal,
+    LeaveAsked,
+    SignalNotForwarded,
+    SignalReceived,
+    SignalWorkers,
+    WakeAt,
+)
 from .state import Node, Phase, Rules, Verdict
 from .transitions import Move
 
 
 def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
     verdict = Verdict(exit_status.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
-    return leave(node, rules, now, verdict, event.signum)
+    return _ask_leftovers(*leave(node, rules, now, verdict, event.signum), now, event.signum)
 
 
 def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
-    return leave(node, rules, now, Verdict(exit_status.ASKED_TO_LEAVE, f"asked to leave: {event.reason}"))
+    verdict = Verdict(exit_status.ASKED_TO_LEAVE, f"asked to leave: {event.reason}")
+    return _ask_leftovers(*leave(node, rules, now, verdict), now, transitions.SIGTERM)
+
+
+def _ask_leftovers(node: Node, effects: tuple[Effect, ...], now: float, signum: int) -> Move:
+    """A request to stop ends the time in which processes may end by themselves."""
+    if node.phase is not Phase.STOPPING or node.ladder is None or node.ladder.rung not in stop_ladder.WAITING:
+        return node, effects
+    rungs = node.ladder.ask_now(now)
+    return replace(node, ladder=rungs), (*effects, SignalWorkers(signum), WakeAt(rungs.until))
 
 
 def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = transitions.SIGTERM) -> Move:

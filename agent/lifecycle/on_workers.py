@@ -7,7 +7,16 @@ from dataclasses import replace
 from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo
 from ...rendezvous.records import NodeState
 from . import on_round, restart_policy, stop_ladder, transitions
-from .events import NurseryLost, RestartNursery, RoundSeen, StartFailed, WakeAt, WorkerExited, WorkersGone
+from .events import (
+    LeftoversNamed,
+    NurseryLost,
+    RestartNursery,
+    RoundSeen,
+    StartFailed,
+    WakeAt,
+    WorkerExited,
+    WorkersGone,
+)
 from .state import Node, Rules
 from .transitions import Move
 
@@ -79,6 +88,26 @@ def on_workers_gone(node: Node, event: WorkersGone, now: float, rules: Rules) ->
         because = f"a stop signal from outside ended a worker; {wait}"
         return replace(node, ladder=None, because=because), (WakeAt(until),)
     return transitions.rejoin(node, rules, now, f"workers of round {node.round} are gone")
+
+
+def on_leftovers_named(node: Node, event: LeftoversNamed, now: float, rules: Rules) -> Move:
+    """Say what the workers left running, and what becomes of it."""
+    ladder = node.ladder
+    if ladder is None or not event.processes:
+        return node, ()
+    more = event.count - len(event.processes)
+    listed = ", ".join((*event.processes, f"and {more} more") if more > 0 else event.processes)
+    processes = "1 process" if event.count == 1 else f"{event.count} processes"
+    named = f"{processes} that the workers left behind: {listed}"
+    if ladder.rung is stop_ladder.Rung.KEPT:
+        because = f"leaving {named} (--leftovers keep)"
+    elif ladder.rung is stop_ladder.Rung.NAMED and ladder.until < stop_ladder.FOREVER:
+        because = f"waiting {ladder.until - now:.0f} s before stopping {named} (--leftovers)"
+    elif ladder.rung is stop_ladder.Rung.NAMED:
+        because = f"waiting for {named} (--leftovers wait)"
+    else:
+        because = f"stopping {named}"
+    return replace(node, ladder=replace(ladder, named=named), because=because), ()
 
 
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:

@@ -41,7 +41,7 @@ class Policy:
     pause_max_s: float = 0.0
     """The longest. Workers that run longer than this are in no crash loop: they fail more rarely than the pauses."""
     startup_s: float = 30.0
-    """A worker that fails sooner, without having reported that it is ready, failed in its start-up."""
+    """A worker that fails later has not failed in its start-up."""
     no_restart_codes: frozenset[int] = frozenset({NO_RESTART})
 
 
@@ -123,10 +123,13 @@ def _pause_s(policy: Policy, again: int, share: float) -> float:
     return low + (high - low) * share
 
 
-def in_startup(policy: Policy, lived_s: float | None, ready: bool) -> bool:
-    """Whether a worker failed in its start-up. `lived_s`: None if it could not be started at all; `ready`: it reported
-    the end of its start-up."""
-    return lived_s is None or (not ready and lived_s < policy.startup_s)
+def in_startup(policy: Policy, lived_s: float | None, ready: bool | None, *, importing: bool) -> bool:
+    """Whether a worker failed in its start-up. `lived_s`: None if it could not be started at all; `ready`: whether it
+    has reported the end of its start-up, None where no worker of the job has ever reported that; `importing`: its
+    error was raised while its script imported."""
+    if lived_s is None:
+        return True
+    return lived_s < policy.startup_s and not ready and (importing or ready is False)
 
 
 def forbids_restart(policy: Policy, exit_code: int) -> bool:

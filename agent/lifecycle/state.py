@@ -8,7 +8,7 @@ from enum import Enum
 from ...rendezvous.failures import Ending, WorkerFailure
 from ...rendezvous.records import NodeRecord, Outcome, Round
 from .restart_policy import History, Policy
-from .stop_ladder import Ladder
+from .stop_ladder import LEFTOVER_S, Ladder, Leftovers
 
 
 class Phase(Enum):
@@ -65,6 +65,9 @@ class Rules:
     """Of the store, for messages."""
     charge_local: bool = False
     """Count each failure of this node's workers, whichever node caused it."""
+    leftovers: Leftovers = Leftovers.STOP
+    leftover_s: float = LEFTOVER_S
+    """How long processes that workers left behind may run on before they are stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from . import restart_policy, stop_ladder, verdicts
 from .events import (
     Conclude,
     Effect,
+    KeepLeftovers,
     KillWorkers,
+    NameLeftovers,
     PreparePlace,
     Publish,
     SignalWorkers,
@@ -233,8 +235,8 @@ def stop(
 
 
 def stop_leftovers(node: Node, rules: Rules, now: float, because: str) -> Move:
-    """All workers exited 0: stop what they left running, before this node counts as finished."""
-    rungs = stop_ladder.linger(now, rules.grace_s)
+    """All workers exited 0: wait for what they left running, before this node counts as finished."""
+    rungs = stop_ladder.linger(now, rules.grace_s, rules.leftovers, rules.leftover_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, finished=True, because=because)
     return node, (WakeAt(rungs.until),)
 
@@ -248,11 +250,19 @@ def climb(node: Node, now: float) -> Move:
         because = f"this agent was paused (frozen or starved); allowing killed workers {AFTER_PAUSE_S:g} s more to exit"
         return replace(node, ladder=replace(node.ladder, until=until), because=because), (WakeAt(until),)
     rungs = node.ladder.climb(now)
+    wake = (WakeAt(rungs.until),) if rungs.until < stop_ladder.FOREVER else ()
     if rungs is node.ladder:
-        return node, (WakeAt(rungs.until),)
+        return node, wake
     node = replace(node, ladder=rungs)
+    if rungs.rung is stop_ladder.Rung.NAMED:
+        return node, (NameLeftovers(), *wake)
+    if rungs.rung is stop_ladder.Rung.KEPT:
+        return node, (KeepLeftovers(),)
+    if rungs.rung is stop_ladder.Rung.ASKED and rungs.named:
+        return replace(node, because=f"stopping {rungs.named}"), (SignalWorkers(SIGTERM), *wake)
     if rungs.rung is stop_ladder.Rung.ASKED:
-        return node, (SignalWorkers(SIGTERM), WakeAt(rungs.until))
+        name = (NameLeftovers(),) if rungs.leftovers else ()
+        return node, (*name, SignalWorkers(SIGTERM), *wake)
     if rungs.rung is stop_ladder.Rung.KILLED:
         return replace(node, because=f"workers did not stop within {rungs.grace_s:g} s; killing them"), (
             KillWorkers(),

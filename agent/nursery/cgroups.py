@@ -19,6 +19,8 @@ SYSTEMD = "/run/systemd/system"
 """Exists where systemd runs this host, and owns the top of its cgroups."""
 
 
+RELEASE_TRIES = 10
+"""How often what is released is looked for again, as it may fork meanwhile."""
 EMPTY_WAIT_S = 1.0
 """How long killed processes may take to leave their cgroup, before its removal is left to a later agent."""
 
@@ -43,9 +45,38 @@ class Cgroup:
         """SIGKILL every process in it."""
         kill(self.path)
 
+    def release(self) -> None:
+        """Move what is in it to the cgroup above, where no later agent takes it for what a killed one has left."""
+        try:
+            for _ in range(RELEASE_TRIES):
+                pids = read_pids(f"{self.path}/cgroup.procs")
+                if not pids:
+                    return
+                for pid in pids:
+                    move(pid, f"{os.path.dirname(self.path)}/cgroup.procs")
+        except OSError:
+            pass  # the host forbids it: they stay, and a later agent kills them
+
     def remove(self) -> None:
         """Remove it once it is empty. One that the kernel still holds busy is removed by a later agent."""
         remove(self.path)
+
+
+def read_pids(path: str) -> list[bytes]:
+    """The processes that a file of this kind lists. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read().split()
+
+
+def move(pid: bytes, target: str) -> None:
+    """Move a process to the cgroup of this file. Raises OSError, but not for a process that is gone."""
+    fd = os.open(target, os.O_WRONLY)
+    try:
+        os.write(fd, pid)
+    except ProcessLookupError:
+        pass  # it has ended by itself
+    finally:
+        os.close(fd)
 
 
 def create(parent: str) -> Cgroup | None:

@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from ctypes import CDLL
 
     from .cgroups import Cgroup
@@ -25,6 +25,8 @@ WITHOUT_CONT = frozenset({SIGKILL, SIGCONT, *STOPS})
 """Signals that are sent without a SIGCONT after them: they act on a stopped process at once, or are what stops it."""
 HARMLESS = frozenset(map(int, (_signal.SIGCONT, _signal.SIGURG, _signal.SIGWINCH)))
 """Signals whose default neither ends nor stops a process (signal(7))."""
+COMMAND_BYTES = 200
+"""Of a process's command that are reported."""
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors of /proc for a process that has exited meanwhile, or that the host hides from us (hidepid)."""
 
@@ -167,6 +169,20 @@ def parent_and_group(pid: int) -> tuple[int, int]:
     except GONE:
         return 0, 0
     return int(fields[1]), int(fields[2])
+
+
+def commands(pids: Sequence[int]) -> list[tuple[int, str]]:
+    """Pid and command of those that run: its arguments, else its name; on one line, and cut where it is long."""
+    found = []
+    for pid in pids:
+        try:
+            name, _, rest = read_file(f"/proc/{pid}/stat").partition(b"(")[2].rpartition(b")")
+            words = read_file(f"/proc/{pid}/cmdline").replace(b"\0", b" ").split() or [name]
+        except GONE:
+            continue  # it has ended by itself
+        if rest.split()[:1] != [b"Z"]:
+            found.append((pid, b" ".join(words)[:COMMAND_BYTES].decode(errors="replace")))
+    return found
 
 
 def handles_signal(pid: int, signum: int) -> bool:

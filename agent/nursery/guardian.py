@@ -1,6 +1,6 @@
 """The guardian: the parent of the nursery, and what clears up if the nursery is killed.
 
-    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S
+    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS
 
 BOOT (in `agent/processes/nursery_process.py`) calls `main` here, which forks: the child is the nursery (`server.py`),
 the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): a process that loses its parent becomes a
@@ -23,7 +23,7 @@ import time
 
 from . import cgroups
 from .descendants import Descendants
-from .server import LAST_KILL_S, serve
+from .server import KEPT, LAST_KILL_S, serve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Guardian:
     def run(self) -> int:
         """Return the exit code when nothing is left, or after `LAST_KILL_S`."""
         self.wait()
-        code = self.clear()
+        code = 0 if self.keeps() else self.clear()
         if self.descendants.cgroup is not None:
             self.descendants.cgroup.remove()
         return code
@@ -75,6 +75,11 @@ class Guardian:
         late = select.poll()
         late.register(nursery, select.POLLIN)
         late.poll((SLACK_S + (0.0 if closed else self.grace_s)) * 1000)
+
+    def keeps(self) -> bool:
+        """Whether the nursery has ended and left running what the workers left behind, as the agent ordered."""
+        ended = os.waitid(os.P_PID, self.nursery, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, KEPT)
 
     def clear(self) -> int:
         """Kill and reap everything below, the nursery too; return the exit code. SIGCHLD, which is blocked, ends each
@@ -114,7 +119,7 @@ def guard_or_serve() -> int:
     """Set up what both processes need, fork, then watch in the parent and serve in the child. Return the exit code."""
     from ctypes import CDLL
 
-    fd, agent, grace_s = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    fd, agent, grace_s, descriptors = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     # Ctrl-C and its like reach whole process groups and are for the agent to handle. They were blocked by the spawn;
     # this makes sure. They are not ignored, because workers inherit what is ignored.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
@@ -135,8 +140,7 @@ def guard_or_serve() -> int:
         return Guardian(fd, watched, nursery, descendants, grace_s).run()
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
-    serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s)
-    return 0
+    return serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
 
 
 def workers_cgroup() -> cgroups.Cgroup | None:

@@ -26,14 +26,20 @@ import os
 import select
 import time
 
-from .descendants import SIGKILL, SIGTERM, Descendants, handles_signal, send_signal, signal_group
+from .descendants import SIGKILL, SIGTERM, Descendants, commands, handles_signal, send_signal, signal_group
 from .frames import READ_BYTES, Frames
-from .spawn import Launch, Spawner, Worker
+from .spawn import Defaults, Launch, Spawner, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .zygote_client import ZygoteClient
 
+KEPT = 3
+"""The nursery exits with this where what is left below it is to run on."""
+NAMED_MAX = 8
+"""Processes that a report names."""
 LAST_KILL_S = 10.0
 """How long to wait for killed processes once the agent is gone. A process that the kernel holds longer exits later."""
 
@@ -41,7 +47,9 @@ LAST_KILL_S = 10.0
 class Nursery:
     """Carries out the agent's orders until the agent is gone, then ends all that is left."""
 
-    def __init__(self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
+    def __init__(
+        self, fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float, descriptors: int
+    ) -> None:
         self.descendants = descendants
         self.agent, self.guardian = agent, guardian
         """Their pidfds; -1 if there is none."""
@@ -57,6 +65,8 @@ class Nursery:
         """Launches of the current batch that have not been received; nothing is "left" before they were."""
         self.started = False
         self.killing = False
+        self.keeping = False
+        """What workers left behind runs on."""
         self.ending = False
         """The agent or the guardian is gone: nothing is reported any more."""
         # Signals whose disposition a worker must not inherit: what Python set, and what our parents ignored. Except an
@@ -76,7 +86,7 @@ class Nursery:
         for each in (self.wake, fd, agent, guardian):
             if each >= 0:
                 self.poll.register(each, select.POLLIN)
-        self.spawner = Spawner(descendants, self.poll, defaulted, self.report)
+        self.spawner = Spawner(descendants, self.poll, Defaults(defaulted, descriptors), self.report)
         self.workers = self.spawner.workers
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -86,13 +96,15 @@ class Nursery:
             self.reap()
 
     def end(self) -> None:
-        """End all that is left; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
+        """End all that is left and not kept; return when it is gone, or `LAST_KILL_S` after SIGKILL."""
         self.ending, self.to_come = True, 0
         if self.zygote is not None:
             self.zygote.shut_down()
         for fd in (self.socket.fileno(), self.agent, self.guardian):
             if fd >= 0:
                 self.poll.unregister(fd)
+        if self.keeping:
+            return
         if self.orphaned and self.grace_s > 0:
             self.descendants.signal(self.workers, SIGTERM)
             self.wait_empty(self.grace_s)
@@ -149,23 +161,29 @@ class Nursery:
         """Carry out one order. Raises ValueError for an unknown verb."""
         if self.zygote is not None and verb in (b"signal", b"forward", b"kill"):
             self.zygote.apply_to_pending(verb, fields)
-        if verb in (b"start", b"fork"):
-            self.start(fields, verb == b"fork")
-        elif verb == b"preload":
-            self.preload(fields)
-        elif verb == b"signal":
-            self.descendants.signal(self.workers, int(fields[0]))
-        elif verb == b"forward":
-            self.forward(int(fields[0]))
-        elif verb == b"kill_group":
-            for worker in self.workers.values():
-                if worker.key == fields[0].decode():
-                    signal_group(worker.pid, SIGKILL)
-        elif verb == b"kill":
-            self.killing = True
-            self.reap()  # now: with nothing left to kill, the order must not apply to the batch behind it
-        else:
+        order = ORDERS.get(verb)
+        if order is None:
             raise ValueError(f"unknown order {verb!r} from the agent; agent and nursery differ in version")
+        order(self, fields)
+
+    def kill_group(self, key: str) -> None:
+        """SIGKILL the group of one worker."""
+        for worker in self.workers.values():
+            if worker.key == key:
+                signal_group(worker.pid, SIGKILL)
+
+    def kill(self) -> None:
+        """SIGKILL all that is below, again and again."""
+        self.killing = True
+        self.reap()  # now: with nothing left to kill, the order must not apply to the batch behind it
+
+    def end_batch(self) -> None:
+        """No more launches of this batch come."""
+        self.to_come = 0
+
+    def signal(self, signum: int) -> None:
+        """Signal the workers and all that is below."""
+        self.descendants.signal(self.workers, signum)
 
     def forward(self, signum: int) -> None:
         """Signal the workers that handle this signal; report the others, which it would end."""
@@ -197,7 +215,7 @@ class Nursery:
     # -- starting ------------------------------------------------------------------------------------------------
     def start(self, fields: list[bytes], forked: bool) -> None:
         """Start one worker, or have it forked from the zygote."""
-        self.to_come, self.started = int(fields[1]), True
+        self.to_come, self.started, self.keeping = int(fields[1]), True, False
         launch = Launch(fields[4:], self.frames.take(fields[2:4]))
         launch.key = fields[0].decode()
         if not (forked and self.zygote is not None and self.zygote.request(launch)):
@@ -209,6 +227,19 @@ class Nursery:
 
         self.zygote = ZygoteClient(self.spawner, fields)
 
+    # -- what workers left behind ------------------------------------------------------------------------------------
+    def name_leftovers(self) -> None:
+        """Report what runs below this process beside the workers."""
+        named = commands(sorted(self.descendants.below() - set(self.workers)))
+        self.report("leftovers", len(named), "\t".join(f"{pid} {name}" for pid, name in named[:NAMED_MAX]))
+
+    def keep(self) -> None:
+        """Leave alone, from now on, what the workers left behind."""
+        self.keeping = True
+        self.name_leftovers()
+        if self.descendants.cgroup is not None:
+            self.descendants.cgroup.release()
+
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:
         """Report workers that exited, reap other children, and kill again what is left if that was ordered. True:
@@ -219,7 +250,8 @@ class Nursery:
         others = [pid for pid in self.descendants.children() if pid not in self.workers]
         # With forks pending, one of the others may be a worker that the zygote has not reported yet: its exit status
         # must not be lost.
-        busy = self.forks_pending() or [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        left = [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        busy = self.forks_pending() or (left and not self.keeping)
         if busy or not all(worker.exited for worker in self.workers.values()):
             if self.killing:
                 self.descendants.kill(self.workers)
@@ -250,11 +282,26 @@ class Nursery:
             self.report("exited", worker.key, worker.pid, code, int(info.si_code == os.CLD_DUMPED))
 
 
-def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float) -> None:
-    """Run the nursery in this process; return when nothing is left, even after an error of its own. `agent` is a pidfd,
-    `guardian` the parent's pid."""
+ORDERS: dict[bytes, Callable[[Nursery, list[bytes]], None]] = {
+    b"start": lambda nursery, fields: nursery.start(fields, False),
+    b"fork": lambda nursery, fields: nursery.start(fields, True),
+    b"no_more": lambda nursery, fields: nursery.end_batch(),
+    b"preload": lambda nursery, fields: nursery.preload(fields),
+    b"signal": lambda nursery, fields: nursery.signal(int(fields[0])),
+    b"forward": lambda nursery, fields: nursery.forward(int(fields[0])),
+    b"kill_group": lambda nursery, fields: nursery.kill_group(fields[0].decode()),
+    b"kill": lambda nursery, fields: nursery.kill(),
+    b"name": lambda nursery, fields: nursery.name_leftovers(),
+    b"keep": lambda nursery, fields: nursery.keep(),
+}
+"""What the agent may order, by verb; `agent/processes/protocol.py` lists the fields."""
+
+
+def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s: float, descriptors: int) -> int:
+    """Run the nursery in this process; return its exit code when nothing is left, even after an error of its own.
+    `agent` is a pidfd, `guardian` the parent's pid, `descriptors` the workers' soft limit of open descriptors."""
     cgroup = descendants.cgroup
-    nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s)
+    nursery = Nursery(fd, agent, descendants.pidfd(guardian), descendants, grace_s, descriptors)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
     try:
         # Checked after the pidfd was opened, as in the guardian.
@@ -265,3 +312,4 @@ def serve(fd: int, agent: int, guardian: int, descendants: Descendants, grace_s:
         nursery.end()
         if cgroup is not None:
             cgroup.remove()
+    return KEPT if nursery.keeping else 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import errno
 import os
+import resource
 import select
 
 TYPE_CHECKING = False
@@ -20,6 +21,8 @@ PR_SET_PDEATHSIG = 1
 all the same."""
 REASON_BYTES = 2000
 """Well below PIPE_BUF, so the reason arrives in one piece."""
+OF_HOST = b"\0"
+"""Begins a reason that lies in the host, whatever the command."""
 
 
 class Launch:
@@ -41,6 +44,27 @@ class Launch:
         close_fds(*self.stdio)
 
 
+class Defaults:
+    """What workers do not inherit from the nursery."""
+
+    __slots__ = ("descriptors", "signals")
+
+    def __init__(self, signals: Sequence[int], descriptors: int) -> None:
+        self.signals = signals
+        """Signals that workers get with their default disposition."""
+        self.descriptors = descriptors
+        """Their soft limit of open descriptors; the agent has raised its own, which the nursery has too."""
+
+    def restore(self) -> None:
+        """Give this process, which becomes a worker, what is a worker's."""
+        for signum in self.signals:
+            _signal.signal(signum, _signal.SIG_DFL)
+        soft, hard = self.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and not 0 <= soft <= hard:
+            soft = hard  # it was lowered from outside, by prlimit(1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 class Worker:
     """A worker that has been forked. Listed until nothing of its batch is left, or until its exec failed."""
 
@@ -59,10 +83,9 @@ class Spawner:
     """Forks workers and lists them. All that `zygote_client.py` needs of the nursery."""
 
     def __init__(
-        self, descendants: Descendants, poll: select.poll, defaulted: Sequence[int], report: Callable[..., None]
+        self, descendants: Descendants, poll: select.poll, defaulted: Defaults, report: Callable[..., None]
     ) -> None:
-        """`poll` is the nursery's; `defaulted`: signals that workers get with their default disposition; `report` sends
-        a line to the agent."""
+        """`poll` is the nursery's; `report` sends a line to the agent."""
         self.descendants = descendants
         self.poll = poll
         self.defaulted = defaulted
@@ -102,7 +125,9 @@ class Spawner:
         del self.starting[worker.start_pipe]
         if reason:
             del self.workers[worker.pid]
-            self.report("start_failed", worker.key, reason.decode())
+            verb = "fork_failed" if reason.startswith(OF_HOST) else "start_failed"
+            # It may be cut within a character.
+            self.report(verb, worker.key, reason.removeprefix(OF_HOST).decode(errors="ignore"))
         else:
             self.report("started", worker.key, worker.pid)
 
@@ -115,15 +140,15 @@ def close_fds(*fds: int) -> None:
 
 
 def exec_launch(
-    launch: Launch, start_pipe: int, defaulted: Sequence[int], descendants: Descendants, *, in_cgroup: bool = True
+    launch: Launch, start_pipe: int, defaulted: Defaults, descendants: Descendants, *, in_cgroup: bool = True
 ) -> NoReturn:
     """Turn this child into the worker; if that fails, write the reason to `start_pipe`, which exec closes, and exit
     with 127.
 
-    `defaulted` are the signals to set to their defaults; `in_cgroup`: it belongs into the workers' cgroup. Exec closes
-    all descriptors but stdio. All signals are blocked until just before, so none is lost meanwhile.
+    `in_cgroup`: it belongs into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked
+    until just before, so none is lost meanwhile.
     """
-    where = ""
+    where, whose = "", b""
     nursery = os.getsid(0)  # it leads its session, which this process is about to leave
     try:
         os.setsid()
@@ -132,20 +157,19 @@ def exec_launch(
             os._exit(127)  # the nursery exited before prctl took effect
         if in_cgroup:
             descendants.enter_cgroup()
-        for signum in defaulted:
-            _signal.signal(signum, _signal.SIG_DFL)
+        defaulted.restore()
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)
-        where = f": {os.fsdecode(launch.cwd)!r} (working directory)"
+        where, whose = f": {os.fsdecode(launch.cwd)!r} (working directory)", OF_HOST
         os.chdir(launch.cwd)
-        where = f": {os.fsdecode(launch.argv[0])!r}"
+        where, whose = f": {os.fsdecode(launch.argv[0])!r}", b""
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         execute(launch.argv, launch.env)
     except Exception as error:  # noqa: BLE001 (whatever it is, the agent must receive the reason)
         what = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         text = f"{what}{where}".replace("\n", " ").encode(errors="backslashreplace")
-        os.write(start_pipe, text[:REASON_BYTES])
+        os.write(start_pipe, (whose + text)[:REASON_BYTES])
     finally:
         os._exit(127)
 

@@ -14,6 +14,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 
+from .. import descriptors
 from ..errors import AgentError, HostFailed, UsageError
 from ..spec import LogSpec
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _RANDOM = "abcdefghijklmnopqrstuvwxyz0123456789"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk without room, or a user without quota, answers."""
 _NAME_MAX = 128
 """Characters of a run id that go into a directory's name, which may have 255 bytes."""
 
@@ -69,23 +72,19 @@ class JobLogs:
     ) -> RoundLogs:
         """Make a new attempt directory and open what the workers will write to. `ranks`: local rank to global rank.
 
-        Raises UsageError when a directory or file cannot be made, HostFailed when descriptors run out; then nothing is
-        left open.
+        Where a directory cannot be made (a full disk), the round has no files, and `on_trouble` gets a line. Raises
+        HostFailed if threads or descriptors run out.
         """
-        path = self._make_attempt_dir(round, restart_count) if self._path else ""
         from .round_logs import RoundLogs
 
-        fields = {"role_name": role, "role": role, "host": host, "round": round}
-        logs = RoundLogs(self._spec, path, ranks, fields, self._start_relay())
         try:
-            for local_rank in ranks:
-                logs.open_worker(local_rank)
-        except BaseException as error:
-            logs.finish(0.0)
-            if isinstance(error, OSError):
-                raise _log_dir_error(error.filename or path, error) from error
-            raise
-        return logs
+            relay = self._start_relay()
+        except OSError as error:
+            why = f"{error.strerror or error}; raise this node's limits (ulimit -n)"
+            raise HostFailed(f"cannot relay the workers' output: {why}") from error
+        path = self._make_attempt_dir(relay, round, restart_count) if self._path else ""
+        fields = {"role_name": role, "role": role, "host": host, "round": round}
+        return RoundLogs(self._spec, path, ranks, fields, relay)
 
     def close(self) -> None:
         """End the relay's threads; output that is written after it is lost. Idempotent."""
@@ -100,7 +99,8 @@ class JobLogs:
             self._relay = Relay(self._on_trouble, stdout_fd=out, stderr_fd=err)
         return self._relay
 
-    def _make_attempt_dir(self, number: int, restart_count: int) -> str:
+    def _make_attempt_dir(self, relay: Relay, number: int, restart_count: int) -> str:
+        """Absolute path of a new directory; empty if none can be made."""
         path = plain = f"{self._path}/attempt_{restart_count}"
         count = 0
         try:
@@ -110,11 +110,19 @@ class JobLogs:
                 count += 1
                 path = f"{plain}_round_{number}" + (f"_{count}" if count > 1 else "")
         except OSError as error:
-            raise _log_dir_error(path, error) from error
+            if error.errno in descriptors.REFUSED:
+                raise _log_dir_error(path, error) from error
+            # The job goes on: what a disk cannot take is no failure of the workers, and starting them again is no cure.
+            relay.report(
+                f"cannot make the log directory {path}: {_reason(error)}; the workers of round {number} run without "
+                "log files and error files, and their output goes to the console"
+            )
+            return ""
         return path
 
 
 def _make_job_dir(base: str | None, run_id: str) -> str:
+    """Make it; or, on a disk that is full now, only name it: each round tries again. Raises UsageError."""
     name = f"{_file_name(run_id)}_"
     if base:
         base = os.path.abspath(base)
@@ -122,13 +130,19 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
             os.makedirs(base, exist_ok=True)
             return _make_random_dir(base, name)
         except OSError as error:
+            if error.errno in FULL:
+                return f"{base}/{name}{_random()}"
             raise _log_dir_error(base, error) from error
     trouble: AgentError = UsageError("there is no temporary directory; name a log directory with --log-dir")
-    for place in _temporary_places():
+    full = ""
+    for place in map(os.path.abspath, _temporary_places()):
         try:
-            return _make_random_dir(_make_random_dir(os.path.abspath(place), "elastic_agent_"), name)
+            return _make_random_dir(_make_random_dir(place, "elastic_agent_"), name)
         except OSError as error:
             trouble = _log_dir_error(place, error)  # as `tempfile.gettempdir` does, the next place is tried
+            full = full or (place if error.errno in FULL else "")
+    if full:
+        return f"{full}/elastic_agent_{_random()}/{name}{_random()}"
     raise trouble
 
 
@@ -140,9 +154,13 @@ def _temporary_places() -> list[str]:
 def _make_random_dir(base: str, prefix: str) -> str:
     """As `tempfile.mkdtemp`, whose import takes longer than all of this module. Raises OSError."""
     while True:
-        path = f"{base}/{prefix}" + "".join(_RANDOM[byte % len(_RANDOM)] for byte in os.urandom(8))
+        path = f"{base}/{prefix}{_random()}"
         if _make_new(path, 0o700):
             return path
+
+
+def _random() -> str:
+    return "".join(_RANDOM[byte % len(_RANDOM)] for byte in os.urandom(8))
 
 
 def _make_new(path: str, mode: int = 0o777) -> bool:
@@ -160,9 +178,12 @@ def _file_name(run_id: str) -> str:
 
 
 def _log_dir_error(path: object, error: OSError) -> AgentError:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in descriptors.REFUSED:
         why = f"{error.strerror}; raise the limit with ulimit -n"
         return HostFailed(f"cannot open the workers' logs in {path}: {why}")
+    return UsageError(f"cannot use log directory {path}: {_reason(error)}; name another one with --log-dir")
+
+
+def _reason(error: OSError) -> str:
     # From `makedirs`, FileExistsError means that a part of the path is a file.
-    reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
-    return UsageError(f"cannot use log directory {path}: {reason}; name another one with --log-dir")
+    return "not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)

@@ -1,9 +1,9 @@
 """Passes workers' output on to files and to the agent's console: one thread reads all streams of an agent.
 
 Files get the bytes as they are, at once. The console gets complete lines, each with its prefix, so lines of two workers
-never mix; a console with a single worker also gets unfinished lines. Other threads write (`writers.py`); each starts
-when there is something to write. So a sink that takes nothing ends no worker and holds up none for longer than
-`writers.HOLD_S`.
+never mix; a console with a single worker also gets unfinished lines. Other threads write (`writers.py`). So a sink that
+takes nothing ends no worker and holds up none for longer than `writers.HOLD_S`. A thread that this host refuses is
+refused before there is a worker: all that a stream needs start with it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
 
+from .. import descriptors
 from .sinks import Console, same_console
 from .streams import ALL_PIPES_SIZE, CHUNK, PIPE_SIZE, Route, Stream, await_done, make_pipe, make_terminal
-from .writers import HOLD_S, QueuedWriter
+from .writers import HOLD_S, QueuedWriter, started_thread
 
 FILES_BUFFER = 12 << 20
 """Bytes kept for files on a slow disk."""
@@ -81,6 +82,7 @@ class Relay:
         """The thread is ending, or has ended."""
         self._closing = False
         """`close` was called."""
+        self._terminals_refused = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -106,22 +108,41 @@ class Relay:
     def add(self, route: Route, *, pipes: int = 1, terminal: bool = False) -> tuple[int, Stream]:
         """Begin a stream; return the descriptor that the worker writes to, and the stream. `pipes`: how many there will
         be, which share `ALL_PIPES_SIZE`. `terminal`: where the console is a terminal, give the worker a terminal too.
-        Raises OSError when descriptors run out, RuntimeError after `close`."""
+        Raises OSError when descriptors or threads run out, RuntimeError after `close`."""
         shown = self._consoles[route.err and not self._shared] if route.shown else None
-        if terminal and shown is not None and shown[0].terminal:
-            read_end, write_end, capacity = make_terminal(shown[0].fd)
-        else:
-            read_end, write_end, capacity = make_pipe(max(SMALL_PIPE, min(PIPE_SIZE, ALL_PIPES_SIZE // pipes)))
+        self._start_threads(route, shown)
+        ends = self._terminal(shown[0].fd) if terminal and shown is not None and shown[0].terminal else None
+        read_end, write_end, capacity = ends or make_pipe(max(SMALL_PIPE, min(PIPE_SIZE, ALL_PIPES_SIZE // pipes)))
         stream = Stream(read_end, capacity, route, self._files, shown)
         if not self._post(self._arriving, [stream]):
             os.close(write_end)
             stream.close(False)
             raise RuntimeError("the relay of workers' output has ended; it takes no new stream")
-        if self._thread is None:
-            # A daemon: nothing about logs may keep the agent from exiting.
-            self._thread = threading.Thread(target=self._run, name="elastic-agent-relay", daemon=True)
-            self._thread.start()
         return write_end, stream
+
+    def _start_threads(self, route: Route, shown: tuple[Console, QueuedWriter] | None) -> None:
+        """Start what will read this stream, what will write it, and what reports a loss. Raises OSError."""
+        for writer in (self._consoles[-1][1], *([shown[1]] if shown else []), *([self._files] if route.files else [])):
+            writer.start()
+        if self._thread is None and not self._stopping:
+            # A daemon: nothing about logs may keep the agent from exiting.
+            self._thread = started_thread(self._run, "elastic-agent-relay")
+
+    def _terminal(self, like: int) -> tuple[int, int, int] | None:
+        """A terminal for a worker, as `make_terminal`; None where this host has none left, which is reported once.
+        Raises OSError when descriptors run out."""
+        try:
+            return make_terminal(like)
+        except OSError as error:
+            if error.errno in descriptors.REFUSED:
+                raise
+            if not self._terminals_refused:
+                self._terminals_refused = True
+                self.report(
+                    f"no pseudo-terminal for the workers ({error.strerror or error}); they write to pipes, and may "
+                    "show no colours and no progress bars"
+                )
+            return None
 
     def finish(self, streams: Iterable[Stream], timeout_s: float) -> bool:
         """Wait until these have ended, at most `timeout_s`; then give up those that a process still holds open, within

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from .. import descriptors
+from ..errors import HostFailed
 from ..spec import LogSpec
 from .lines import prefix_of
 from .relay import Relay
@@ -31,13 +33,14 @@ class RoundLogs:
     def __init__(
         self, spec: LogSpec, path: str, ranks: Mapping[int, int], fields: Mapping[str, object], relay: Relay
     ) -> None:
-        """Opens nothing yet. `ranks`: local rank to global rank; `fields`: what the prefix may name beside them."""
+        """Makes the workers' folders; opens nothing yet. `ranks`: local rank to global rank; `fields`: what the prefix
+        may name beside them."""
         self.path = path
         """Absolute path of the attempt directory; empty when there are no files."""
         self.error_files: dict[int, str] = dict.fromkeys(ranks, "")
         """By local rank, for TORCHELASTIC_ERROR_FILE: absolute path in a directory that exists; empty without files."""
         self.stdout_files: dict[int, str] = dict.fromkeys(ranks, "")
-        """By local rank: absolute path; empty where stdout is not kept in a file."""
+        """By local rank: absolute path; empty where stdout is not kept in a file. Filled by `stdio`."""
         self.stderr_files: dict[int, str] = dict.fromkeys(ranks, "")
         self._spec = spec
         self._ranks = ranks
@@ -49,9 +52,22 @@ class RoundLogs:
         self._streams: list[Stream] = []
         self._stderr: dict[int, Stream] = {}
         self._filters: dict[int, LineFilter | None] = {}
+        self._complained = False
+        for local_rank in ranks if path else ():
+            self._make_folder(local_rank)
 
     def stdio(self, local_rank: int) -> tuple[int, int]:
-        """Descriptors for the worker's stdout and stderr, valid until `close_worker_ends`."""
+        """Descriptors for the worker's stdout and stderr, valid until `close_worker_ends`. Opened at the first call, so
+        that a node with many workers holds those of one at a time. Raises HostFailed when descriptors or threads run
+        out."""
+        if local_rank not in self._stdio:
+            try:
+                self._open_worker(local_rank)
+            except OSError as error:
+                problem = f"cannot open the output of local rank {local_rank}: {error.strerror or error}"
+                raise HostFailed(
+                    f"{problem}; raise this node's limits (ulimit -n, ulimit -u, the cgroup's pids.max)"
+                ) from error
         ends = self._stdio[local_rank]
         return ends[OUT], ends[ERR]
 
@@ -76,12 +92,28 @@ class RoundLogs:
         stream.done.wait(TAIL_WAIT_S)
         return stream.tail.decode(errors="replace")
 
-    def open_worker(self, local_rank: int) -> None:
-        """Make one worker's folder and open its streams. `JobLogs.open_round` calls it. Raises OSError."""
-        folder = f"{self.path}/{local_rank}" if self.path else ""
-        if folder:
+    def _make_folder(self, local_rank: int) -> None:
+        """Make one worker's folder, if this disk takes it."""
+        folder = f"{self.path}/{local_rank}"
+        try:
             os.mkdir(folder)
-            self.error_files[local_rank] = f"{folder}/error.json"
+        except OSError as error:
+            self._complain(folder, error)
+            return
+        self.error_files[local_rank] = f"{folder}/error.json"
+
+    def _complain(self, path: str, error: OSError) -> None:
+        """Report, once a round, that there is no such file or folder, and what that means."""
+        if not self._complained:
+            self._complained = True
+            self._relay.report(
+                f"cannot open {path} for a worker's output: {error.strerror or error}; "
+                "what this disk does not take in this round goes to the console"
+            )
+
+    def _open_worker(self, local_rank: int) -> None:
+        """Open one worker's streams. Raises OSError."""
+        folder = self.error_files[local_rank].rpartition("/")[0]
         ends = self._stdio[local_rank] = {}
         kept = self._spec.redirects.get(local_rank, 0) | self._spec.tee.get(local_rank, 0) if folder else 0
         for bit, name in NAMES.items():
@@ -104,18 +136,21 @@ class RoundLogs:
         return self._add(route, terminal=True)
 
     def _open_kept(self, local_rank: int, bit: int, path: str) -> int:
-        shown = bool(self._spec.tee.get(local_rank, 0) & bit) and local_rank in self._shown
+        file = self._open_file(path)
+        # Without a file the console is the only place that is left.
+        shown = (file is None or bool(self._spec.tee.get(local_rank, 0) & bit)) and local_rank in self._shown
         fields = {**self._fields, "local_rank": local_rank, "rank": self._ranks[local_rank]}
         line_filter = self._line_filter(bit) if shown else None
         route = Route(
-            file=self._open_file(path),
+            file=file,
             err=bit == ERR,
             shown=shown,
             prefix=prefix_of(self._spec.prefix_template, fields),
             at_once=len(self._shown) == 1,
             line_filter=line_filter,
         )
-        (self.stdout_files if bit == OUT else self.stderr_files)[local_rank] = path
+        if file is not None:
+            (self.stdout_files if bit == OUT else self.stderr_files)[local_rank] = path
         return self._add(route, terminal=False)
 
     def _line_filter(self, bit: int) -> LineFilter | None:
@@ -124,12 +159,20 @@ class RoundLogs:
             filters = self._spec.stdout_filters if bit == OUT else self._spec.stderr_filters
             substrings = tuple(os.fsencode(substring) for substring in filters)
             path = f"{self.path}/filtered_{NAMES[bit]}.log"
-            self._filters[bit] = LineFilter(substrings, self._open_file(path)) if substrings else None
+            file = self._open_file(path) if substrings else None
+            self._filters[bit] = LineFilter(substrings, file) if file is not None else None
         return self._filters[bit]
 
-    def _open_file(self, path: str) -> FileSink:
+    def _open_file(self, path: str) -> FileSink | None:
+        """A new log file; None if this disk does not take it. Raises OSError when descriptors run out."""
         rotation = self._spec.rotation
-        return RotatingFile(path, self._relay.report, rotation) if rotation else FileSink(path, self._relay.report)
+        try:
+            return RotatingFile(path, self._relay.report, rotation) if rotation else FileSink(path, self._relay.report)
+        except OSError as error:
+            if error.errno in descriptors.REFUSED:
+                raise
+            self._complain(path, error)
+            return None
 
     def _add(self, route: Route, *, terminal: bool) -> int:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -39,7 +40,8 @@ Item = tuple[Sink | Callable[[bool], None], bytes]
 
 
 class QueuedWriter:
-    """A queue of bytes to write, and the thread that writes them in that order. The thread starts with the first item.
+    """A queue of bytes to write, and the thread that writes them in that order. `start` starts it, and, where nobody
+    called that, the first item does.
 
     `hold_until` and `offer` are for one thread, the relay's; the other methods for any.
     """
@@ -69,11 +71,18 @@ class QueuedWriter:
         self._ended = False
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Start the thread, if it does not run. Raises OSError if this host refuses it."""
+        with self._change:
+            if self._thread is None and not self._ended and not self._ending:
+                # A daemon: a file system that hangs must not keep the agent from exiting.
+                self._thread = started_thread(self._run, f"elastic-agent-{self._name}")
+
     def offer(self, sink: Sink, data: bytes) -> None:
         """Queue `data` to be written to `sink`, or drop it if there is no room."""
         with self._change:
             self._dropping = self._dropping and self._size > self._limit // 2
-            dropped = self._dropping or self._ended
+            dropped = self._dropping or not self._may_write()
             if not dropped:
                 self._put(sink, data)
         if dropped:
@@ -83,10 +92,10 @@ class QueuedWriter:
         """Have `call(True)` called on the writer's thread once all that was offered so far is written or dropped;
         `call(False)` if the thread has ended or fails first."""
         with self._change:
-            ended = self._ended
-            if not ended:
+            runs = self._may_write()
+            if runs:
                 self._put(call, b"")
-        if ended:
+        if not runs:
             call(False)
 
     def hold_until(self, now: float) -> float | None:
@@ -141,12 +150,16 @@ class QueuedWriter:
     def _put(self, target: Sink | Callable[[bool], None], data: bytes) -> None:
         self._queue.append((target, data))
         self._size += len(data)
+        self._change.notify_all()
+
+    def _may_write(self) -> bool:
+        """Whether there is a thread that will write, or can be one now."""
         if self._thread is None:
-            # A daemon: a file system that hangs must not keep the agent from exiting.
-            self._thread = threading.Thread(target=self._run, name=f"elastic-agent-{self._name}", daemon=True)
-            self._thread.start()
-        else:
-            self._change.notify_all()
+            try:
+                self.start()
+            except OSError:
+                return False
+        return self._thread is not None and not self._ended
 
     # -- on the thread -------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -187,3 +200,13 @@ class QueuedWriter:
             self._change.notify_all()
         if room:
             self._wake()
+
+
+def started_thread(body: Callable[[], None], name: str) -> threading.Thread:
+    """A running daemon thread. Raises OSError if this host refuses it."""
+    thread = threading.Thread(target=body, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # all that Python says of pthread_create(3)'s EAGAIN is "can't start new thread"
+        raise OSError(errno.EAGAIN, "this host refuses another thread") from error
+    return thread

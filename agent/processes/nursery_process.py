@@ -7,30 +7,46 @@ import os
 import signal
 import sys
 
+from ..errors import HostFailed
 from ..spec import PASSWORD_VARIABLE
 
-BOOT = "import os, sys; sys.path.append(sys.argv[1]); from agent.nursery.guardian import main; os._exit(main())"
+BOOT = (
+    "import os, sys; '' in sys.path and sys.path.remove(''); "
+    "sys.path.append(sys.argv[1]); from agent.nursery.guardian import main; os._exit(main())"
+)
 """With -I and -S Python does not find our package, so its folder is an argument; importing all of `elastic_agent` would
-be slower."""
+be slower. Without -I it would first search the working directory."""
 SIGNALLED = 128
 """The guardian exits with this plus n if signal n ended the nursery, as a shell does."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def spawn_nursery(fd: int, grace_s: float, mark: str) -> int:
-    """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError.
+def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
+    """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError,
+    and HostFailed without a /proc.
 
     `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
-    environment. By posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not
-    matter.
+    environment. `descriptors`: their soft limit of open descriptors. By posix_spawn(3): no Python runs between fork and
+    exec, so other threads, torch's among them, do not matter.
     """
     if not sys.executable:
         raise OSError("cannot start the nursery: sys.executable is empty; set it to a Python interpreter")
+    if not os.path.exists("/proc/self/stat"):
+        raise HostFailed(
+            "/proc is not mounted here, and the agent finds its workers' processes there; mount it (mount -t proc proc "
+            "/proc)"
+        )
     target = 3 if fd != 3 else 4  # dup2 of a descriptor to itself would leave it close-on-exec
-    argv = [sys.executable, "-I", "-S", "-c", BOOT, ROOT, str(target), str(os.getpid()), repr(grace_s)]
+    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors))
     name, _, value = mark.partition("=")
     env = {**os.environ, name: value}
     env.pop(PASSWORD_VARIABLE, None)  # a caller of the library may have it
+    options = ["-I", "-S"]
+    if "PYTHONHOME" in env and not sys.flags.ignore_environment:
+        # -I would ignore it, and this Python may find no standard library without it. The rest of -I is done by hand.
+        options = ["-s", "-S"]
+        env = {key: each for key, each in env.items() if key == "PYTHONHOME" or not key.startswith("PYTHON")}
+    argv = [sys.executable, *options, "-c", BOOT, ROOT, *own]
     actions = [(os.POSIX_SPAWN_DUP2, fd, target)]
     # From its first instruction on, signals to the agent's process group or from its terminal do not reach it.
     mask = signal.valid_signals()

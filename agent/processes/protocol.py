@@ -1,11 +1,11 @@
 """What crosses between agent and nursery: orders as frames, reports as lines.
 
 * to the nursery, frames (`agent/nursery/frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
-  NAME=VALUE...`, `fork` with the same fields, `preload MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE...`, `signal N`,
-  `forward N`, `kill_group KEY`, `kill`;
+  NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC
+  ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`, `name`, `keep`;
 * from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
   `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
-  `preload_failed REASON`, `preload_warning TEXT`.
+  `preload_failed REASON`, `preload_warning TEXT`, `leftovers COUNT PID COMMAND<TAB>PID COMMAND...`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...rendezvous.text import shorten
 from ..errors import InternalError, UsageError
 
+COMMAND_MAX = 60
+"""Characters of a process's command that go into a message."""
 MARK = "ELASTIC_AGENT_NURSERY"
 """A variable in the environment of the nursery and of every worker. By its value the agent finds what is left of a
 nursery that was killed together with its guardian."""
@@ -115,6 +118,15 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What runs below the nursery beside the workers."""
+
+    count: int
+    processes: tuple[str, ...]
+    """The first of them, each as `4711 (python upload.py)`."""
+
+
+@dataclass(frozen=True, slots=True)
 class NurseryEnded:
     """The nursery has exited, and the workers with it. `open()` starts another."""
 
@@ -149,7 +161,16 @@ class PreloadWarning:
 
 
 Fact = (
-    Started | SpawnFailed | Exited | NotForwarded | Emptied | NurseryEnded | Preloaded | PreloadFailed | PreloadWarning
+    Started
+    | SpawnFailed
+    | Exited
+    | NotForwarded
+    | Emptied
+    | Leftovers
+    | NurseryEnded
+    | Preloaded
+    | PreloadFailed
+    | PreloadWarning
 )
 
 
@@ -167,6 +188,9 @@ def parse_fact(line: str) -> Fact:
         return NotForwarded(int(fields[0]), int(fields[1]))
     if verb == "emptied":
         return Emptied()
+    if verb == "leftovers":
+        pairs = (each.partition(" ") for each in "".join(fields[1:]).split("\t") if each)
+        return Leftovers(int(fields[0]), tuple(f"{pid} ({shorten(name, COMMAND_MAX)})" for pid, _, name in pairs))
     if verb == "preloaded":
         rss_kib, pss_kib, modules = fields[1].split(" ")
         return Preloaded(tuple(modules.split(",")) if modules else (), float(fields[0]), int(rss_kib), int(pss_kib))

@@ -14,8 +14,9 @@ import _socket
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from ..descriptors import raise_soft_limit
 from ..errors import InternalError
 from ..nursery.frames import rights
 from .nursery_process import kill_leftovers, reap_guardian, spawn_nursery
@@ -68,7 +69,7 @@ class Supervisor:
         mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            self._guardian = spawn_nursery(theirs.fileno(), self._orphan_grace_s, mark)
+            self._guardian = spawn_nursery(theirs.fileno(), self._orphan_grace_s, mark, raise_soft_limit())
         except OSError:
             ours.close()
             raise
@@ -107,24 +108,42 @@ class Supervisor:
         return tuple(sorted(self._alive))
 
     # -- orders, answered by facts. Without a nursery there is no worker, and all but `start` do nothing ---------------
-    def start(self, launches: Sequence[Launch]) -> None:
-        """Start these workers. Each is answered by Started or SpawnFailed, all of them by one Emptied when nothing is
-        left. Raises InternalError for a key that is still in use, between `kill()` and Emptied, or without a nursery,
-        and UsageError for a string that holds a NUL; in these cases no worker is started."""
+    def start(self, launches: Iterable[Launch], keys: Sequence[int] = ()) -> None:
+        """Start these workers, each as soon as the iterable yields it; once it is asked for the next, the descriptors
+        of the one before may be closed. `keys` are theirs, where `launches` is no sequence. Each is answered by Started
+        or SpawnFailed, all of them by one Emptied when nothing is left.
+
+        Raises InternalError for a key that is still in use, between `kill()` and Emptied, or without a nursery, and, in
+        a sequence, UsageError for a string that holds a NUL; in these cases no worker is started. Raises OSError if
+        this host refuses to send descriptors, and what the iterable raises; then `busy` says whether any was."""
         self._link()
-        keys = [launch.key for launch in launches]
+        if isinstance(launches, Sequence):
+            keys = [launch.key for launch in launches]
         if self._killing:
             raise InternalError(f"start of workers {keys} while those before them are being killed; wait for Emptied")
         if taken := self._keys_in_use & set(keys):
             raise InternalError(f"start of workers {keys} while keys {sorted(taken)} are in use; wait for Emptied")
         if len(set(keys)) < len(keys):
             raise InternalError(f"start of workers {keys}, which names one twice")
-        frames = [
-            (encode(launch, len(launches) - at, self._mark), fds_of(launch)) for at, launch in enumerate(launches, 1)
-        ]
-        for body, fds in frames:
-            self._send(body, fds)
-        self._keys_in_use.update(keys)
+        frames: Iterable[tuple[bytes, list[int]]] = (
+            (encode(launch, len(keys) - at, self._mark), fds_of(launch)) for at, launch in enumerate(launches, 1)
+        )
+        if isinstance(launches, Sequence):
+            frames = list(frames)
+        sent = 0
+        try:
+            for body, fds in frames:
+                self._send(body, fds)
+                self._keys_in_use.add(keys[sent])
+                sent += 1
+        except BaseException:
+            if sent:
+                self._send(b"no_more")
+            raise
+
+    def busy(self) -> bool:
+        """Whether workers were started that no Emptied has reported as gone yet."""
+        return bool(self._keys_in_use)
 
     def preload(self, modules: Sequence[str], per_round: Sequence[str], like: Launch) -> None:
         """Import these modules once, in a process that is started as `like` (its key and streams are not used);
@@ -153,9 +172,18 @@ class Supervisor:
         """SIGKILL the group of one worker, which may itself have exited already."""
         self._send(b"kill_group\0%d" % key)
 
+    def name_leftovers(self) -> None:
+        """Ask what runs below the nursery beside the workers. Answered by Leftovers."""
+        self._send(b"name")
+
+    def keep_leftovers(self) -> None:
+        """Let what the workers left behind run on, whatever becomes of this process and the nursery. Answered by
+        Leftovers, and, once all workers have exited, by Emptied."""
+        self._send(b"keep")
+
     def close(self) -> None:
-        """End the nursery, which kills everything below it; return when it has exited, after `CLOSE_TIMEOUT_S` at the
-        latest. Does nothing if there is none."""
+        """End the nursery, which kills everything below it that is not kept; return when it has exited, after
+        `CLOSE_TIMEOUT_S` at the latest. Does nothing if there is none."""
         if self._socket is None:
             return
         try:

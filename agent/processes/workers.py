@@ -12,11 +12,20 @@ from dataclasses import replace
 
 from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
-from ..errors import AgentError, UsageError, is_of_host, refusal
+from ..errors import AgentError, HostFailed, in_any_case, is_of_host, refusal
+from ..failures.classify import died_importing
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
-from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from ..lifecycle.events import (
+    LeftoversNamed,
+    NurseryLost,
+    SignalNotForwarded,
+    StartFailed,
+    WorkerExited,
+    WorkersGone,
+    WorkerStarted,
+)
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
@@ -26,6 +35,7 @@ from .protocol import (
     Exited,
     Fact,
     Launch,
+    Leftovers,
     NotForwarded,
     NurseryEnded,
     Preloaded,
@@ -50,7 +60,9 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .preload import Preloading
 
-WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalNotForwarded
+WorkerEvent = (
+    WorkerStarted | WorkerExited | StartFailed | WorkersGone | LeftoversNamed | NurseryLost | SignalNotForwarded
+)
 
 
 class Workers:
@@ -75,6 +87,8 @@ class Workers:
         """Readable when `observe` has events to return."""
         self._member: Member | None = None
         self._port: PortHold | None = None
+        self._starting = 0
+        """The local rank that is being started."""
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
@@ -84,6 +98,11 @@ class Workers:
         """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
+        self._keeping = False
+        """Processes that workers left behind run on, and hold their output open."""
+        self._reports_ready = False
+        """A worker of this node has made its ready file, in this round or an earlier one."""
+        self._sought_ready = False
         self._suspended: set[int] = set()
         """Local ranks of the workers that a SIGSTOP or a debugger held when they were signalled."""
 
@@ -105,9 +124,7 @@ class Workers:
 
     def prepare(self) -> tuple[int, int]:
         """How many workers this node can run, and a port held free for the next round. Raises AgentError or OSError."""
-        if self._port is not None:
-            self._port.close()
-            self._port = None
+        self._release_port()
         nproc = self._spec.count_workers()
         if self._spec.master_port is not None:
             return nproc, self._spec.master_port
@@ -124,14 +141,16 @@ class Workers:
         self._order, self._round_began_s = 0, time.monotonic()
         self._stopped_by.clear()
         self._suspended.clear()
+        self._sought_ready = False
         self._oom.begin()
+        self._starting = 0
         try:
             cwd = _working_directory()
-            launches = list(self._launches(round, member, restart_count, cwd))
-            self.supervisor.start(launches)
+            self.supervisor.start(self._launches(round, member, restart_count, cwd), range(member.nproc))
         except (AgentError, OSError) as error:
-            failure = self._start_failure(0, refusal(error), host=is_of_host(error))
-            return [StartFailed(failure), WorkersGone()]
+            failed = StartFailed(self._start_failure(self._starting, refusal(error), host=is_of_host(error)))
+            # Emptied follows for those that were started.
+            return [failed] if self.supervisor.busy() else [failed, WorkersGone()]
         finally:
             if self.round_logs is not None:
                 self.round_logs.close_worker_ends()
@@ -144,6 +163,7 @@ class Workers:
         addr = self._spec.master_addr or round.master_addr
         forked = self._preloading is not None and self._preloading.forking
         for local_rank in ranks:
+            self._starting = local_rank
             out, err = logs.stdio(local_rank)
             env = worker_environment(
                 self._spec,
@@ -156,6 +176,7 @@ class Workers:
                 logs.error_files[local_rank],
             )
             yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
+            logs.close_worker_ends()  # the nursery has them
 
     def observe(self) -> list[WorkerEvent]:
         """What happened to the workers since the last call. Never blocks."""
@@ -174,8 +195,11 @@ class Workers:
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
         elif isinstance(fact, NotForwarded):
             yield SignalNotForwarded(fact.key, fact.signum)
+        elif isinstance(fact, Leftovers):
+            yield LeftoversNamed(fact.count, fact.processes)
         elif isinstance(fact, Emptied):
-            self._drain()
+            if not self._keeping:
+                self._drain()
             yield WorkersGone()
         elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
             if self._preloading is not None:
@@ -196,6 +220,11 @@ class Workers:
         """SIGKILL every worker and all it started."""
         self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
         self.supervisor.kill()
+
+    def keep_leftovers(self) -> None:
+        """Let what the workers left behind run on. Its output is passed on until `close`."""
+        self._keeping = True
+        self.supervisor.keep_leftovers()
 
     def _failure(
         self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
@@ -220,13 +249,16 @@ class Workers:
         self._first_exit_s = self._first_exit_s if self._order else now
         self._order += 1
         note = self._note(pid, exit_code, stopped_by, dumped)
+        started_s = self._started_s.get(local_rank)
+        lived_s = None if started_s is None else now - started_s
         failure = replace(
             failure,
             order=self._order,
             after_s=now - self._first_exit_s,
             note=note,
             message=message or failure.message,
-            startup=self._in_startup(local_rank, path) if exit_code else False,
+            lived_s=lived_s or 0.0,
+            startup=self._in_startup(lived_s, path, failure.said) if exit_code else False,
             final=restart_policy.forbids_restart(self._spec.restarts, exit_code),
         )
         if note and is_kill(exit_code):
@@ -247,16 +279,21 @@ class Workers:
             return oom_note(pid, self._oom.kills(), self._round_began_s)
         return ""
 
-    def _in_startup(self, local_rank: int, error_file: str) -> bool:
-        started_s = self._started_s.get(local_rank)
-        ran_s = None if started_s is None else time.monotonic() - started_s
-        return restart_policy.in_startup(
-            self._spec.restarts, ran_s, bool(error_file) and os.path.exists(ready_file(error_file))
-        )
+    def _in_startup(self, lived_s: float | None, error_file: str, said: str) -> bool:
+        ready: bool | None = bool(error_file) and os.path.exists(ready_file(error_file))
+        if not self._sought_ready and not self._reports_ready and self.round_logs is not None:
+            # Once a round, because there may be thousands of these files.
+            self._sought_ready = True
+            others = self.round_logs.error_files.values()
+            self._reports_ready = any(path and os.path.exists(ready_file(path)) for path in others)
+        self._reports_ready = self._reports_ready or bool(ready)
+        if not self._reports_ready:
+            ready = None
+        return restart_policy.in_startup(self._spec.restarts, lived_s, ready, importing=died_importing(said))
 
     def _drain(self) -> None:
         if self.round_logs is not None:
-            self.round_logs.finish(DRAIN_S)
+            self.round_logs.finish(0.0 if self._keeping else DRAIN_S)
 
     def open(self) -> None:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
@@ -267,17 +304,18 @@ class Workers:
 
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
-        self.supervisor.close()
-        self._drain()
-        self.logs.close()
+        in_any_case(self.supervisor.close, self._drain, self.logs.close, self._release_port)
+
+    def _release_port(self) -> None:
         if self._port is not None:
             self._port.close()
+            self._port = None
 
 
 def _working_directory() -> str:
     try:
         return os.getcwd()
     except OSError as error:
-        raise UsageError(
+        raise HostFailed(
             f"the working directory is gone ({error.strerror}), and workers start in it; start the agent in another one"
         ) from error

@@ -24,6 +24,8 @@ LONGEST_RUN_ID = 200
 """Characters of a run id: it becomes part of a directory's name, and names are limited to 255 bytes."""
 
 CHARGES = ("cause", "local")
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""torchrun's default of --signals-to-handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,16 @@ class LaunchConfig:
     """static without an endpoint: address of node 0."""
     master_port: int | None = None
     """static without an endpoint: port of node 0; None is 29500."""
-    signals_to_handle: str | Iterable[int] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    """Signals that stop the job on this node, as names or numbers."""
+    signals_to_handle: str | Iterable[int] = SIGNALS
+    """Signals that stop the job on this node, as names or numbers. Others than the default stop it even if they were
+    ignored when the agent started; except SIGHUP, which nohup ignores."""
     forward_signals: str | Iterable[int] = ()
     """Signals passed on to the workers without stopping anything, as names or numbers."""
     shutdown_timeout: float | None = None
     """Time between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    leftovers: str = "stop"
+    """What becomes of processes that workers left behind when all exited 0: "stop", they have 30 s to end, or with
+    "stop:SECONDS" another time, then they are stopped; "wait"; "keep", they run on."""
     orphan_grace: float = 0.0
     """Time between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
     exit_barrier_timeout: float | None = None
@@ -140,6 +146,7 @@ def plan(
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
+    leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     workers = WorkerSpec(
         argv=tuple(argv),
@@ -155,7 +162,10 @@ def plan(
         preload=values.modules("preload", config.preload),
         logs=_log_spec(config, nproc),
         signals=stops,
+        signals_named=config.signals_to_handle != SIGNALS,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        leftovers=leftovers,
+        leftover_s=leftover_s,
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,

@@ -2,8 +2,9 @@
 
 The names mean what they mean to torch 2.13 (`torch.distributed.run.determine_local_world_size`). NVIDIA devices are
 counted from the driver's files, so that the usual case does not cost the agent an import of torch (about a second and
-200 MB). torch is imported only where its own rules decide: ROCm, Intel XPU, MIG or UUID lists in CUDA_VISIBLE_DEVICES,
-and the name of an out-of-tree device.
+200 MB). torch is imported only where its own rules decide (ROCm, Intel XPU, MIG or UUID lists in CUDA_VISIBLE_DEVICES,
+the name of an out-of-tree device), and where the files leave a doubt: WSL2 has /dev/dxg in place of them, a container
+may show files that it forbids to open, and one may hide the driver's /proc.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def count_cpus() -> int:
 def count_gpus(env: Mapping[str, str], root: str = "/") -> int:
     """NVIDIA or AMD GPUs that workers with the environment `env` can use; 0 if there are none."""
     present = _nvidia_devices(root)
+    if present is None:
+        return _count_with_torch("cuda")
     if present:
         listed = env.get("CUDA_VISIBLE_DEVICES")
         if listed is None:
@@ -74,11 +77,16 @@ def _at_least_one(name: str, count: int) -> int:
     return count
 
 
-def _nvidia_devices(root: str) -> int:
-    """Devices /dev/nvidia0, /dev/nvidia1, ...: a container has only its own there; /proc lists the host's."""
-    if not os.path.isdir(os.path.join(root, "proc/driver/nvidia")):
-        return 0
-    return sum(re.fullmatch(r"nvidia\d+", name) is not None for name in _names(os.path.join(root, "dev")))
+def _nvidia_devices(root: str) -> int | None:
+    """Devices /dev/nvidia0, /dev/nvidia1, ...: a container has only its own there; /proc lists the host's. None where
+    these files do not tell: see the module's docstring."""
+    files = [name for name in _names(os.path.join(root, "dev")) if re.fullmatch(r"nvidia\d+|dxg", name)]
+    driver = os.path.isdir(os.path.join(root, "proc/driver/nvidia"))
+    # access(2) also asks the container's list of devices (its device cgroup), and opens nothing.
+    usable = all(os.access(os.path.join(root, "dev", name), os.R_OK | os.W_OK) for name in files)
+    if files and (not driver or not usable or "dxg" in files):
+        return None
+    return len(files) if driver else 0
 
 
 def _visible(listed: str, present: int) -> int | None:

@@ -76,6 +76,11 @@ def _forwarded(name: str, value: str) -> tuple[int, ...]:
     return values.forwarded(name, value, ())
 
 
+def _leftovers(name: str, value: str) -> str:
+    values.leftovers(name, value)
+    return value
+
+
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
@@ -251,6 +256,16 @@ FLAGS: tuple[Flag, ...] = (
         _forwarded,
         (),
         "NAMES",
+        ours=True,
+    ),
+    Flag(
+        "leftovers",
+        _STOP,
+        "Processes that workers leave behind when all have exited 0: stop them after SECONDS (30), wait for them, or "
+        "keep them running. (stop)",
+        _leftovers,
+        "stop",
+        "stop[:SECONDS]|wait|keep",
         ours=True,
     ),
     Flag(

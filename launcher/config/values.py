@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...agent.errors import UsageError
+from ...agent.lifecycle.stop_ladder import LEFTOVER_S, Leftovers
 from ...agent.spec import Rotation
 
 LONGEST_S = 1e9
@@ -86,6 +87,14 @@ def exit_codes(name: str, value: str | Iterable[int]) -> frozenset[int]:
     if isinstance(value, str) and value.strip() in ("", "none"):
         given = ()
     return frozenset(whole(name, code, least=1, most=255) for code in given)
+
+
+def leftovers(name: str, value: str) -> tuple[Leftovers, float]:
+    """`stop`, `stop:SECONDS`, `wait` or `keep`; the time is `LEFTOVER_S` if none is given."""
+    what, colon, time_s = value.partition(":")
+    if what not in {each.value for each in Leftovers} or (colon and what != Leftovers.STOP.value):
+        raise UsageError(f"{name} is {value!r}; give stop, stop:SECONDS, wait or keep")
+    return Leftovers(what), seconds(name, time_s) if colon else LEFTOVER_S
 
 
 def truth(name: str, value: str | float) -> bool:

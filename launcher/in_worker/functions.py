@@ -91,8 +91,16 @@ def _preparation(title: str, function: Callable[..., Any]) -> bytes:
             f"{title} is launched by a worker, which imports the main program; launch it below "
             "`if __name__ == '__main__':`"
         ) from None
-    importable = "init_main_from_name" in known or "init_main_from_path" in known
-    if getattr(function, "__module__", "") == "__main__" and not importable:
+    in_main = getattr(function, "__module__", "") == "__main__"
+    path = known.get("init_main_from_path")
+    if path is not None and not os.path.isfile(path):
+        # Python was given the program as standard input (`python - <file`), and calls its file "<stdin>".
+        if in_main:
+            raise UsageError(
+                f"{title} was read from standard input, and workers cannot import it; put the program into a file"
+            )
+        del known["init_main_from_path"]
+    if in_main and "init_main_from_name" not in known and "init_main_from_path" not in known:
         raise UsageError(f"{title} was typed at a prompt, and workers cannot import it; use a function of a module")
     # The key of this process's own connections is of no use to workers and must not be written to a file.
     known.pop("authkey", None)

@@ -104,6 +104,7 @@ def _worker(death: WorkerFailure) -> dict[str, object]:
         "stopped_by": death.stopped_by,
         "order": death.order,
         "after_s": round(death.after_s, 6),
+        "lived_s": round(death.lived_s, 3),
         "sign": death.sign.value,
         "sign_because": death.sign_because,
         "suspects": list(death.suspects),

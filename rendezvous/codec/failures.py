@@ -72,6 +72,7 @@ def failure_to_message(failure: WorkerFailure) -> wire.WorkerFailure:
         suspects=[checked("suspect", rank) for rank in failure.suspects],
         said=last_bytes(failure.said, MAX_SAID_BYTES),
         note=cut(failure.note),
+        lived_s=failure.lived_s,
     )
     message.sign = SIGN_CODES[failure.sign]  # type: ignore[assignment]
     return message
@@ -99,4 +100,5 @@ def failure_from_message(message: wire.WorkerFailure) -> WorkerFailure:
         suspects=tuple(checked("suspect", rank) for rank in message.suspects),
         said=message.said,
         note=message.note,
+        lived_s=message.lived_s,
     )

@@ -41,6 +41,10 @@ class ThreadGroup:
             why = f"{error.strerror or error}; this node has run out of a resource (see ulimit -a)"
             self._fail(StoreError(f"cannot reach the store: {why}"))
         except Exception as error:  # noqa: BLE001 - unreported, the agent would wait for this thread for ever
+            if isinstance(error, RuntimeError) and "start new thread" in str(error):  # pthread_create(3), EAGAIN
+                limits = "ulimit -u, or the cgroup's pids.max"
+                self._fail(StoreError(f"cannot reach the store: this host refuses another thread; raise {limits}"))
+                return
             bug = StoreError(f"{type(error).__name__}: {error}; this is a bug in elastic-agent, please report it")
             bug.__cause__ = error
             self._fail(bug)

@@ -99,6 +99,40 @@ def test_a_full_log_disk(script: Path, tmp_path: Path, flags: Sequence[str]) -> 
         assert done.stdout.count(b"\n") == LINES
 
 
+FILLS = """
+import os, sys
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+try:
+    for number in range(10_000 * first):
+        open(f"{sys.argv[1]}/{number}", "w").close()
+except OSError as error:
+    print("filled:", error.strerror, flush=True)
+print("error file:", repr(os.environ["TORCHELASTIC_ERROR_FILE"]), flush=True)
+sys.exit(3 if first else 0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounting a small disk takes root")
+@pytest.mark.parametrize("full_at", ["the restart", "the start"])
+def test_a_disk_without_room_for_a_directory_costs_no_restart(tmp_path: Path, full_at: str) -> None:
+    """Workers run without log files, what would go there goes to the console, and one line says so."""
+    disk, script = tmp_path / "disk", tmp_path / "fills.py"
+    disk.mkdir()
+    script.write_text(FILLS)
+    inodes, restarts = (40, 1) if full_at == "the restart" else (1, 0)
+    inside = f'mount -t tmpfs -o nr_inodes={inodes} none "$1" || exit 99; shift; exec "$@"'
+    command = agent("--log-dir", disk, "--redirects", "3", "--max-restarts", str(restarts), script, disk)
+    unshare = ["unshare", "--mount", "sh", "-c", inside, "sh", str(disk), *command]
+    done = subprocess.run(unshare, timeout=FINISH_S, check=False, capture_output=True, text=True)
+    if done.returncode == 99:
+        pytest.skip("no mount namespace here")
+    assert done.stderr.count("cannot make the log directory") == 1, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "error file: ''" in done.stdout
+    assert done.returncode == (0 if restarts else 1)
+    assert "exit code 127" not in done.stderr
+
+
 def test_a_stopped_terminal_does_not_keep_a_job_from_restarting(tmp_path: Path) -> None:
     """The agent's own messages are dropped when the terminal is blocked: the next round begins."""
     (tmp_path / "twice.py").write_text(

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,62 @@ def test_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert "UsageError" in last
     assert "work was typed at a prompt" in last
+
+
+@pytest.mark.parametrize("function", ["work", "os.path.basename"])
+def test_a_function_from_standard_input_is_refused(function: str, tmp_path: Path) -> None:
+    """Workers cannot read it again, so it is an error before any worker starts; functions of modules can be used."""
+    text = (
+        "import os\nfrom elastic_agent import *\ndef work(value): return value\n"
+        f"if __name__ == '__main__': print(launch(LaunchConfig(), {function}, 'a/b'))\n"
+    )
+    (tmp_path / "program").write_text(text)
+    with (tmp_path / "program").open() as program:
+        done = subprocess.run(
+            [sys.executable, "-"], stdin=program, capture_output=True, text=True, timeout=60, check=False
+        )
+    if function == "work":
+        last = done.stderr.splitlines()[-1]
+        assert "UsageError: work was read from standard input" in last
+        assert "put the program into a file" in last
+    else:
+        assert (done.stdout, done.returncode) == ("{0: 'b'}\n", 0), done.stderr
+
+
+HANDLES = """
+#include <signal.h>
+#include <unistd.h>
+static void handle(int signum) { if (write(1, "handled\\n", 8)) {} }
+__attribute__((constructor)) static void install(void) { signal(SIGTERM, handle); }
+"""
+"""A library that handles SIGTERM from before Python begins, as runtimes do that embed Python."""
+
+
+@pytest.mark.parametrize("installed", ["before Python", "after Python"])
+def test_a_handler_of_a_c_library_is_put_back(installed: str, tmp_path: Path) -> None:
+    """Python cannot name it (`getsignal` returns None, or a stale default), and the program has it after `launch`."""
+    env = dict(os.environ)
+    if installed == "before Python":
+        compiler = shutil.which("cc") or pytest.skip("no C compiler here")
+        (tmp_path / "handles.c").write_text(HANDLES)
+        library = tmp_path / "handles.so"
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "handles.c"], check=True)
+        env["LD_PRELOAD"] = str(library)
+    install = "" if env.get("LD_PRELOAD") else "faulthandler.register(signal.SIGTERM, sys.stdout)\n"
+    text = (
+        "import faulthandler, os, signal, sys\nfrom elastic_agent import *\n"
+        f"{install}"
+        "os.environ.pop('LD_PRELOAD', None)\n"
+        "launch(LaunchConfig(), os.path.basename, 'a/b')\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('alive', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", text], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("alive\n")
+    assert ("handled\n" if env.get("LD_PRELOAD") else "<module>") in done.stdout
 
 
 @pytest.mark.parametrize("what", ["function", "argument"])
@@ -572,7 +629,7 @@ def test_an_agent_runs_once() -> None:
 def test_a_host_that_refuses_what_the_agent_needs_is_an_error_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without descriptors or processes the caller gets an AgentError in one line, and nothing is left."""
 
-    def refuse(fd: int, grace_s: float, mark: str) -> int:
+    def refuse(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("elastic_agent.agent.processes.supervisor.spawn_nursery", refuse)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -198,10 +199,86 @@ def test_a_host_that_refuses_a_worker_is_distinguished_from_a_wrong_command(supe
 
 
 def test_a_missing_working_directory_is_named(supervisor: Supervisor) -> None:
-    """A cwd that does not exist gives SpawnFailed, which names it."""
+    """A cwd that does not exist gives SpawnFailed, which names it, and blames no command."""
     supervisor.start([Launch(0, ("true",), dict(os.environ), "/nowhere")])
     reason = "No such file or directory: '/nowhere' (working directory)"
-    assert facts_until(supervisor, Emptied) == [SpawnFailed(0, reason), Emptied()]
+    assert facts_until(supervisor, Emptied) == [SpawnFailed(0, reason, host=True), Emptied()]
+
+
+@pytest.mark.parametrize("shift", ["", "x"])
+def test_a_long_reason_may_be_cut_within_a_character(supervisor: Supervisor, shift: str) -> None:
+    """A path of two-byte characters that is longer than the reason's limit: the nursery lives on."""
+    supervisor.start([launch(f"/{shift}{'é' * 1500}")])
+    (failed, _) = facts_until(supervisor, Emptied)
+    assert isinstance(failed, SpawnFailed)
+    assert failed.reason.startswith(f"File name too long: '/{shift}éé")
+    supervisor.start([launch("true")])
+    assert isinstance(facts_until(supervisor, Emptied)[-1], Emptied)
+
+
+def test_a_batch_that_ends_early_is_emptied_once_what_was_started_is_gone(supervisor: Supervisor) -> None:
+    """The host refuses descriptors for the third worker: the first two run, and the next batch can start."""
+
+    def launches() -> Iterator[Launch]:
+        yield from (shell("exit 3", key=key) for key in range(2))
+        raise OSError(24, "Too many open files")
+
+    with pytest.raises(OSError, match="Too many open files"):
+        supervisor.start(launches(), range(5))
+    assert supervisor.busy()
+    exits = [fact for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)]
+    assert [(fact.key, fact.exit_code) for fact in sorted(exits, key=lambda fact: fact.key)] == [(0, 3), (1, 3)]
+    assert not supervisor.busy()
+    supervisor.start([launch("true", key=4)])
+    assert isinstance(facts_until(supervisor, Emptied)[-1], Emptied)
+
+
+def test_descriptors_may_be_closed_as_soon_as_the_next_launch_is_asked_for(supervisor: Supervisor) -> None:
+    """A node with many workers holds those of one at a time."""
+
+    def launches() -> Iterator[Launch]:
+        for key in range(3):
+            out, theirs = os.pipe()
+            ends.append(out)
+            yield shell("echo from $0", key=key, out=theirs)
+            os.close(theirs)
+
+    ends: list[int] = []
+    supervisor.start(launches(), range(3))
+    assert [line_from(end) for end in ends] == ["from /bin/sh"] * 3
+    facts_until(supervisor, Emptied)
+    for end in ends:
+        os.close(end)
+
+
+def test_pythonhome_reaches_guardian_and_nursery(tmp_path: Path) -> None:
+    """A Python that finds its standard library only by that variable can start them; the rest of -I still holds."""
+    home = tmp_path / "home" / "lib" / Path(sysconfig.get_path("stdlib")).name
+    home.mkdir(parents=True)
+    for entry in Path(sysconfig.get_path("stdlib")).iterdir():
+        if entry.name == "lib-dynload":
+            shutil.copytree(entry, home / entry.name)
+        else:
+            (home / entry.name).symlink_to(entry)
+    (tmp_path / "select.py").write_text("raise SystemExit('found in the working directory')\n")
+    code = (
+        "from elastic_agent.agent.processes.supervisor import Supervisor\n"
+        "import os, select, sys\n"
+        "os.chdir(sys.argv[1]); os.environ['PYTHONPATH'] = sys.argv[1]\n"
+        "s = Supervisor(); s.open()\n"
+        "poll = select.poll(); poll.register(s.fileno(), select.POLLIN)\n"
+        "while not s._nursery:\n"
+        "    assert poll.poll(20_000)\n"
+        "    s.observe()\n"
+        "for pid in (s._guardian, s._nursery): print(sys.argv[2] in open(f'/proc/{pid}/maps').read())\n"
+        "s.close()\n"
+    )
+    env = {**os.environ, "PYTHONHOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(tmp_path), str(home)],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
 
 
 def test_the_command_is_looked_up_on_the_workers_own_path(supervisor: Supervisor, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ EVENTS: dict[type[Any], Any] = {
     events.WorkerExited: events.WorkerExited(0, None),
     events.StartFailed: events.StartFailed(FAILURE),
     events.WorkersGone: events.WorkersGone(),
+    events.LeftoversNamed: events.LeftoversNamed(1, ("7 (sleep 9)",)),
     events.NurseryLost: events.NurseryLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),

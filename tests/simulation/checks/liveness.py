@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
-from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S, LEFTOVER_S
+from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import RoundPhase
@@ -43,7 +43,7 @@ class Liveness:
         self._stale: dict[str, float] = {}
         self._departed: dict[str, float] = {}
         self._stopping: dict[str, float] = {}
-        self.stopping_s = LEFTOVER_S + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
+        self.stopping_s = self._job.leftover_s + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
         """How long it may take to give up on workers that nothing kills, and to write that."""
 
     def look(self, after: Rendezvous) -> None:

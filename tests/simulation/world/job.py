@@ -15,6 +15,7 @@ class Job:
     max_nodes: int = 1
     restarts: Policy = field(default_factory=Policy)
     grace_s: float = 30.0
+    leftover_s: float = 4.0
     join_timeout_s: float = 600.0
     last_call_timeout_s: float = 30.0
     quiet_s: float = 3.0

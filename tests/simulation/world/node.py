@@ -38,6 +38,7 @@ class SimNode:
             restarts=job.restarts,
             jitter=(0.37 * len(world.nodes) % 1,),
             grace_s=job.grace_s,
+            leftover_s=job.leftover_s,
             join_timeout_s=job.join_timeout_s,
             store_grace_s=job.store_grace_s,
             min_nodes=job.min_nodes,
@@ -131,6 +132,14 @@ class SimNode:
         self.world.checkers.stops(self)
         self.nursery.kill()
 
+    def _name_leftovers(self, effect: agent_events.NameLeftovers) -> None:
+        if self.nursery.leftovers:
+            self.post_later(agent_events.LeftoversNamed(1, ("4711 (uploader)",)))
+
+    def _keep_leftovers(self, effect: agent_events.KeepLeftovers) -> None:
+        self._name_leftovers(agent_events.NameLeftovers())
+        self.nursery.keep()
+
     def _restart_nursery(self, effect: agent_events.RestartNursery) -> None:
         self._say("starts another nursery")
         self.nursery.dead = False
@@ -220,6 +229,8 @@ _PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
     agent_events.SignalWorkers: SimNode._signal_workers,
     agent_events.ForwardSignal: SimNode._forward_signal,
     agent_events.KillWorkers: SimNode._kill_workers,
+    agent_events.NameLeftovers: SimNode._name_leftovers,
+    agent_events.KeepLeftovers: SimNode._keep_leftovers,
     agent_events.RestartNursery: SimNode._restart_nursery,
     agent_events.WakeAt: SimNode._wake_at,
     agent_events.Conclude: SimNode._conclude,

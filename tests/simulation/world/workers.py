@@ -178,6 +178,11 @@ class Nursery:
             self.world.at(self.world.delays.local(), self._leftovers_end, self.round)
         self._settle()
 
+    def keep(self) -> None:
+        """What workers left behind runs on without the agent."""
+        self.leftovers = False
+        self._settle()
+
     def lose(self) -> None:
         """The process that owns the workers dies, and the workers with it."""
         if self.open and self.live and not self.stopped:

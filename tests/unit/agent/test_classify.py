@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_agent.agent.failures.classify import EXCEPTION_MAX, SIGNS, classify_exit, error_excerpt, first_error
+from elastic_agent.agent.failures.classify import (
+    EXCEPTION_MAX,
+    SIGNS,
+    classify_exit,
+    died_importing,
+    error_excerpt,
+    first_error,
+)
 from elastic_agent.rendezvous.failures import Sign
 
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n'
@@ -157,3 +164,31 @@ def test_a_long_exception_is_cut_at_the_end_of_a_clause() -> None:
 def test_the_reason_of_an_exit(exit_code: int, stopped_by: int, text: str, because: str) -> None:
     """It goes on after `rank 3` or `it`."""
     assert classify_exit(exit_code, stopped_by, text).because == because
+
+
+TOP = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    import data\n'
+DEEP = TOP + '  File "data.py", line 1, in <module>\n    load()\n  File "data.py", line 9, in load\n    1 / 0\n'
+RUN_PATH = TOP.replace(
+    '  File "train.py"',
+    '  File "/x/launcher/in_worker/run_path.py", line 9, in main\n  File "<frozen runpy>", line 1\n  File "train.py"',
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "importing"),
+    [
+        (TOP + "ModuleNotFoundError: No module named 'data'", True),
+        (RUN_PATH + "ModuleNotFoundError: No module named 'data'", True),
+        (f"[rank0]: {TOP}[rank0]: ImportError: cannot import name 'x'", True),
+        (DEEP + "ValueError: no such file", True),
+        ("  File \"train.py\", line 2\n    if x\n        ^\nSyntaxError: expected ':'", True),
+        (TOP + "ValueError: in the script itself, which may have worked for hours", False),
+        (FRAMES + "ModuleNotFoundError: imported by a function", False),
+        (FRAMES + "RuntimeError: boom" + HANDLING + DEEP + "ValueError: later", False),
+        ("loss 0.3\nloss 0.2", False),
+        ("", False),
+    ],
+)
+def test_an_error_of_an_import_is_told_from_an_error_of_the_script(text: str, importing: bool) -> None:
+    """By the frames of the traceback: below another module's own code, or of the import itself."""
+    assert died_importing(text) is importing

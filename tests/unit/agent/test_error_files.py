@@ -273,6 +273,13 @@ def test_an_unwritable_error_file_is_reported(path: Path) -> None:
     assert "\n" not in trouble
 
 
+def test_failures_on_nodes_with_one_name_are_all_listed() -> None:
+    """Containers that share a host name, each with its agent as process 1, and pids that repeat."""
+    root, other = (WorkerFailure("host:1", "host", rank, 0, 7, 1, f"error {rank}") for rank in (0, 1))
+    shown = summary("train.py", root, (root, other))
+    assert shown.count("error 0") == shown.count("error 1") == 1
+
+
 # -- a real worker -----------------------------------------------------------------------------------------------------
 
 

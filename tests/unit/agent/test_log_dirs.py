@@ -8,11 +8,14 @@ import resource
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from elastic_agent.agent.errors import HostFailed, UsageError
 from elastic_agent.agent.output.log_dirs import JobLogs
@@ -41,7 +44,16 @@ def begin(tmp_path: Path, console: Console) -> Iterator[Begin]:
 
 
 def open_round(logs: JobLogs, nproc: int = 1, number: int = 1, restarts: int = 0) -> RoundLogs:
-    return logs.open_round(number, restarts, {local: 10 + local for local in range(nproc)}, "default", "nodehost")
+    """A round with all of its streams open."""
+    ranks = {local: 10 + local for local in range(nproc)}
+    attempt = logs.open_round(number, restarts, ranks, "default", "nodehost")
+    try:
+        for local in ranks:
+            attempt.stdio(local)
+    except HostFailed:
+        attempt.finish(0.0)
+        raise
+    return attempt
 
 
 def run(logs: RoundLogs, code: str, timeout_s: float = FINISH_S) -> bool:
@@ -165,6 +177,41 @@ def test_a_removed_job_directory_is_made_again(begin: Begin) -> None:
     assert attempt.finish(FINISH_S)
 
 
+def test_a_round_without_room_for_its_directory_goes_on_without_files(begin: Begin, console: Console) -> None:
+    """What would go to files goes to the console, tee'd lines with their prefix, and one line has the reason."""
+    logs = begin(redirects={0: 1}, tee={1: 1})
+    Path(logs.path).rmdir()
+    Path(logs.path).write_text("in the way")
+    attempt = open_round(logs, 2)
+    assert (attempt.path, attempt.error_files) == ("", {0: "", 1: ""})
+    assert run(attempt, "import sys; print('worker', sys.argv[1])")
+    assert sorted(console.out.splitlines()) == [b"worker 0", b"worker 1"]
+    logs.close()
+    assert console.err.count(b"cannot make the log directory") == 1
+    assert b"round 1 run without log files" in console.err
+
+
+@pytest.mark.parametrize("lost", ["folder", "file"])
+def test_a_worker_without_room_for_its_file_writes_to_the_console(begin: Begin, console: Console, lost: str) -> None:
+    """A disk that fills up while a round begins costs the files that it has no room for, and no worker."""
+    logs = begin(tee={0: 1, 1: 1}, redirects={2: 1})
+    logs_of_round = logs.open_round(1, 0, {0: 0, 1: 1, 2: 2}, "default", "nodehost")
+    for local_rank in (1, 2):
+        folder = Path(logs_of_round.error_files[local_rank]).parent
+        if lost == "folder":
+            folder.rmdir()
+        else:
+            (folder / "stdout.log").mkdir()
+    assert run(logs_of_round, "import sys; print('worker', sys.argv[1])")
+    assert sorted(console.out.splitlines()) == [
+        b"[default0]:worker 0", b"[default1]:worker 1", b"[default2]:worker 2"
+    ]  # fmt: skip
+    assert Path(logs_of_round.stdout_files[0]).read_text() == "worker 0\n"
+    assert logs_of_round.stdout_files[1] == ""
+    logs.close()
+    assert console.err.count(b"goes to the console") == 1
+
+
 def test_running_out_of_descriptors_is_the_hosts_failure_and_leaks_none(begin: Begin) -> None:
     """On a node with many workers and a low limit the error names the limit."""
     logs = begin(tee=dict.fromkeys(range(50), 3), stdout_filters=("x",))
@@ -223,6 +270,45 @@ def test_a_file_that_cannot_be_renamed_is_written_to_further(tmp_path: Path) -> 
     file.close()
     assert len(troubles) == 1
     assert troubles[0].startswith(f"cannot rotate {tmp_path}/logs/out: No such file or directory")
+
+
+def test_unfinished_lines_are_in_a_rotated_file_as_they_grow(tmp_path: Path) -> None:
+    """A progress bar can be followed; where it outgrows the file, the whole line moves to the next one."""
+    file = RotatingFile(str(tmp_path / "log"), lambda text: None, Rotation(1024))
+    shown = tmp_path / "log"
+    file.write(b"x" * 999 + b"\n")
+    for step in (b"\r 10 %", b"\r 20 %", b"\r 30 %"):
+        file.write(step)
+        assert shown.read_bytes().endswith(step)
+    file.write(b"\r" + b" 40 %" * 3 + b"\n")
+    assert (tmp_path / "log.1").read_bytes() == b"x" * 999 + b"\n"
+    assert shown.read_bytes() == b"\r 10 %\r 20 %\r 30 %\r 40 % 40 % 40 %\n"
+    file.close()
+
+
+@given(
+    lengths=st.lists(st.integers(0, 1500), max_size=40),
+    cuts=st.lists(st.integers(1, 700), min_size=1, max_size=20),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rotated_files_hold_every_byte_and_whole_lines(lengths: list[int], cuts: list[int], tmp_path: Path) -> None:
+    """However the bytes arrive: in order, none twice, no file too large, no line in two files that fits into one."""
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    file = RotatingFile(str(folder / "log"), lambda text: None, Rotation(1024))
+    text = b"".join(b"%03d" % (number % 1000) * (length // 3) + b"\n" for number, length in enumerate(lengths))
+    at = 0
+    for cut in itertools.cycle(cuts):
+        if at >= len(text):
+            break
+        file.write(text[at : at + cut])
+        at += cut
+    file.close()
+    files = contents(str(folder / "log"))
+    assert b"".join(files) == text
+    assert all(len(each) <= 1024 for each in files)
+    for each in files[:-1]:
+        line = each.rpartition(b"\n")[2]
+        assert each.endswith(b"\n") or len(line) == len(each) or len(each) == 1024
 
 
 # -- which stream goes where -------------------------------------------------------------------------------------------

@@ -128,21 +128,24 @@ def test_a_stop_signal_from_elsewhere_may_be_preemption(
 
 
 @pytest.mark.parametrize(
-    ("lived_s", "ready", "startup"),
+    ("lived_s", "ready", "importing", "startup"),
     [
-        (None, False, True),  # could not be started at all
-        (0.0, False, True),
-        (29.9, False, True),
-        (30.0, False, False),
-        (0.1, True, False),  # the script has reported that it is ready
-        (99.0, True, False),
+        (None, None, False, True),  # could not be started at all
+        (0.1, None, True, True),
+        (9.0, None, False, False),  # it has worked since, for all that is known
+        (29.9, None, True, True),
+        (30.0, None, True, False),
+        (9.0, False, False, True),  # other workers report that they are ready, and this one has not
+        (30.0, False, False, False),
+        (0.1, True, False, False),
+        (0.1, True, True, False),
     ],
 )
-def test_a_failure_in_start_up_is_early_and_before_the_script_is_ready(
-    lived_s: float | None, ready: bool, startup: bool
+def test_a_failure_in_start_up_is_early_and_within_the_imports_or_before_the_worker_is_ready(
+    lived_s: float | None, ready: bool | None, importing: bool, startup: bool
 ) -> None:
-    """Early is within 30 s; a script that reports that it is ready has left its start-up before."""
-    assert restart_policy.in_startup(Policy(), lived_s, ready) is startup
+    """Early is within 30 s; a script that does not report that it is ready starts up until its imports are done."""
+    assert restart_policy.in_startup(Policy(), lived_s, ready, importing=importing) is startup
 
 
 @pytest.mark.parametrize(

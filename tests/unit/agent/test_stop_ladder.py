@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.agent.lifecycle import stop_ladder
-from elastic_agent.agent.lifecycle.stop_ladder import Rung
+from elastic_agent.agent.lifecycle.stop_ladder import Leftovers, Rung
 
 
 def test_an_early_wake_up_changes_nothing() -> None:
@@ -27,10 +28,36 @@ def test_workers_that_survive_sigkill_are_given_up() -> None:
     assert killed.climb(1.0 + stop_ladder.GIVE_UP_S).rung is Rung.GIVEN_UP
 
 
-def test_leftovers_have_a_moment_to_end_by_themselves() -> None:
-    """Processes left by workers that exited 0 get LEFTOVER_S, then the signal and the whole grace."""
-    asked = stop_ladder.linger(0.0, 30.0).climb(stop_ladder.LEFTOVER_S)
-    assert (asked.rung, asked.until) == (Rung.ASKED, stop_ladder.LEFTOVER_S + 30.0)
+def test_leftovers_have_time_to_end_by_themselves() -> None:
+    """Processes left by workers that exited 0 are named after UNNAMED_S; after LEFTOVER_S in all they get the signal,
+    and the whole grace."""
+    named = stop_ladder.linger(0.0, 7.0).climb(stop_ladder.UNNAMED_S)
+    assert (named.rung, named.until) == (Rung.NAMED, stop_ladder.LEFTOVER_S)
+    asked = named.climb(stop_ladder.LEFTOVER_S)
+    assert (asked.rung, asked.until) == (Rung.ASKED, stop_ladder.LEFTOVER_S + 7.0)
+
+
+@pytest.mark.parametrize("leftover_s", [0.0, 1.0, 2.0])
+def test_a_short_time_for_leftovers_is_kept(leftover_s: float) -> None:
+    """--leftovers stop:1."""
+    asked = stop_ladder.linger(0.0, 7.0, Leftovers.STOP, leftover_s).climb(leftover_s)
+    assert (asked.rung, asked.until) == (Rung.ASKED, leftover_s + 7.0)
+
+
+@pytest.mark.parametrize(("leftovers", "rung"), [(Leftovers.WAIT, Rung.NAMED), (Leftovers.KEEP, Rung.KEPT)])
+def test_leftovers_that_are_waited_for_or_kept_are_never_stopped(leftovers: Leftovers, rung: Rung) -> None:
+    """--leftovers wait, --leftovers keep."""
+    ladder = stop_ladder.linger(0.0, 7.0, leftovers).climb(stop_ladder.UNNAMED_S)
+    assert ladder.rung is rung
+    assert ladder.climb(1e9) is ladder
+
+
+def test_a_request_to_stop_ends_the_time_of_leftovers() -> None:
+    """A first signal asks them, with the grace of workers; a second one kills them."""
+    waiting = stop_ladder.linger(0.0, 7.0, Leftovers.WAIT).climb(stop_ladder.UNNAMED_S)
+    asked = waiting.ask_now(5.0)
+    assert (asked.rung, asked.until) == (Rung.ASKED, 12.0)
+    assert asked.hurry(6.0).climb(6.0).rung is Rung.KILLED
 
 
 def test_a_second_request_ends_the_grace() -> None:

@@ -23,7 +23,7 @@ from elastic_agent.launcher.config.config import LaunchConfig
 from elastic_agent.launcher.config.flags import FLAGS
 
 BARE = LaunchConfig(
-    max_restarts=0, rdzv_backend="static", signals_to_handle=(15, 2, 1, 3), redirects="0", tee="0",
+    max_restarts=0, rdzv_backend="static", redirects="0", tee="0",
     log_rotate="", local_ranks_filter=frozenset(), restart_backoff=(0.0, 60.0), no_restart_codes=frozenset({93}),
 )  # fmt: skip
 """The configuration of a command line without flags."""
@@ -67,6 +67,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("forward-signals", "USR1,SIGUSR2", {"forward_signals": (10, 12)}),
     ("charge", "local", {"charge": "local"}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
+    ("leftovers", "stop:5", {"leftovers": "stop:5"}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
     ("exit-barrier-timeout", "5", {"exit_barrier_timeout": 5.0}),
 ]
@@ -127,6 +128,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
             "charge",
             "exit-barrier-timeout",
             "forward-signals",
+            "leftovers",
             "log-rotate",
             "no-restart-codes",
             "orphan-grace",

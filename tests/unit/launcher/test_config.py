@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.agent.spec import EtcdSpec, RendezvousSpec, Rotation
-from elastic_agent.launcher.config import values
+from elastic_agent.launcher.config import devices, values
 from elastic_agent.launcher.config.config import LaunchConfig, Plan, plan
 from elastic_agent.launcher.config.devices import count_local_workers
 from elastic_agent.launcher.config.rdzv_conf import KEYS
@@ -538,6 +539,9 @@ def test_filters_and_signals_are_read() -> None:
         ({"forward_signals": "USR3"}, "'USR3', which is no signal of this system; give, for example, USR1,USR2; did"),
         ({"forward_signals": "USR1,"}, "has ''"),
         ({"orphan_grace": -1}, "orphan_grace is -1"),
+        ({"leftovers": "leave"}, "leftovers is 'leave'; give stop, stop:SECONDS, wait or keep"),
+        ({"leftovers": "keep:5"}, "leftovers is 'keep:5'"),
+        ({"leftovers": "stop:soon"}, "leftovers is 'soon'"),
         ({"signals_to_handle": "SIGKILL"}, "no program can handle"),
         ({"signals_to_handle": ()}, "is empty"),
         ({"signals_to_handle": (12345,)}, "has 12345"),
@@ -619,6 +623,25 @@ def test_gpu_without_a_visible_gpu_is_an_error(four_gpus: str, listed: str) -> N
     with pytest.raises(UsageError, match="this host shows no such device"):
         count_local_workers("gpu", env, four_gpus)
     assert count_local_workers("auto", env, four_gpus) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("doubt", ["wsl2", "forbidden", "hidden driver"])
+def test_torch_counts_the_gpus_where_the_device_files_leave_a_doubt(
+    doubt: str, four_gpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WSL2 has one file for all devices; a container may show files that it forbids to open, or hide the driver's."""
+    monkeypatch.setattr(devices, "_count_with_torch", {"cuda": 3}.__getitem__)
+    if doubt == "wsl2":
+        shutil.rmtree(f"{four_gpus}/proc")
+        for name in range(4):
+            os.unlink(f"{four_gpus}/dev/nvidia{name}")
+        Path(f"{four_gpus}/dev/dxg").touch()
+    elif doubt == "forbidden":
+        monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("nvidia2"))
+    else:
+        shutil.rmtree(f"{four_gpus}/proc")
+    assert count_local_workers("gpu", {}, four_gpus) == 3
+    assert count_local_workers("auto", {}, four_gpus) == 3
 
 
 @pytest.mark.parametrize("name", ["gpu", "xpu"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_agent.rendezvous.coordinator import charging, events, machine
@@ -45,6 +47,14 @@ def publish(
     failure = next((death for death in exits if death.sign not in PASSIVE), None)
     made = record(node, seq, phase, number, failure, restarts_left=left, nproc=2, deaths=exits, charge_local=local)
     return after_records(state, now, RULES, made)
+
+
+def test_exits_of_nodes_with_one_name_are_kept_apart() -> None:
+    """Containers that share a host name, each with its agent as process 1: all nodes are `host:1`, and pids repeat."""
+    exits = [replace(worker_exit(rank, Sign.OWN), node="host:1", local_rank=0, pid=7) for rank in (0, 2)]
+    state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, exits[0])
+    state = publish(state, 2.1, "b", 3, NodeState.BROKEN, exits[1])
+    assert [death.rank for death in state.placement.deaths] == [0, 2]
 
 
 def test_the_node_of_the_cause_is_charged_not_that_of_its_echo() -> None:

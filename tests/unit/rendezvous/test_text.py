@@ -6,12 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.rendezvous.text import LIMIT_MIN, count, shorten
+from elastic_agent.rendezvous.text import LIMIT_MIN, count, duration, shorten
 
 
 def test_a_noun_is_counted() -> None:
     """One has no s."""
     assert [count(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("length_s", "shown"),
+    [
+        (0.034, "0.034 s"),
+        (2.13, "2.1 s"),
+        (9.49, "9.5 s"),
+        (9.6, "10 s"),
+        (119.4, "119 s"),
+        (121, "2 min"),
+        (3599, "1 h 0 min"),
+        (12000, "3 h 20 min"),
+        (260000, "3 days 0 h"),
+    ],
+)
+def test_a_length_of_time_has_the_unit_that_a_reader_would_choose(length_s: float, shown: str) -> None:
+    """Two digits below ten seconds, whole numbers above."""
+    assert duration(length_s) == shown
 
 
 @pytest.mark.parametrize(
