@@ -1,10 +1,12 @@
-"""Who is still alive: heartbeat counters, aged on the coordinator's own clock, or leases that the store itself keeps.
+"""Who is still there: heartbeat counters, aged on the coordinator's own clock, or leases that the store itself keeps.
 
 A heartbeat is a counter, not a time: no node's clock is ever compared with another's. The observer may itself be late:
 while it reads nothing, because it or its store was frozen, no lease runs; after a long pause every lease starts anew,
 as heartbeats that arrived meanwhile may be unread. A store's own leases may all run out while it stands still, so the
 end of one counts only if the store has acknowledged the observer's own heartbeats on time for as long as a lease
 lasts: in that time every live node has got another lease.
+
+A node that sends heartbeats but does not report what all others wait for is lost as well, once that is overdue.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..records import NodeState
+from . import deadlines
 from .events import BeatsSeen
 from .state import LeaseReadings, Rendezvous, Rules, Seen
 
@@ -30,8 +33,10 @@ def watched(state: Rendezvous, rules: Rules) -> dict[str, Seen]:
 
 
 def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
-    """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
+    """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out, and nodes
+    whose report was due before the reading was asked for."""
     unwatched_s = _unwatched_s(state.readings.last_at, now, rules)
+    asked_at = state.readings.asked_at
     aged: dict[str, Seen] = {}
     for node, known in watched(state, rules).items():
         if seen.steady_s is None:
@@ -40,11 +45,11 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
             now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
             continue
+        now_known = _reporting(state, now_known, asked_at, now, rules, paused=unwatched_s == float("inf"))
         if now_known is not known:
             aged[node] = now_known
     nodes = {**state.nodes, **aged} if aged else state.nodes
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
-    asked_at = state.readings.asked_at
     return replace(state, nodes=nodes, readings=LeaseReadings(now, due, asked_at, confirmed_until=asked_at))
 
 
@@ -58,7 +63,7 @@ def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
 
 def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
     if count != seen.count:
-        return replace(seen, count=count, heard_at=now, lost=False)
+        return replace(seen, count=count, heard_at=now, since=_counted_since(seen, now), lost=seen.overdue)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
@@ -69,8 +74,28 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     """The node after a reading of a store that keeps leases itself."""
     if held:
-        return replace(seen, heard_at=now, lost=False)
+        return replace(seen, heard_at=now, since=_counted_since(seen, now), lost=seen.overdue)
     return replace(seen, lost=True) if steady else seen
+
+
+def _counted_since(seen: Seen, now: float) -> float:
+    """`Seen.since` of a node that has just sent a heartbeat."""
+    return now if seen.lost and not seen.overdue else seen.since
+
+
+def _reporting(
+    state: Rendezvous, seen: Seen, asked_at: float | None, now: float, rules: Rules, *, paused: bool
+) -> Seen:
+    """The node, lost if its report is overdue. `asked_at`: when this reading was asked for; what the node had reported
+    before that is known by now. `paused`: the coordinator was, so that what is due begins anew."""
+    if seen.lost:
+        return seen
+    if paused:
+        return replace(seen, since=now)
+    due = deadlines.report_due(state, seen, rules)
+    if due is None or asked_at is None or asked_at < due:
+        return seen
+    return replace(seen, lost=True, overdue=True)
 
 
 def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bool:

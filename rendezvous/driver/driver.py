@@ -4,7 +4,7 @@ Nothing here decides. Each thread has a connection of its own, because a blockin
 writer's calls have a deadline kept here, because a frozen server keeps none. The effect of a call without an answer is
 *unknown*: it has not failed, so the thread makes a new connection and repeats the same call.
 
-    writer      joins the job; writes this node's record, and a heartbeat every `beat_s`
+    writer      joins the job; writes this node's record, and a heartbeat every `beat_s` while the node does its part
     watcher     waits for the coordinator's next announcement
     candidate   (electing stores) campaigns to coordinate; while this node leads, waits for the end of its term
 
@@ -27,6 +27,7 @@ from ..records import JobSpec, NodeRecord, NodeState, Round
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
 from .connection import CallGuard, Connection
+from .health import Health, LoopWatch
 from .inbound import read_round, read_state
 from .listener import Listener
 from .term import WAIT_S, Term
@@ -66,6 +67,15 @@ class Driver:
         self._store: Store | None = None
         self._newest = 0
         """Version of the newest announcement received here."""
+        self._announced = 0
+        """Version of the newest announcement that the store has named with a heartbeat."""
+        self._well = threading.Event()
+        """This node does its part (`health.py`); while it does not, it sends no heartbeat and does not coordinate."""
+        self._well.set()
+        self._host_trouble = ""
+        """Why the node that hosts the store counts as gone; empty if it does not."""
+        self._resigned = 0
+        """The last epoch whose term this node ended as it did not do its part."""
         self._may_lead = True
         """Whether this node may coordinate; False once it publishes that it has ended."""
         self._term: Term | None = None
@@ -113,6 +123,7 @@ class Driver:
     def close(self) -> None:
         """End the threads, and on the host stop serving. A call under way is aborted."""
         self._threads.ending.set()
+        self._well.set()
         self._unwritten.put(None)
         if self._term is not None:
             self._term.end()
@@ -131,19 +142,21 @@ class Driver:
             store.close()
             store.close_host()
             return
-        connection = self._threads.connect(store, self._guard)
+        connection = self._threads.connect(store, "writer", 0.0, self._guard)
         own_beats = OwnHeartbeats(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
         self._start_threads(store, own_beats)
+        health = Health(LoopWatch(self._listener.loop_asked, self._beat_s), self._lease_s, self._beat_s)
         count = 0
         next_beat = time.monotonic()
         while not self._threads.ending.is_set():
             try:
                 record = self._unwritten.get(timeout=max(0.0, next_beat - time.monotonic()))
             except queue.Empty:
-                count += 1
-                self._beat(connection, count)
-                own_beats.answered()
+                if self._does_its_part(store, connection, health):
+                    count += 1
+                    self._beat(store, connection, health, count)
+                    own_beats.answered()
                 next_beat = max(next_beat + self._beat_s, time.monotonic())
                 continue
             if record is not None:
@@ -161,8 +174,37 @@ class Driver:
         elif store.elects:
             self._threads.spawn("candidate", lambda: self._run_candidate(store, own_beats))
 
-    def _beat(self, connection: Connection, count: int) -> None:
-        connection.call(lambda session: session.beat(self._node, count))
+    def _does_its_part(self, store: Store, connection: Connection, health: Health) -> bool:
+        """Whether this node may send a heartbeat. If not, it does not coordinate either."""
+        term = self._term
+        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
+        deaf = health.deaf(self._newest, self._announced, {role: calls[role] for role in calls if role != "writer"})
+        self._guard.noticed(deaf or self._host_trouble)
+        if health.begins_to_lag:
+            self._threads.renew("watcher")
+        if not health.loop_stands() and not deaf:
+            self._well.set()
+            return True
+        self._well.clear()
+        if term is not None and store.elects and self._resigned != term.epoch:
+            self._resigned = term.epoch
+            connection.call(partial(_resign, term.epoch))
+        return False
+
+    def _beat(self, store: Store, connection: Connection, health: Health, count: int) -> None:
+        found = connection.call(partial(_beat, self._node, count))
+        if found is None:
+            return
+        newest, host_count = found
+        self._announced = max(self._announced, newest)
+        stands = health.host_stands(None if store.hosted else host_count)
+        self._host_trouble = f"no heartbeat of {self._host_name(store)} for {self._lease_s:g} s" if stands else ""
+        self._guard.noticed(self._host_trouble)
+
+    def _host_name(self, store: Store) -> str:
+        """The node that hosts the store and coordinates. Where the store ends with it, it created the job's record."""
+        what = "the node that hosts it and coordinates the job"
+        return what if store.outlives_jobs else f"{jobs.decode_job(self._job_record).name}, {what}"
 
     def _write_record(self, connection: Connection, record: NodeRecord) -> None:
         value = codec.encode_node(record)
@@ -175,7 +217,7 @@ class Driver:
             self._listener.record_written(record.seq)
 
     def _run_watcher(self, store: Store) -> None:
-        connection = self._threads.connect(store)
+        connection = self._threads.connect(store, "watcher", WAIT_S)
         while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_round, self._newest))
             if found is None:
@@ -186,15 +228,17 @@ class Driver:
     # -- coordinating -------------------------------------------------------------------------------------------------
 
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
-        connection = self._threads.connect(store)
+        connection = self._threads.connect(store, "candidate", WAIT_S)
         while self._may_lead and not self._threads.ending.is_set():
+            if not self._well.wait(WAIT_S):
+                continue
             epoch = connection.call(partial(_campaign, self._node))
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
-        if not self._may_lead:
-            connection.call(lambda session: session.resign(epoch))
+        if not (self._may_lead and self._well.is_set()):
+            connection.call(partial(_resign, epoch))
             return
         state = connection.call(partial(read_state, epoch, self._job_record, self._newest, self._listener))
         if state is None:
@@ -215,6 +259,14 @@ class Driver:
         self._listener.elected(found)
         term.begin(cursor)
         return term
+
+
+def _beat(node: str, count: int, session: Store) -> tuple[int, int | None]:
+    return session.beat(node, count), session.host_count
+
+
+def _resign(epoch: int, session: Store) -> None:
+    session.resign(epoch)
 
 
 def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:

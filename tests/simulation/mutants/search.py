@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import takeover
-from elastic_agent.rendezvous.driver import connection, driver, inbound, term, threads
+from elastic_agent.rendezvous.driver import connection, driver, health, inbound, term, threads
 
 from .. import run
 from ..checks.checkers import Violation
@@ -28,7 +28,7 @@ from .planting import Misplaced, Mutant
 
 DRIVERS = {
     module.__name__
-    for module in (driver, term, threads, connection, c10d, c10d_keys, inbox, notifications, inbound, takeover)
+    for module in (driver, term, threads, connection, health, c10d, c10d_keys, inbox, notifications, inbound, takeover)
 }
 """Modules whose bugs can only show in worlds with production drivers."""
 

@@ -54,6 +54,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_stranger(seed, store),
             *_draw_oneway_cut(seed),
             *_draw_takeover(seed, store),
+            *_draw_half_alive(seed),
         ),
     )
 
@@ -150,3 +151,15 @@ def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
         what = rng.choice(("leave", "kill", "signal", "freeze"))
         leads = rng.random() * 0.4
         yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
+
+
+def _draw_half_alive(seed: int) -> Iterator[Fault]:
+    """In one job of eight a loop stands still or a thread receives nothing, while the other threads live, and soon a
+    round ends that its node has a place in."""
+    rng = random.Random(seed ^ 0xA11FE)
+    if rng.random() < 0.125:
+        after = rng.randint(1, 6)
+        what, lasts_s = rng.choice(("stall", "deafen")), rng.choice((3.0, 20.0, 150.0))
+        yield Fault(10, rng.random() * 3, what, rng.random(), rng.random(), lasts_s, after)
+        what = rng.choice(("worker_fails", "worker_fails", "leave", "kill"))
+        yield Fault(11, rng.random() * 8, what, rng.random(), rng.random(), 1.0, after + rng.randrange(2))

@@ -61,7 +61,7 @@ class Server:
             self._reply(link, asks, getattr(self, name)(*arguments))
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
-        if link.loses("reply") or link.down_cut:
+        if link.loses("reply") or link.down_cut or asks.thread.role in link.silent:
             return  # applied, but the client does not receive the answer
         self.world.at(self.world.delays.network(), asks.wake_now, answer)
 
@@ -122,8 +122,9 @@ class Server:
         self.nodes[node] = (value, self.revision)
         self._hint("nodes")
 
-    def beat(self, node: str) -> int:
+    def beat(self, link: DriverLink, node: str) -> int:
         self._renew(node)
+        link.vouched()
         return max(self.rounds, default=0)
 
     def held(self, nodes: Sequence[str]) -> dict[str, int]:
@@ -176,6 +177,7 @@ class EtcdStore:
     """One client; implements `Store`."""
 
     hosted = False
+    host_count = None
     elects = True
     outlives_jobs = False  # the simulated world ends with its job
 
@@ -229,7 +231,7 @@ class EtcdStore:
         self._link.answered(value)
 
     def beat(self, node: str, count: int) -> int:
-        newest: int = self._ask("beat", node)
+        newest: int = self._ask("beat", self._link, node)
         self._link.answered(b"")
         return newest
 
