@@ -14,7 +14,7 @@ from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
 from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
-from .inbox import Inbox
+from .inbox import Inbox, LoopAsked
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
@@ -137,6 +137,9 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _handle(self, event: object) -> None:
+        if isinstance(event, LoopAsked):
+            event.answer()
+            return
         now = self._loop.now()
         if isinstance(event, coordination.Event):
             step = coordinator.step(self._coordinator, event, now, self._rendezvous_rules)
@@ -180,6 +183,8 @@ class Agent:
             self._link.read_beats(order.nodes)
         elif isinstance(order, coordination.WakeAt):
             self._loop.wake_at(order.when, coordination.DeadlineReached())
+        elif isinstance(order, coordination.Tell):
+            self._tell(order.because, False)
         else:
             self._link.retire()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..rendezvous.coordinator.events import BeatsSeen, Deposed, Elected, NodeSeen
 from ..rendezvous.records import NodeRecord, Round
@@ -20,6 +21,13 @@ from .lifecycle.events import (
 )
 
 _STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHER_VERSION}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAsked:
+    """Whether the loop turns: it calls `answer` when it takes this."""
+
+    answer: Callable[[], None]
 
 
 class Inbox:
@@ -73,3 +81,6 @@ class Inbox:
 
     def foreign_bytes_seen(self, warning: str) -> None:
         self._tell(warning)
+
+    def loop_asked(self, answer: Callable[[], None]) -> None:
+        self._post(LoopAsked(answer))

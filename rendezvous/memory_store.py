@@ -28,6 +28,7 @@ class _Incarnation:
         """Node to (notification number, value), oldest notification first."""
         self.notifications = 0
         self.beats: dict[str, int] = {}
+        self.host_count = -1
         self.versions: dict[int, bytes] = {}
         self.newest = 0
         self.leases: dict[str, float] = {}
@@ -149,7 +150,13 @@ class MemorySession(HostedLeadership):
         with self._shared.changed:
             self._check()
             self._state.beats[node] = count
+            if self._hosted:
+                self._state.host_count = count
             return self._state.newest
+
+    @property
+    def host_count(self) -> int | None:
+        return self._state.host_count
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         state = self._state
@@ -240,6 +247,10 @@ class ElectingSession(MemorySession):
             self._check()
             self._renew(node)
             return self._state.newest
+
+    @property
+    def host_count(self) -> int | None:
+        return None
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         return self._await(lambda: self._campaign(node), timeout_s)

@@ -116,6 +116,9 @@ class NodeRecord:
     """Why, in one sentence for people."""
     min_nodes: int = 1
     max_nodes: int = 1
+    grace_s: float = 0.0
+    """What its workers get to stop before SIGKILL (--shutdown-timeout): so long may its answer to the end of a round
+    take."""
 
 
 @dataclass(frozen=True, slots=True)

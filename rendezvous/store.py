@@ -100,6 +100,12 @@ class Store(Protocol):
         lease (or grant a new one after it ran out). Returns the newest announced version (0: none)."""
         ...
 
+    @property
+    def host_count(self) -> int | None:
+        """The heartbeat counter of the node that hosts the store, as of this connection's last `beat`; -1: it had none.
+        None on an electing store, whose coordinator has a lease."""
+        ...
+
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         """Block until a version greater than `after` is announced; return the NEWEST (version, value), skipping those
         in between. None if `timeout_s` passed first."""

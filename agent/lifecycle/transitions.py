@@ -63,6 +63,7 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         deaths=worth_reporting(node.tally.deaths),
         charge_local=rules.charge_local,
         all_exits_reported=node.phase is Phase.JOINING,
+        grace_s=rules.grace_s,
     )
     return replace(node, record=record, because=because), (Publish(record),)
 
@@ -82,7 +83,8 @@ def tolerate_store_outage(node: Node, rules: Rules, now: float, reason: str) -> 
     """The store does not answer: go on without it for `store_grace`."""
     until = now + rules.store_grace_s
     doing = "workers go on" if node.phase is Phase.WORKING else "waiting for it"
-    because = f"the store does not answer ({reason}); {doing} for up to {rules.store_grace_s:g} s"
+    where = f" at {rules.endpoint}" if rules.endpoint else ""
+    because = f"the store{where} does not answer ({reason}); {doing} for up to {rules.store_grace_s:g} s"
     outage = replace(node.outage, until=until, why=reason)
     return replace(node, outage=outage, because=because), (WakeAt(until),)
 

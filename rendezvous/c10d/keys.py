@@ -9,6 +9,7 @@ and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; 
 
     node/<id>        the node's record
     beat/<id>        its heartbeat counter
+    host_beat        that of the node that serves the store, which all others read
     log/<n>          the n-th notification: the id of a node that published, or VOID
     log/head         number of notifications begun
     round/<version>  an announcement, create-only
@@ -52,6 +53,7 @@ class Keys:
         self.under = f"{job}{incarnation}/"
         self.log_head = self.under + "log/head"
         self.round_head = self.under + "round/head"
+        self.host_beat = self.under + "host_beat"
 
     def for_incarnation(self, incarnation: int) -> Keys:
         """The keys of another incarnation of the same job."""

@@ -69,6 +69,7 @@ class C10dStore(HostedLeadership):
         self._notification = notification or LatestNotification()
         # These counters only grow; one that went back was written by another program.
         self._notifications_seen = self._newest_version_seen = 0
+        self._host_count = -1
 
     @property
     def hosted(self) -> bool:
@@ -133,15 +134,22 @@ class C10dStore(HostedLeadership):
         # log_head too: if another program overwrites it, this node notices as soon as the host does, and ends as well.
         where, keys = str(self._endpoint), self._keys
         own = self._notification.keys_to_check(node.encode("utf-8"))
-        self._client.put_later(keys.beat(node), str(count).encode("ascii"))
-        found = self._client.get([keys.log_head, keys.round_head, *own])
+        for key in (keys.beat(node), *((keys.host_beat,) if self.hosted else ())):
+            self._client.put_later(key, str(count).encode("ascii"))
+        found = self._client.get([keys.log_head, keys.round_head, keys.host_beat, *own])
         self._notifications_seen = checked_count(
             where, keys.log_head, found, MAX_NOTIFICATIONS, self._notifications_seen
         )
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
+        host_count = parse_count(found.get(keys.host_beat, b""))
+        self._host_count = -1 if host_count is None else host_count
         if own:
             self._notification.restore(self._client, where, keys, found)
         return self._newest_version_seen
+
+    @property
+    def host_count(self) -> int | None:
+        return self._host_count
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s

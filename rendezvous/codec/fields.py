@@ -66,6 +66,13 @@ def checked(field: str, value: int, least: int = 0, limit: int = MAX_NUMBER) -> 
     return value
 
 
+def seconds(field: str, value: float) -> float:
+    """Returns `value`. Raises ForeignBytes, which names the field, if it is no length of time, such as NaN."""
+    if not 0 <= value <= MAX_NUMBER:
+        raise ForeignBytes(f"field {field} is {value} s, outside 0..{MAX_NUMBER}")
+    return value
+
+
 def enum_member(field: str, table: dict[int, E], code: int) -> E:
     """The member with this protobuf number. Raises ForeignBytes, which names the field, if there is none."""
     member = table.get(code)

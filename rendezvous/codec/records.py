@@ -13,7 +13,7 @@ from ..failures import MAX_REPORTED_EXITS
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
 from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
-from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, utf8
+from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, seconds, utf8
 from .limits import MAX_ROUND_BYTES
 
 MAX_NODE_BYTES = 256 * 1024
@@ -55,6 +55,7 @@ def encode_node(record: NodeRecord) -> bytes:
         deaths=[failure_to_message(death) for death in record.deaths[:MAX_REPORTED_EXITS]],
         charge_local=record.charge_local,
         all_exits_reported=record.all_exits_reported,
+        grace_s=seconds("grace_s", record.grace_s),
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -90,6 +91,7 @@ def decode_node(data: bytes) -> NodeRecord:
         deaths=tuple(failure_from_message(death) for death in message.deaths[:MAX_REPORTED_EXITS]),
         charge_local=message.charge_local,
         all_exits_reported=message.all_exits_reported,
+        grace_s=seconds("grace_s", message.grace_s),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..records import RoundPhase
+from ..records import NodeState, RoundPhase
 from .state import Rendezvous, Rules, Seen
 
 PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
@@ -10,8 +10,13 @@ PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 0.03 s, so most never need it, and a long wait costs few reads. No multiples of the time between readings of heartbeats,
 so that two deadlines never fall on one moment."""
 LATER_PROGRESS_S = 60.0
+CLOSED_PROGRESS_S = (5.01, 27.01)
+"""The same once the job is closed, where most nodes end within a moment."""
 SAME_MOMENT_S = 0.01
 """Times closer than this count as one."""
+REPORT_MARGIN_S = 30.0
+"""What a node gets beyond its grace to report what all others wait for. It needs 16 s where all goes wrong: 1 s for a
+failure that looks like an echo, 10 s after SIGKILL, 5 s for the last lines of output."""
 
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
@@ -26,6 +31,18 @@ def arrivals_settled(new: list[Seen], rules: Rules) -> float:
     latest = max(seen.waiting_since for seen in new)
     first = min(seen.waiting_since for seen in new)
     return min(latest + rules.quiet_s, first + rules.last_call_timeout_s)
+
+
+def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
+    """When this node must have reported what all others wait for: that it has taken its place, that its workers are
+    gone, or, once the job is closed, that it has ended. None while nothing is awaited from it."""
+    if state.phase is RoundPhase.RUNNING:
+        awaited = seen.unaware
+    elif state.phase is RoundPhase.CLOSED:
+        awaited = seen.record.state is not NodeState.ENDED
+    else:
+        awaited = seen.may_have_workers and not seen.pauses
+    return max(state.since, seen.since) + seen.record.grace_s + REPORT_MARGIN_S if awaited else None
 
 
 def verdict_at(state: Rendezvous, rules: Rules) -> float | None:
@@ -51,9 +68,12 @@ def deadline(state: Rendezvous, rules: Rules) -> float | None:
 
 
 def progress_at(state: Rendezvous, rules: Rules) -> float | None:
-    """When the coordinator next announces for which nodes all wait; None while they do not wait, or while the store has
-    not taken the last announcement yet: a sentence must not delay a decision."""
-    if state.phase is RoundPhase.CLOSED or (state.phase is RoundPhase.RUNNING and not state.finishing):
+    """When the coordinator next says for which nodes all wait, or, once the job is closed, for which it waits itself;
+    None while nobody waits, or while the store has not taken the last announcement yet: a sentence must not delay a
+    decision."""
+    if state.phase is RoundPhase.RUNNING and not state.finishing:
+        return None
+    if state.phase is RoundPhase.CLOSED and not any(s.record.node != rules.own for s in state.awaited_at_close()):
         return None
     if not _keeps_up(state):
         return None
@@ -61,7 +81,7 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     waited_s = state.announced_at - began + SAME_MOMENT_S
-    for after_s in PROGRESS_S:
+    for after_s in CLOSED_PROGRESS_S if state.phase is RoundPhase.CLOSED else PROGRESS_S:
         if after_s > waited_s:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1

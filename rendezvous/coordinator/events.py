@@ -80,4 +80,11 @@ class Retire:
     """The rendezvous is closed and every node has ended or is lost: no node needs the store any more."""
 
 
-Effect = Announce | ReadBeats | WakeAt | Retire
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Show this sentence to people on this node: for which nodes it waits."""
+
+    because: str
+
+
+Effect = Announce | ReadBeats | WakeAt | Retire | Tell

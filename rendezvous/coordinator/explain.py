@@ -82,7 +82,11 @@ def enough(here: int, rules: Rules) -> str:
 
 
 def lost(seen: Seen, now: float, rules: Rules) -> str:
-    """That a node's lease ran out."""
+    """That a node's lease ran out, or that it sends heartbeats but does not report what all others wait for."""
+    if seen.overdue:
+        grace_s, more_s = seen.record.grace_s, deadlines.REPORT_MARGIN_S
+        why = f"its agent sends heartbeats but did not report within {grace_s + more_s:g} s"
+        return f"{seen.record.name} was lost: {why} (its grace of {grace_s:g} s, and {more_s:g} s more)"
     silent_s = now - seen.heard_at
     if silent_s < rules.lease_s - deadlines.SAME_MOMENT_S:  # as a store that keeps leases itself sees it
         return f"{seen.record.name} was lost: its lease of {rules.lease_s:g} s ran out"
@@ -91,6 +95,8 @@ def lost(seen: Seen, now: float, rules: Rules) -> str:
 
 def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     """For which nodes all others wait, and for how long yet."""
+    if state.phase is RoundPhase.CLOSED:
+        return _ending(state, now, rules)
     if state.phase is RoundPhase.RUNNING:
         return _barrier(state, now)
     if state.phase is RoundPhase.OVER or state.may_have_workers():
@@ -125,6 +131,12 @@ def _barrier(state: Rendezvous, now: float) -> str:
     working = listed(sorted(member.name for member, seen in state.seen_members() if not seen.finished))
     left_s = max(0.0, (state.barrier_until or now) - now)
     return f"waiting for {working} to finish; the finalisation barrier ends in {whole(left_s)} s"
+
+
+def _ending(state: Rendezvous, now: float, rules: Rules) -> str:
+    awaited = [seen for seen in state.awaited_at_close() if seen.record.node != rules.own]
+    each = sorted((_silence(seen, now, rules) for seen in awaited), key=lambda name: (" " not in name, name))
+    return f"the job is over; waiting for {listed(each)} to end ({whole(now - state.since)} s so far)"
 
 
 def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:

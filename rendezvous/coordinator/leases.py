@@ -1,10 +1,12 @@
-"""Who is still alive: heartbeat counters, aged on the coordinator's own clock, or leases that the store itself keeps.
+"""Who is still there: heartbeat counters, aged on the coordinator's own clock, or leases that the store itself keeps.
 
 A heartbeat is a counter, not a time: no node's clock is ever compared with another's. The observer may itself be late:
 while it reads nothing, because it or its store was frozen, no lease runs; after a long pause every lease starts anew,
 as heartbeats that arrived meanwhile may be unread. A store's own leases may all run out while it stands still, so the
 end of one counts only if the store has acknowledged the observer's own heartbeats on time for as long as a lease
 lasts: in that time every live node has got another lease.
+
+A node that sends heartbeats but does not report what all others wait for is lost as well, once that is overdue.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..records import NodeState
+from . import deadlines
 from .events import BeatsSeen
 from .state import LeaseReadings, Rendezvous, Rules, Seen
 
@@ -31,8 +34,10 @@ def watched(state: Rendezvous, rules: Rules) -> dict[str, Seen]:
 
 
 def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
-    """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out."""
+    """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out, and nodes
+    whose report was due before the reading was asked for."""
     unwatched_s = _unwatched_s(state.readings.last_at, now, rules)
+    asked_at = state.readings.asked_at
     aged: dict[str, Seen] = {}
     for node, known in watched(state, rules).items():
         if seen.steady_s is None:
@@ -41,12 +46,12 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
             now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
             continue
+        now_known = _reporting(state, now_known, asked_at, now, rules, paused=unwatched_s == float("inf"))
         if now_known is not known:
             aged[node] = now_known
     state = replace(state, nodes={**state.nodes, **aged}) if aged else state
     oldest_at = min((known.heard_at for known in watched(state, rules).values() if not known.lost), default=None)
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
-    asked_at = state.readings.asked_at
     readings = LeaseReadings(now, due, asked_at, confirmed_until=asked_at, oldest_at=oldest_at)
     return replace(state, readings=readings)
 
@@ -61,7 +66,8 @@ def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
 
 def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
     if count != seen.count:
-        return replace(seen, count=count, heard_at=now, alive_at=now, lost=False)
+        since = _counted_since(seen, now)
+        return replace(seen, count=count, heard_at=now, alive_at=now, since=since, lost=seen.overdue)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
@@ -72,7 +78,8 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     """The node after a reading of a store that keeps leases itself."""
     if held:
-        return replace(seen, heard_at=now, alive_at=now, lost=False)
+        since = _counted_since(seen, now)
+        return replace(seen, heard_at=now, alive_at=now, since=since, lost=seen.overdue)
     return replace(seen, lost=True) if steady else seen
 
 
@@ -85,6 +92,26 @@ def dead_by(state: Rendezvous, nodes: Collection[str], rules: Rules) -> float:
 def alive_since(state: Rendezvous, nodes: Collection[str], since: float, rules: Rules) -> bool:
     """Whether each of these nodes has been seen to be alive since then; our own node needs no lease."""
     return all(node == rules.own or state.nodes[node].alive_at >= since for node in nodes)
+
+
+def _counted_since(seen: Seen, now: float) -> float:
+    """`Seen.since` of a node that has just sent a heartbeat."""
+    return now if seen.lost and not seen.overdue else seen.since
+
+
+def _reporting(
+    state: Rendezvous, seen: Seen, asked_at: float | None, now: float, rules: Rules, *, paused: bool
+) -> Seen:
+    """The node, lost if its report is overdue. `asked_at`: when this reading was asked for; what the node had reported
+    before that is known by now. `paused`: the coordinator was, so that what is due begins anew."""
+    if seen.lost:
+        return seen
+    if paused:
+        return replace(seen, since=now)
+    due = deadlines.report_due(state, seen, rules)
+    if due is None or asked_at is None or asked_at < due:
+        return seen
+    return replace(seen, lost=True, overdue=True)
 
 
 def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bool:

@@ -17,7 +17,7 @@ from ..failures import Ending, EndKind, looks_like_an_echo
 from ..records import NodeState, Outcome, RoundPhase
 from ..text import count
 from . import charging, deadlines, explain, leases, ranks, standing
-from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, WakeAt
+from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import Placement, Rendezvous, RoundEnd, Rules
 
@@ -82,7 +82,8 @@ def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 
 def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
-    """Announce what changed; where all nodes wait, now and then also for whom and how long yet."""
+    """Announce what changed; where all nodes wait, now and then also for whom and how long yet. Where only this one
+    waits, as the job is over, tell people here."""
     newest, because = state.announced, state.because
     if newest is not None and state.view(state.version, newest.because) == newest:
         progress_at = deadlines.progress_at(state, rules)
@@ -90,6 +91,8 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
             return state, ()  # a new sentence alone is not worth a read by every node
         # While gathering it is the reason already.
         because = state.because if state.phase is GATHERING else explain.waiting(state, now, rules)
+        if state.phase is CLOSED:  # no node reads what is announced after the last announcement
+            return replace(state, announced_at=now), (Tell(because),)
     view = state.view(state.version + 1, because)
     return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
 
@@ -216,7 +219,7 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
             return Ending(number, EndKind.DEPARTURE, explain.lost(seen, now, rules))
         if record.state in (NodeState.LEAVING, NodeState.ENDED):
             return Ending(number, EndKind.DEPARTURE, f"{member.name} left: {record.because}")
-        if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round >= number:
+        if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round == number:
             return Ending(number, EndKind.DEPARTURE, f"{member.name} gave up its place: {record.because}")
     return _arrival(state, now, rules)
 

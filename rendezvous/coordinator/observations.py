@@ -34,6 +34,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         # A notification without a new record: the node may have lost its lease or got one again, so read the leases.
         return replace(state, readings=replace(state.readings, due_at=now))
     began_waiting = record.state is NodeState.WAITING and (old is None or not old.waiting)
+    same = old is not None and not old.lost and (old.record.state, old.record.round) == (record.state, record.round)
     new = Seen(
         record=record,
         arrival=old.arrival if old else len(state.nodes),
@@ -42,6 +43,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         alive_at=now,
         count=old.count if old else -1,
         placed=old.placed if old else 0,
+        since=old.since if old is not None and same else now,
     )
     known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
     if record.finished and state.barrier_until is None:

@@ -57,21 +57,32 @@ class Seen:
     placed: int = 0
     """The last round that it was given a place in. Until it publishes a record of that round, it may be starting
     its workers."""
+    since: float = 0.0
+    """When its record last came to be of another state or round, or the node was lost no more: what all others wait for
+    it to report is due some time after that."""
+    overdue: bool = False
+    """It is lost although it sends heartbeats, as it did not report in time (`deadlines.report_due`). Only a newer
+    record brings it back."""
 
     @property
-    def _unaware(self) -> bool:
+    def unaware(self) -> bool:
         """It may not have received the round that it has a place in."""
         return self.record.state is NodeState.WAITING and self.record.round < self.placed
 
     @property
     def waiting(self) -> bool:
         """It is ready for a place in the next round."""
-        return not self.lost and self.record.state is NodeState.WAITING and not self._unaware
+        return not self.lost and self.record.state is NodeState.WAITING and not self.unaware
 
     @property
     def may_have_workers(self) -> bool:
         """Workers of an earlier round may run there: no new round starts before its record says they are gone."""
-        return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self._unaware)
+        return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self.unaware)
+
+    @property
+    def pauses(self) -> bool:
+        """It waits after a failure, for a time that it has set itself, before it asks for another round."""
+        return self.record.state is NodeState.BROKEN and self.record.all_exits_reported
 
     @property
     def gone(self) -> bool:
@@ -209,6 +220,10 @@ class Rendezvous:
     def may_have_workers(self) -> list[Seen]:
         """Nodes on which workers of an earlier round may run."""
         return [seen for seen in self.nodes.values() if seen.may_have_workers]
+
+    def awaited_at_close(self) -> list[Seen]:
+        """Nodes that have not ended and are not lost: once the job is closed, its store is there for them."""
+        return [seen for seen in self.nodes.values() if not seen.lost and seen.record.state is not NodeState.ENDED]
 
     def able(self) -> int:
         """How many nodes could be in the next round, once those that are stopping have stopped."""

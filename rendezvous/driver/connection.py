@@ -12,15 +12,27 @@ from ..store import Store, StoreUnreachable
 CALL_LIMIT_S = 5.0
 """After this time without an answer to a guarded call the store counts as away. Calls take well under a millisecond."""
 
+ATTEMPT_S = 10.0
+"""How long a client takes to give up a connection on which nothing arrives, at most."""
+
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 """Pause between attempts to reach the store; doubles from the first to the most."""
 
 T = TypeVar("T")
 
 
+def patience_s(wait_s: float) -> float:
+    """How long a call may take that waits for up to `wait_s`, in seconds: its connection may have broken without a
+    word, which shows only after the wait, and then it is made again on another."""
+    return 2 * (wait_s + ATTEMPT_S) + CALL_LIMIT_S
+
+
 class CallGuard:
-    """Reports when the store goes away and comes back. Its thread is not woken for each call: it wakes at the first
-    call's deadline, by which time most calls have been answered, and sleeps while no call is under way."""
+    """Reports when the store goes away and comes back. It is away while a call is not answered, and while `noticed` has
+    said that this node cannot use it although its calls are answered.
+
+    Its thread is not woken for each call: it wakes at the first call's deadline, by which time most calls have been
+    answered, and sleeps while no call is under way."""
 
     def __init__(self, went_away: Callable[[str], None], came_back: Callable[[], None]) -> None:
         self._went_away = went_away
@@ -29,7 +41,10 @@ class CallGuard:
         self._deadline: float | None = None
         self._idle = False
         """The thread waits for the next `begin`."""
-        self._away = False
+        self._broken = False
+        """The last call was not answered in time."""
+        self._unusable = False
+        """As `noticed` said last."""
         self._closed = False
 
     def start(self) -> None:
@@ -46,17 +61,29 @@ class CallGuard:
         """The call was answered."""
         with self._changed:
             self._deadline = None
-            was_away, self._away = self._away, False
-        if was_away:
+            came_back = self._broken and not self._unusable
+            self._broken = False
+        if came_back:
             self._came_back()
 
     def broke(self, reason: str) -> None:
         """The call failed, or its deadline passed. `reason` is for messages."""
         with self._changed:
             self._deadline = None
-            first, self._away = not self._away, True
+            first = not (self._broken or self._unusable)
+            self._broken = True
         if first:
             self._went_away(reason)
+
+    def noticed(self, trouble: str) -> None:
+        """Why this node cannot use the store although its calls are answered; empty: it can. Only a change counts."""
+        with self._changed:
+            changed = self._unusable is not bool(trouble) and not self._broken
+            self._unusable = bool(trouble)
+        if changed and trouble:
+            self._went_away(trouble)
+        elif changed:
+            self._came_back()
 
     def close(self) -> None:
         with self._changed:
@@ -84,11 +111,22 @@ class Connection:
         self._closing = closing
         self._guard = guard
         self._session: Store | None = None
+        self._calls = 0
+        self.under_way = 0
+        """Number of the call that is not answered yet; 0: none. Any thread may read it."""
 
     def call(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None = None) -> T | None:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not
         wait for the answer."""
+        self._calls += 1
+        self.under_way = self._calls
+        try:
+            return self._repeat(request, meanwhile)
+        finally:
+            self.under_way = 0
+
+    def _repeat(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None) -> T | None:
         pause_s = RETRY_FIRST_S
         while not self._closing.is_set():
             try:
@@ -120,7 +158,7 @@ class Connection:
         return self._session
 
     def close(self) -> None:
-        """End a call that blocks, from another thread. `closing` must be set before."""
+        """End a call that blocks, from another thread. Unless `closing` is set, it is repeated on a new session."""
         session = self._session
         if session is not None:
             session.close()

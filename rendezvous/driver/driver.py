@@ -4,7 +4,7 @@ Nothing here decides. Each thread has a connection of its own, because a blockin
 writer's calls have a deadline kept here, because a frozen server keeps none. The effect of a call without an answer is
 *unknown*: it has not failed, so the thread makes a new connection and repeats the same call.
 
-    writer      joins the job; writes this node's record, and a heartbeat every `beat_s`
+    writer      joins the job; writes this node's record, and a heartbeat every `beat_s` while the node does its part
     watcher     waits for the coordinator's next announcement
     candidate   (electing stores) campaigns to coordinate; while this node leads, waits for the end of its term
 
@@ -19,12 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from ..codec import job as jobs
 from ..codec import records as codec
 from ..coordinator.events import Elected
 from ..records import JobSpec, NodeRecord, NodeState, Round
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
 from .connection import CallGuard, Connection
+from .health import Health, LoopWatch
 from .inbound import read_round, read_state
 from .listener import Listener
 from .term import WAIT_S, Term
@@ -64,6 +66,15 @@ class Driver:
         self._store: Store | None = None
         self._newest = 0
         """Version of the newest announcement received here."""
+        self._announced = 0
+        """Version of the newest announcement that the store has named with a heartbeat."""
+        self._well = threading.Event()
+        """This node does its part (`health.py`); while it does not, it sends no heartbeat and does not coordinate."""
+        self._well.set()
+        self._host_trouble = ""
+        """Why the node that hosts the store counts as gone; empty if it does not."""
+        self._resigned = 0
+        """The last epoch whose term this node ended as it did not do its part."""
         self._may_lead = True
         """Whether this node may coordinate; False once it publishes that it has ended."""
         self._term: Term | None = None
@@ -111,6 +122,7 @@ class Driver:
     def close(self) -> None:
         """End the threads, and on the host stop serving. A call under way is aborted."""
         self._threads.ending.set()
+        self._well.set()
         self._unwritten.put(None)
         if self._term is not None:
             self._term.end()
@@ -129,19 +141,22 @@ class Driver:
             store.close()
             store.close_host()
             return
-        connection = self._threads.connect(store, self._guard)
+        connection = self._threads.connect(store, "writer", 0.0, self._guard)
         own_beats = OwnHeartbeats(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
         self._start_threads(store, own_beats)
-        heart = Heart(self._node, self._beat_s, own_beats)
+        health = Health(LoopWatch(self._listener.loop_asked, self._beat_s), self._lease_s, self._beat_s)
+        heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health))
         while not self._threads.ending.is_set():
             try:
                 record = self._unwritten.get(timeout=heart.due_in_s())
             except queue.Empty:
-                connection.call(heart.beat)
+                if self._does_its_part(store, health, lambda epoch: connection.call(partial(_resign, epoch))):
+                    connection.call(heart.beat)
+                heart.seen_to()
                 continue
             if record is not None:
-                self._write_record(connection, record, heart)
+                self._write_record(connection, record, partial(self._beat_between_tries, store, health, heart))
 
     def _join(self, store: Store) -> None:
         self._job_record = join.join(store, self._job, self._node, self._name)
@@ -154,7 +169,44 @@ class Driver:
         elif store.elects:
             self._threads.spawn("candidate", lambda: self._run_candidate(store, own_beats))
 
-    def _write_record(self, connection: Connection, record: NodeRecord, heart: Heart) -> None:
+    def _does_its_part(self, store: Store, health: Health, resign: Callable[[int], object]) -> bool:
+        """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
+        term = self._term
+        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
+        deaf = health.deaf(self._newest, self._announced, {role: calls[role] for role in calls if role != "writer"})
+        self._guard.noticed(deaf or self._host_trouble)
+        if health.begins_to_lag:
+            self._threads.renew("watcher")
+        if not health.loop_stands() and not deaf:
+            self._well.set()
+            return True
+        self._well.clear()
+        if term is not None and store.elects and self._resigned != term.epoch:
+            self._resigned = term.epoch
+            resign(term.epoch)
+        return False
+
+    def _beat_between_tries(self, store: Store, health: Health, heart: Heart, session: Store) -> None:
+        """As between two records, on the session that is about to try a refused record again."""
+        if heart.due_in_s():
+            return
+        if self._does_its_part(store, health, session.resign):
+            heart.beat(session)
+        heart.seen_to()
+
+    def _beat_answered(self, store: Store, health: Health, newest: int, host_count: int | None) -> None:
+        """What the store said to a heartbeat: the newest version there is, and the hosting node's own counter."""
+        self._announced = max(self._announced, newest)
+        stands = health.host_stands(None if store.hosted else host_count)
+        self._host_trouble = f"no heartbeat of {self._host_name(store)} for {self._lease_s:g} s" if stands else ""
+        self._guard.noticed(self._host_trouble)
+
+    def _host_name(self, store: Store) -> str:
+        """The node that hosts the store and coordinates. Where the store ends with it, it created the job's record."""
+        what = "the node that hosts it and coordinates the job"
+        return what if store.outlives_jobs else f"{jobs.decode_job(self._job_record).name}, {what}"
+
+    def _write_record(self, connection: Connection, record: NodeRecord, meanwhile: Callable[[Store], None]) -> None:
         value = codec.encode_node(record)
 
         def publish(session: Store) -> bool:
@@ -162,11 +214,11 @@ class Driver:
             return True
 
         # A store may refuse records for long, and heartbeats not: etcd without space does.
-        if connection.call(publish, meanwhile=heart.beat_if_due):
+        if connection.call(publish, meanwhile=meanwhile):
             self._listener.record_written(record.seq)
 
     def _run_watcher(self, store: Store) -> None:
-        connection = self._threads.connect(store)
+        connection = self._threads.connect(store, "watcher", WAIT_S)
         while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_round, self._newest))
             if found is None:
@@ -177,15 +229,17 @@ class Driver:
     # -- coordinating -------------------------------------------------------------------------------------------------
 
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
-        connection = self._threads.connect(store)
+        connection = self._threads.connect(store, "candidate", WAIT_S)
         while self._may_lead and not self._threads.ending.is_set():
+            if not self._well.wait(WAIT_S):
+                continue
             epoch = connection.call(partial(_campaign, self._node))
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
-        if not self._may_lead:
-            connection.call(lambda session: session.resign(epoch))
+        if not (self._may_lead and self._well.is_set()):
+            connection.call(partial(_resign, epoch))
             return
         state = connection.call(partial(read_state, epoch, self._job_record, self._newest, self._listener))
         if state is None:
@@ -206,6 +260,10 @@ class Driver:
         self._listener.elected(found)
         term.begin(cursor)
         return term
+
+
+def _resign(epoch: int, session: Store) -> None:
+    session.resign(epoch)
 
 
 def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:

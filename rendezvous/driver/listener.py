@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from ..coordinator.events import Elected
@@ -24,3 +25,7 @@ class Listener(Protocol):
     def deposed(self) -> None: ...
     def retired(self) -> None: ...
     def foreign_bytes_seen(self, warning: str) -> None: ...
+
+    def loop_asked(self, answer: Callable[[], None]) -> None:
+        """Whether the agent's loop turns is asked: let the loop call `answer` when it comes to it."""
+        ...

@@ -61,6 +61,10 @@ class Term:
         """After all earlier requests, clear the store and call the listener's `retired`."""
         self._requests.put(Term)
 
+    def under_way(self) -> dict[str, tuple[int, float]]:
+        """As `ThreadGroup.under_way`."""
+        return self._threads.under_way()
+
     def end(self) -> None:
         """Let the threads exit. Idempotent."""
         self._threads.end()
@@ -69,7 +73,7 @@ class Term:
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _run_reader(self, cursor: int) -> None:
-        connection = self._threads.connect(self._store)
+        connection = self._threads.connect(self._store, "reader", self._wait_s)
         while not self._threads.ending.is_set():
             found = connection.call(partial(_wait_nodes, cursor, self._wait_s))
             if found is None:
@@ -79,7 +83,7 @@ class Term:
                 self._listener.node_seen(record)
 
     def _run_announcer(self) -> None:
-        connection = self._threads.connect(self._store)
+        connection = self._threads.connect(self._store, "announcer", 0.0)
         while not self._threads.ending.is_set():
             request = self._requests.get()
             try:

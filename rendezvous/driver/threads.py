@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ..store import Store, StoreError
-from .connection import CallGuard, Connection
+from .connection import CallGuard, Connection, patience_s
 
 
 class ThreadGroup:
@@ -16,20 +16,32 @@ class ThreadGroup:
     def __init__(self, failed: Callable[[StoreError], None]) -> None:
         self._failed = failed
         self.ending = threading.Event()
-        self._connections: list[Connection] = []
+        self._connections: dict[str, tuple[Connection, float]] = {}
+        """By the role of its thread: the connection, and how long its calls may take."""
 
     def spawn(self, role: str, body: Callable[[], None]) -> None:
         threading.Thread(target=self._run, args=(body,), name=f"elastic-agent-{role}", daemon=True).start()
 
-    def connect(self, store: Store, guard: CallGuard | None = None) -> Connection:
+    def connect(self, store: Store, role: str, wait_s: float, guard: CallGuard | None = None) -> Connection:
+        """The connection of the thread with this role. `wait_s`: the longest wait of its calls."""
         connection = Connection(store.session, self.ending, guard)
-        self._connections.append(connection)
+        self._connections[role] = connection, patience_s(wait_s)
         return connection
+
+    def under_way(self) -> dict[str, tuple[int, float]]:
+        """For each thread with a call under way: the number of the call, and how long it may take, in seconds."""
+        each = tuple(self._connections.items())
+        return {role: (number, most_s) for role, (connection, most_s) in each if (number := connection.under_way)}
+
+    def renew(self, role: str) -> None:
+        """Let the thread with this role repeat its call on a new session."""
+        if role in self._connections:
+            self._connections[role][0].close()
 
     def end(self) -> None:
         """Let the threads exit; a call under way is aborted. Idempotent."""
         self.ending.set()
-        for connection in self._connections:
+        for connection, _ in tuple(self._connections.values()):
             connection.close()
 
     def _run(self, body: Callable[[], None]) -> None:
@@ -78,7 +90,11 @@ class OwnHeartbeats:
 class Heart:
     """Sends this node's heartbeats. Used by one thread."""
 
-    def __init__(self, node: str, beat_s: float, own_beats: OwnHeartbeats) -> None:
+    def __init__(
+        self, node: str, beat_s: float, own_beats: OwnHeartbeats, answered: Callable[[int, int | None], None]
+    ) -> None:
+        """`answered` gets what the store says to a heartbeat: as `Store.beat`, and `Store.host_count`."""
+        self._answered = answered
         self._node = node
         self._beat_s = beat_s
         self._own_beats = own_beats
@@ -91,12 +107,11 @@ class Heart:
 
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
-        session.beat(self._node, self._count + 1)
+        newest = session.beat(self._node, self._count + 1)
         self._count += 1
         self._own_beats.answered()
-        self._next = max(self._next + self._beat_s, time.monotonic())
+        self._answered(newest, session.host_count)
 
-    def beat_if_due(self, session: Store) -> None:
-        """As `beat`, no more often than that."""
-        if not self.due_in_s():
-            self.beat(session)
+    def seen_to(self) -> None:
+        """The heartbeat that was due was sent, or was not to be sent."""
+        self._next = max(self._next + self._beat_s, time.monotonic())

@@ -134,6 +134,10 @@ class EtcdStore:
         with self._refusals_as_outage():
             return shared.leases.with_leases(node, lambda: shared.keepalive.renew(self._client, self._keys, node))
 
+    @property
+    def host_count(self) -> int | None:
+        return None
+
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         newest = self._announcement
         self._shared.keepalive.update_newest(newest.version)

@@ -712,7 +712,7 @@ class Spoiled:
 
     def __init__(self, folder: Path, foreign: TorchStore) -> None:
         self.cluster = Cluster("c10d", folder, nnodes="1:2", conf={"beat": 0.3, "lease": 1.5})
-        self.endpoint = self.cluster._endpoint
+        self.endpoint = self.cluster.endpoint
         self.crater = folder / "crater"
         self.foreign = foreign
         try:
@@ -832,7 +832,7 @@ def test_a_spoiled_host_without_other_nodes_ends_too(foreign: TorchStore, tmp_pa
     try:
         node = cluster.start("a")
         (worker,) = cluster.desk.wait_world(1)
-        foreign.join(int(cluster._endpoint.rpartition(":")[2]))
+        foreign.join(int(cluster.endpoint.rpartition(":")[2]))
         foreign.set("elastic_agent/contract/1/round/head", b"\xde\xad")
         assert node.wait(SOON_S) == 80
         cluster.desk.wait_gone([worker])

@@ -59,6 +59,10 @@ allow.
 
 With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
 
+A node that lives but does nothing is lost as one that died is: its main thread stands still, or it receives nothing.
+
+A coordinator that stands still coordinates no more.
+
 An agent finishes (its workers all exit 0): the finalisation barrier runs (300 s, `--exit-barrier-timeout`); nodes that
 finish inside it exit 0.
 

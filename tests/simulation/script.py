@@ -10,6 +10,7 @@
     finish                    all live workers finish, a second passes, and only how each agent exits is told
     stubborn a                its workers ignore SIGTERM
     term a | leave a | kill a | freeze a | thaw a | cut a | heal a
+    stall a | resume a        its loop stands still while its threads live; it goes on
     nursery a dies
 
 Every verb is followed by MOMENT_S, in which its immediate consequences happen.
@@ -120,6 +121,13 @@ class Script:
 
     def _thaw(self, name: str) -> None:
         self._node(name).thaw()
+
+    def _stall(self, name: str) -> None:
+        self._node(name).stall()
+
+    def _resume(self, name: str) -> None:
+        self.world.checkers.last_fault = self.world.now
+        self._node(name).go_on()
 
     def _cut(self, name: str) -> None:
         self._node(name).link.cut(up=True, down=True)

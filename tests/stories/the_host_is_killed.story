@@ -8,7 +8,7 @@ kill a
 wait 10
 ----
     0.1  a is killed with signal 9
-    5.1  b working: the store does not answer (no answer within 5 s); workers go on for up to 30 s
+    5.1  b working: the store at host:29400 does not answer (no answer within 5 s); workers go on for up to 30 s
 
 wait 30
 ----

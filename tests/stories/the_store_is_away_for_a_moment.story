@@ -16,7 +16,7 @@ nothing
 cut b
 wait 12
 ----
-   19.3  b working: the store does not answer (no answer within 5 s); workers go on for up to 30 s
+   19.3  b working: the store at host:29400 does not answer (no answer within 5 s); workers go on for up to 30 s
    19.6  coordinator: round 1 over [a:0 b:1]: b was lost: no heartbeat for 5.0 s (lease 5 s)
    19.6  a stopping: round 1 is over: b was lost: no heartbeat for 5.0 s (lease 5 s)
    19.6  a signal 15 to its workers

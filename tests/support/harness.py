@@ -233,13 +233,13 @@ class EtcdGuests:
     """Opens a job's store in etcd from outside the job. `guest` is as that of `MemoryStore`."""
 
     def __init__(self, endpoints: Sequence[Any], run_id: str) -> None:
-        self._endpoints, self._run_id = endpoints, run_id
+        self.endpoints, self._run_id = endpoints, run_id
         self._made: list[Any] = []
 
     def guest(self) -> Any:
         from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 
-        self._made.append(open_etcd(self._endpoints, Location(self._run_id)))
+        self._made.append(open_etcd(self.endpoints, Location(self._run_id)))
         return self._made[-1]
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class Cluster:
             **defaults,
         }
         self.run_id = "contract"
-        self._endpoint = f"127.0.0.1:{free_port()}"
+        self.endpoint = f"127.0.0.1:{free_port()}"
         if backend == "etcd":
             from support.etcd_servers import VERSIONS, shared_servers
 
@@ -284,7 +284,7 @@ class Cluster:
         """Use these etcd servers, under a new run id."""
         self.etcd = servers
         self.run_id = f"contract-{time.monotonic_ns()}"
-        self._endpoint = ",".join(map(str, servers.endpoints))
+        self.endpoint = ",".join(map(str, servers.endpoints))
         self.store = EtcdGuests(servers.endpoints, self.run_id)
 
     def start(self, name: str, **changes: Any) -> Any:
@@ -292,7 +292,8 @@ class Cluster:
         barrier_s, grace_s, node_rank, charge, redirects, policy (fields of LaunchConfig about restarts),
         worker (the script), args (the script's own), env (added to the agent's, which its workers inherit), hosts
         (serve the store, as the first one does), within (processes: a command that becomes the agent's), protocol
-        (processes: the agent's protocol version)."""
+        (processes: the agent's protocol version), endpoint (processes: in place of the store's own), on_event (threads:
+        takes what happens to the agent)."""
         wanted = {**self._defaults, **changes, "conf": {**self._defaults["conf"], **changes.get("conf", {})}}
         starter = self._start_thread if "memory" in self.backend else self._start_process
         node = starter(name, wanted)
@@ -320,7 +321,7 @@ class Cluster:
         flags = [
             "--nnodes", str(wanted["nnodes"]), "--nproc-per-node", str(wanted["nproc"]),
             "--max-restarts", str(wanted["max_restarts"]), "--rdzv-backend", self.backend,
-            "--rdzv-endpoint", self._endpoint, "--rdzv-id", self.run_id,
+            "--rdzv-endpoint", wanted.get("endpoint", self.endpoint), "--rdzv-id", self.run_id,
             "--rdzv-conf", ",".join(f"{key}={value}" for key, value in conf.items()),
             "--log-dir", str(self.folder / f"logs-{name}"),
         ]  # fmt: skip
@@ -358,8 +359,11 @@ class Cluster:
             env=self._env(name, wanted), **wanted.get("policy", {}),
         )  # fmt: skip
         node = ThreadNode(name, None)
+        handler = {"on_event": wanted["on_event"]} if "on_event" in wanted else {}
         session = self.store.host() if hosting else self.store.guest()
-        node.agent = NodeAgent(config, wanted["worker"], *wanted["args"], store=session, tell=node.tell, name=name)
+        node.agent = NodeAgent(
+            config, wanted["worker"], *wanted["args"], store=session, tell=node.tell, name=name, **handler
+        )
         node.start()
         return node
 

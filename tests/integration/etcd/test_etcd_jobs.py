@@ -289,7 +289,7 @@ def test_each_refusal_is_one_line_within_seconds(
 
 def test_unreachable_endpoints_are_reported_after_read_timeout(cluster: Cluster) -> None:
     """Each of them, with its reason."""
-    cluster._endpoint = "127.0.0.1:1,127.0.0.1:2"
+    cluster.endpoint = "127.0.0.1:1,127.0.0.1:2"
     node = cluster.start("a", conf={"read_timeout": 1})
     assert node.wait() == 80
     last = node.text().strip().splitlines()[-1]

@@ -193,6 +193,25 @@ def test_heartbeats_are_read_as_counted(hosted: Stage) -> None:
     assert hosted.host.read_beats([]) == {}
 
 
+def test_each_heartbeat_reads_that_of_the_host(hosted: Stage) -> None:
+    """A guest's beat also reads the counter of the node that hosts the store; -1 before the first."""
+    guest = hosted.guest()
+    guest.beat("n1", 1)
+    assert guest.host_count == -1
+    hosted.host.beat("host", 41)
+    hosted.session(hosted.host).beat("host", 42)
+    hosted.guest().beat("n2", 7)
+    guest.beat("n1", 2)
+    assert guest.host_count == 42
+
+
+def test_a_store_that_elects_has_no_host_to_look_at(electing: Stage) -> None:
+    """Its coordinator has a lease."""
+    guest = electing.guest()
+    guest.beat("n1", 1)
+    assert guest.host_count is None
+
+
 def test_a_heartbeat_wakes_no_coordinator(stage: Stage) -> None:
     """The coordinator reads heartbeats when it needs them; they do not end wait_nodes."""
     stage.guest().beat("n1", 1)

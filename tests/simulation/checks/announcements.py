@@ -66,6 +66,10 @@ class Announcements:
             earlier = {(node.ident, number) for number in self._truth.endings if number < ended}
             self._missed |= earlier - self._informed
 
+    def announced_at(self, version: int) -> float | None:
+        """When this version was announced; None: not yet."""
+        return self._announced_at.get(version)
+
     def charges(self, ident: str, before: int) -> list[int]:
         """The rounds before this one that were charged to a node, without those of which it never received the end."""
         charged = (e.round for e in self._truth.endings.values() if e.charged == ident and e.round < before)

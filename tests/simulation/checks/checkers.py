@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.rendezvous.coordinator import deadlines
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
@@ -73,6 +74,8 @@ class Checkers:
         self.over: set[int] = set()
         self.lost_at_retirement: frozenset[str] = frozenset()
         """Nodes that were lost when the coordinator began to clear up, which is final."""
+        self._phase_at = 0.0
+        """When the coordinator changed its phase last."""
         self.closed = False
         self.known_at_close: frozenset[str] = frozenset()
         self.first_finish: float | None = None
@@ -155,6 +158,8 @@ class Checkers:
         """The coordinating node has taken an event: leases and time limits are checked."""
         if after.nodes is not before.nodes:
             self._leases(before, after)
+        if (before.epoch, before.phase, before.number) != (after.epoch, after.phase, after.number):
+            self._phase_at = self.world.now
         self.liveness.look(after)
 
     def changed_hands(self, node: SimNode, event: coordinator_events.Event, after: Rendezvous) -> None:
@@ -178,6 +183,10 @@ class Checkers:
                 self.ever_lost.add(name)
                 silent_s = self.world.nodes[name].link.silent_s()
                 enough = silent_s >= self.world.job.lease_s - READING_S
+                if seen.overdue:
+                    self.world.reached.note("a node that reported nothing was lost")
+                    may_s = self.world.nodes[name].rules.grace_s + deadlines.REPORT_MARGIN_S
+                    enough = self.world.now - self._phase_at >= may_s - ROUNDING_S
                 self.need(enough, EVICTED, f"{name} was silent for {silent_s:.3f} s")
                 if before.phase is RoundPhase.OVER:
                     self.world.reached.note("a node was lost while its round was over")
@@ -237,7 +246,7 @@ class Checkers:
         outcomes.JUDGES[outcome](self, after)
 
     def fit(self, node: SimNode) -> bool:
-        return not node.done and not node.frozen and node.link.opened and node.link.up
+        return not node.done and not node.frozen and node.attends and node.link.opened and node.link.up
 
     # -- a node ----------------------------------------------------------------------------------------------------
 

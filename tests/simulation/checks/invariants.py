@@ -49,10 +49,17 @@ ENDING = "once faults stop and no worker fails any more, every agent ends in tim
 ANNOUNCED = "a node receives what the coordinator announced, each version once, and an announcement never changes"
 MISTAKEN = "a new, empty store is not taken for the old one: a node that was on the old one writes nothing to it"
 PLACED = "a node starts a round only when the coordinator announced that it runs and that the node has a place in it"
-EVICTED = "a node is lost only when it was silent for a lease by its own fault: a frozen store evicts no node"
+EVICTED = (
+    "a node is lost only when it was silent for a lease by its own fault, or reported nothing for longer than it may: "
+    "a frozen store evicts no node"
+)
 NEWEST = "what a node receives is the newest announcement, but for those made while it read"
 OVERTAKEN = "an agent acts on no announcement that a newer one has overtaken on its way"
 ENDS_PROMPTLY = "an agent whose last record is written ends at once, unless it serves the store or clears it up"
+VOUCHED = "a node whose loop stands still, or that does not receive what is announced, soon sends no heartbeat"
+RESIGNED = "a coordinator whose loop stands still, or that receives nothing, soon coordinates no more"
+LED = "a node whose coordinator stands still on the store that it hosts ends within store_grace and a little more"
+ANSWERED = "a round that is over does not wait for ever: a node that reports nothing is lost"
 DEPARTED = "once faults stop, a round that a member has left is over soon"
 STOPPED = "stopping workers takes no longer than the grace, what SIGKILL gets, and a little more"
 CHEAP = "a coordinator's events take processor time in proportion to the nodes, not to their square"
@@ -81,7 +88,7 @@ ANSWERS = {
     "S5": (FORWARD, MISTAKEN),
     "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
-    "S8": (EVICTED,),
+    "S8": (EVICTED, VOUCHED),
     "S9": (CHARGED, BLAMED, COUNTED, PACED, UNDISTURBED, RETURNED),
     "S10": (LISTED,),
     "S11": (ANNOUNCED,),
@@ -89,12 +96,12 @@ ANSWERS = {
     "S13": (ANNOUNCED, CODED, ENDING),
     "S14": (CODED, ENDING),
     "L1": (BEGUN,),
-    "L2": (BEGUN, INFORMED, DEPARTED),
+    "L2": (BEGUN, INFORMED, DEPARTED, ANSWERED, RESIGNED),
     "L3": (PROMPT, BARRED, OBEYED, STOPPED, ENDS_PROMPTLY),
     "L4": (PROMOTED, IMPATIENT, PROMPT),
     "L5": (BEGUN, BOUNDED, CHEAP, SMALL),
     "L6": (INFORMED, NEWEST, COUNTED_IN),
-    "L7": (LISTED, GIVEN_UP, COUNTED_IN),
+    "L7": (LISTED, GIVEN_UP, COUNTED_IN, LED),
     "L8": (BOUNDED, LIVELY),
     "L9": (DRAINED, ENDING),
 }

@@ -8,17 +8,38 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
+from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import RoundPhase
 
-from .invariants import BARRED, BEGUN, DEPARTED, GIVEN_UP, IMPATIENT, INFORMED, OBEYED, PROMOTED, PROMPT, STOPPED
+from .invariants import (
+    ANSWERED,
+    BARRED,
+    BEGUN,
+    DEPARTED,
+    GIVEN_UP,
+    IMPATIENT,
+    INFORMED,
+    LED,
+    OBEYED,
+    PROMOTED,
+    PROMPT,
+    RESIGNED,
+    STOPPED,
+    VOUCHED,
+)
 
 if TYPE_CHECKING:
+    from ..stores.driver_link import DriverLink
     from ..world.node import SimNode
     from .checkers import Checkers
 
 SLACK_S = 12.0
 """Messages that are under way, a call that has to break first, a heartbeat or two."""
+
+RESIGNS_S = 3.5
+"""From when its writer knows that a coordinator does not do its part until its term is over: the next heartbeat, and a
+call or two. Less than a lease, which would end the term too."""
 
 NEXT_LOOK_S = 2.0
 """Until the coordinator's next event, at most."""
@@ -39,6 +60,7 @@ class Liveness:
         self._finishing: float | None = None
         self._unreported: float | None = None
         self._epoch = 0
+        self._over: float | None = None
         self._closed_at: float | None = None
         self._stale: dict[str, float] = {}
         self._departed: dict[str, float] = {}
@@ -52,7 +74,7 @@ class Liveness:
             self._epoch, self._finishing = after.epoch, None
         self._finishing = self._since(self._finishing, after.finishing)
         if after.phase is RoundPhase.CLOSED:
-            self._enough = self._room = None
+            self._enough = self._room = self._over = None
         elif after.phase is RoundPhase.RUNNING:
             self._running(after)
         else:
@@ -64,7 +86,7 @@ class Liveness:
             self._unreported, not known and any(self._reports_finish(node) for node in nodes)
         )
         self._need(self._unreported, SLACK_S, BARRED, "the coordinator does not know that a node has finished")
-        busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not n.done and not n.frozen]
+        busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not (n.done or n.frozen or n.stalled)]
         self._stopping = self._still(self._stopping, busy)
         for name, since in self._stopping.items():
             self._need(since, self.stopping_s + NEXT_LOOK_S, STOPPED, f"{name} still stops its workers")
@@ -73,14 +95,21 @@ class Liveness:
 
     def _gathering(self, after: Rendezvous) -> None:
         self._room = None
+        pauses = any(seen.pauses for seen in after.nodes.values())
+        self._over = self._since(self._over, after.phase is RoundPhase.OVER and not pauses)
+        bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
+        self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
         enough = len(self._waiting()) >= self._job.min_nodes
-        busy = enough and any(n.nursery.busy for n in self._truth.world.nodes.values())
+        world = self._truth.world
+        busy = enough and any(n.nursery.busy for n in world.nodes.values())
+        if after.phase is RoundPhase.OVER and world.shared_store is None:  # found out only by what it does not report
+            busy = busy or not all(n.attends or n.done for n in world.nodes.values())
         self._enough = self._since(self._enough, enough and not busy)
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
         self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
 
     def _running(self, after: Rendezvous) -> None:
-        self._enough = None
+        self._enough = self._over = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
         self._room = self._since(self._room, room and bool(self._waiting()))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
@@ -89,6 +118,10 @@ class Liveness:
         self._departed = self._still(self._departed, [n.ident for n in members if n.done and not n.state.finished])
         for name, since in self._departed.items():
             self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
+        if self._truth.world.shared_store is not None:  # else no thread looks whether the loop turns
+            for node in members:
+                stands_since = node.stalled_since + self._job.lease_s if node.stalled and node.link.opened else None
+                self._need(stands_since, self._job.lease_s + SLACK_S, DEPARTED, f"{node.ident} stands still")
         bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
@@ -108,7 +141,7 @@ class Liveness:
     def _slow_to_stop(self) -> None:
         for name, since in self._truth.asked.items():
             node = self._truth.world.nodes[name]
-            if not (node.done or node.frozen or node.host):
+            if not (node.done or node.frozen or node.stalled or node.host):
                 self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
     def _uninformed(self, after: Rendezvous) -> None:
@@ -123,6 +156,31 @@ class Liveness:
             elif state.spare_until is not None and state.is_spare and not node.host and self._truth.fit(node):
                 self._need(state.spare_until - node.skew_s, SLACK_S, IMPATIENT, f"{node.ident} still waits")
         self._stale = stale
+
+    # -- nodes that live but do not do their part ----------------------------------------------------------------------
+
+    def vouched(self, node: SimNode, link: DriverLink) -> None:
+        """A heartbeat of this node has reached the store."""
+        since = node.stalled_since if node.stalled else None
+        unread_at = self._truth.announcements.announced_at(link.newest + 1)
+        if since is None and "watcher" in link.silent and unread_at is not None:
+            since = max(link.silent_since, unread_at)
+        self._need(since, self._job.lease_s + SLACK_S, VOUCHED, f"{node.ident} still sends heartbeats")
+
+    def coordinates(self, node: SimNode, bound_s: float) -> None:
+        """A coordinator that does not do its part has had `bound_s` to resign, or the other nodes to end; counted anew
+        from each fault."""
+        world = self._truth.world
+        if node.attends or node.done or node.frozen:
+            return
+        if world.now < self._truth.last_fault + bound_s:
+            world.when(self._truth.last_fault + bound_s, self.coordinates, node, bound_s)
+            return
+        if world.elects:
+            self._truth.need(world.leader is not node, RESIGNED, f"{node.ident} still coordinates")
+            return
+        still = [n.ident for n in world.nodes.values() if n is not node and n.link.opened and not (n.done or n.frozen)]
+        self._truth.need(not still, LED, f"{still} are still there")
 
     def closed(self, after: Rendezvous) -> None:
         self._closed_at = self._truth.world.now

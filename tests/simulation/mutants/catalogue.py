@@ -27,7 +27,7 @@ from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, standing, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
-from elastic_agent.rendezvous.driver import inbound
+from elastic_agent.rendezvous.driver import health, inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.driver.listener import Listener
@@ -271,16 +271,16 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- drivers
     Mutant("an empty store is taken for the old one", c10d_keys.verify, branch(2).never()),
-    Mutant("a broken session is used again", Connection.call, assignment(1).removed()),
+    Mutant("a broken session is used again", Connection._repeat, assignment(1).removed()),
     Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
-    Mutant("a heartbeat stands still", Heart.beat, assignment(0).operator("=")),
-    Mutant("a refused record starves the heartbeat", Connection.call, branch(1).never()),
+    Mutant("a heartbeat stands still", Heart.beat, assignment(1).operator("=")),
+    Mutant("a refused record starves the heartbeat", Connection._repeat, branch(0).never()),
     Mutant("a written record is not reported", Driver._write_record, call(Listener.record_written).removed()),
     Mutant(
         "a record is written once, come what may",
-        Connection.call,
+        Connection._repeat,
         branch(0).once(),
     ),
     Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(2).target.element(0).becomes(UNUSED)),
@@ -303,6 +303,14 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(0).becomes(either(ITSELF, negated(choice(0)))),
     ),
     Mutant("overtaken announcements are handled", Inbox.round_seen, assignment(0).value.becomes(0)),
+    # -- nodes that live but do not do their part
+    Mutant("a heartbeat says nothing of the loop", Driver._does_its_part, branch(1).operand(0).removed()),
+    Mutant("a heartbeat says nothing of what is received", health.Health.deaf, branch(0).never()),
+    Mutant("a coordinator that stands still keeps its term", Driver._does_its_part, branch(2).never()),
+    Mutant("a node that stands still stands for coordinator", Driver._run_candidate, branch(1).never()),
+    Mutant("nobody looks at the host's heartbeat", health.Health.host_stands, returned(0).becomes(False)),
+    Mutant("a thread without answers goes unnoticed", health.Health._is_overdue, returned(0).becomes(False)),
+    Mutant("a report has no time limit", deadlines.report_due, returned(0).becomes(None)),
     # -- tables
     Misplaced(
         "a finished node ignores the close",

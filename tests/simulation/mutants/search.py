@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import standing, takeover
-from elastic_agent.rendezvous.driver import connection, driver, inbound, term, threads
+from elastic_agent.rendezvous.driver import connection, driver, health, inbound, term, threads
 
 from .. import run
 from ..checks.checkers import Violation
@@ -33,6 +33,7 @@ DRIVERS = {
         term,
         threads,
         connection,
+        health,
         c10d,
         c10d_keys,
         inbox,

@@ -60,6 +60,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_store_full(seed, store),
             *_draw_rerun(seed, store),
             *_draw_static_restart(seed, job),
+            *_draw_half_alive(seed),
         ),
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
@@ -181,3 +182,15 @@ def _draw_static_restart(seed: int, job: Job) -> Iterator[Fault]:
     rng = random.Random(seed ^ 0x57A71C)
     if job.static and rng.random() < 0.5:
         yield Fault(11, rng.uniform(0.0, 5.0), "restart", rng.random(), rng.random(), rng.uniform(0.3, 12.0))
+
+
+def _draw_half_alive(seed: int) -> Iterator[Fault]:
+    """In one job of eight a loop stands still or a thread receives nothing, while the other threads live, and soon a
+    round ends that its node has a place in."""
+    rng = random.Random(seed ^ 0xA11FE)
+    if rng.random() < 0.125:
+        after = rng.randint(1, 6)
+        what, lasts_s = rng.choice(("stall", "deafen")), rng.choice((3.0, 20.0, 150.0))
+        yield Fault(13, rng.random() * 3, what, rng.random(), rng.random(), lasts_s, after)
+        what = rng.choice(("worker_fails", "worker_fails", "leave", "kill"))
+        yield Fault(14, rng.random() * 8, what, rng.random(), rng.random(), 1.0, after + rng.randrange(2))

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.rendezvous.driver.connection import patience_s
+from elastic_agent.rendezvous.driver.term import WAIT_S
 
+from ..checks.liveness import RESIGNS_S, SLACK_S
 from ..stores.shared import SharedEtcd, SharedTcpStore
 
 if TYPE_CHECKING:
@@ -235,6 +238,63 @@ def _has_space(world: World, store: SharedEtcd) -> None:
     store.server.full = False
 
 
+def stall(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """A loop stands still while its threads live, as in a call on a dead file server, and while its workers go on."""
+    node.stall()
+    world.reached.note("a loop stood still")
+    if node is world.leader and world.shared_store is not None:
+        world.reached.note("the coordinator's loop stood still")
+        _must_resign(world, node, world.job.lease_s)
+    world.at(fault.lasts_s, _goes_on, world, node)
+
+
+def _goes_on(world: World, node: SimNode) -> None:
+    if node.stalled:
+        world.checkers.last_fault = world.now
+        node.go_on()
+
+
+def deafen(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """The connections of one thread bring nothing any more, while those of the others live: of the watcher, or, where
+    the node coordinates, of one that only a coordinator has."""
+    leads = node is world.leader and world.shared_store is not None
+    if node.host and not leads:
+        return  # without drivers, nobody could find out
+    role = ("watcher", "reader", "announcer")[int(fault.variant * 3)] if leads else "watcher"
+    node.link.silence(role, broken=fault.target < 0.5)
+    world.reached.note(f"a {role} received nothing")
+    if role != "watcher":
+        # Found out only by calls that take too long: the coordinator is as good as gone from then on.
+        _stays_unknown(world, node, world.now + patience_s(WAIT_S) + world.job.lease_s)
+    world.at(fault.lasts_s, _speaks, world, node)
+
+
+def _stays_unknown(world: World, node: SimNode, until: float) -> None:
+    if not node.link.silent or node.done:
+        return
+    world.checkers.last_fault = world.now
+    if world.now < until:
+        world.at(1.0, _stays_unknown, world, node, until)
+    else:
+        _must_resign(world, node, 0.0)
+
+
+def _must_resign(world: World, node: SimNode, found_s: float) -> None:
+    """`found_s`: until it is found out that it does not do its part."""
+    if world.elects:
+        bound_s = found_s + RESIGNS_S
+    else:
+        ends_s = world.job.store_grace_s + world.checkers.liveness.stopping_s
+        bound_s = found_s + 2 * world.job.lease_s + ends_s + SLACK_S
+    world.at(bound_s, world.checkers.liveness.coordinates, node, bound_s)
+
+
+def _speaks(world: World, node: SimNode) -> None:
+    if node.link.silent:
+        world.checkers.last_fault = world.now
+        node.link.speak()
+
+
 KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
     act.__name__: act
     for act in (
@@ -255,5 +315,5 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
-RARE = {act.__name__: act for act in (stranger, store_full, rerun)}
+RARE = {act.__name__: act for act in (stranger, store_full, rerun, stall, deafen)}
 """Kinds that `draw` does not choose from `KINDS`."""

@@ -127,6 +127,9 @@ class DirectLink:
         self.opened = False
         self.up_cut = False
         self.down_cut = False
+        self.silent: set[str] = set()
+        """Not empty: it receives no rounds, while all else arrives."""
+        self.silent_since = 0.0
         self.away = False
         self.away_since: float | None = None
         """When the agent took the event that the store is away, from which store_grace counts."""
@@ -185,7 +188,7 @@ class DirectLink:
     def acknowledged(self, record: NodeRecord) -> None:
         if self.down_cut or self.node.done:
             return
-        self.node.deliver(self._written, record)
+        self.node.turn(self._written, record)
 
     def _written(self, record: NodeRecord) -> None:
         if self.outbox and self.outbox[0] is record:
@@ -201,10 +204,10 @@ class DirectLink:
         newest = self.store.latest
         if newest is None or newest.version <= self.version:
             return
-        if not self.opened or self.down_cut or self.node.done or not self.store.answers:
+        if not self.opened or self.down_cut or self.silent or self.node.done or not self.store.answers:
             return
         self.version = newest.version
-        self.node.deliver(self.node.post, RoundSeen(newest))
+        self.node.turn(self.node.post, RoundSeen(newest))
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
@@ -264,6 +267,16 @@ class DirectLink:
 
     def die(self) -> None:
         """Nothing: there are no threads to end."""
+
+    def silence(self, role: str, *, broken: bool) -> None:
+        """It receives no rounds any more."""
+        self.silent.add(role)
+        self.silent_since = self.world.now
+
+    def speak(self) -> None:
+        """It receives them again."""
+        self.silent.clear()
+        self.world.at(self.world.delays.network(), self.look)
 
     def lose(self, what: str, lasts_s: float) -> None:
         """Cuts the link for a quarter of `lasts_s`: without drivers, a lost message is sent again at once."""

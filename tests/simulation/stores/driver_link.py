@@ -60,6 +60,9 @@ class CheckedInbox(Inbox):
         self._link.newest = max(self._link.newest, seen.version)
         super().round_seen(seen)
 
+    def loop_asked(self, answer: Callable[[], None]) -> None:
+        self._link.world.at(0.0, self._link.node.turn, answer)
+
 
 class DriverLink:
     """As `direct.DirectLink`, with nothing simulated above the client of the store."""
@@ -71,6 +74,9 @@ class DriverLink:
         self.opened = False
         self.up_cut = False
         self.down_cut = False
+        self.silent: set[str] = set()
+        """Roles of threads whose connections, also new ones, bring no answer any more."""
+        self.silent_since = 0.0
         self.absences: deque[float] = deque()
         """When the store went away, for each time whose end the agent has not taken from its queue."""
         self.back_at: float | None = None
@@ -152,7 +158,7 @@ class DriverLink:
     def arrives(self, event: Any) -> None:
         """Into the agent's queue, which one loop empties for both machines."""
         self._taken_at = max(self._taken_at, self.world.now + self.world.delays.local())
-        self.world.when(self._taken_at, self.node.deliver, self._take, event)
+        self.world.when(self._taken_at, self.node.turn, self._take, event)
 
     def _take(self, event: Any) -> None:
         if isinstance(event, coordination.Event):
@@ -182,6 +188,20 @@ class DriverLink:
         for act, args in unsent:
             self.world.at(0.0, act, *args)  # in its order, and before all that is sent from now on
 
+    def silence(self, role: str, *, broken: bool) -> None:
+        """The connection of this thread, and each that it makes from now on, brings no answer. `broken`: the one that
+        there is is reset."""
+        self.silent.add(role)
+        self.silent_since = self.world.now
+        for wire in self.wires if broken else ():
+            if wire.role == role:
+                wire.reset_later()
+
+    def speak(self) -> None:
+        """Connections bring answers again."""
+        self.silent.clear()
+        self.heal()
+
     def lose(self, what: str, lasts_s: float) -> None:
         """For a while, half of the requests (or of their replies) get lost."""
         self._loses, self._loses_until = what, self.world.now + lasts_s
@@ -197,10 +217,15 @@ class DriverLink:
         """A call of the writer returned. `wrote`: its record; empty for a heartbeat."""
         self._unwritten -= bool(wrote)
         # A heartbeat between two tries of a record does not show that the store takes the record.
-        if self.absences and self.back_at is None and (wrote or not self._unwritten):
+        usable = not self.silent and not self._host_stands() and (wrote or not self._unwritten)
+        if self.absences and self.back_at is None and usable:
             self.back_at = self.world.now
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now
+
+    def _host_stands(self) -> bool:
+        """Whether the node that hosts the store and coordinates does not do its part."""
+        return not self.world.elects and not self.world.host.attends
 
     def reset(self) -> None:
         """The server has ended."""
@@ -213,6 +238,10 @@ class DriverLink:
     def beat_arrived(self) -> None:
         """A new heartbeat has reached the store."""
         self._beat_at = self.world.now
+
+    def vouched(self) -> None:
+        """What has arrived is a heartbeat that its writer sent."""
+        self.world.checkers.liveness.vouched(self.node, self)
 
     def beats_read(self) -> None:
         """The coordinator's reading of the heartbeats is at the store."""

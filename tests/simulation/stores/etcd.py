@@ -91,7 +91,7 @@ class Server:
         return name in ("publish", "announce", "write_job") or (name == "stand" and not self.leader)
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
-        if link.loses("reply") or link.down_cut:
+        if link.loses("reply") or link.down_cut or asks.thread.role in link.silent:
             return  # applied, but the client does not receive the answer
         self.world.at(self.world.delays.network(), asks.wake_now, answer)
 
@@ -153,8 +153,9 @@ class Server:
         self.world.checkers.costs.recorded(len(value))
         self._hint("nodes")
 
-    def beat(self, node: str) -> int:
+    def beat(self, link: DriverLink, node: str) -> int:
         self._renew(node)
+        link.vouched()
         return max(self.rounds, default=0)
 
     def held(self, nodes: Sequence[str]) -> dict[str, int]:
@@ -208,6 +209,7 @@ class EtcdStore:
     """One client; implements `Store`."""
 
     hosted = False
+    host_count = None
     elects = True
 
     def __init__(self, link: DriverLink, server: Server) -> None:
@@ -269,7 +271,7 @@ class EtcdStore:
         self._link.answered(value)
 
     def beat(self, node: str, count: int) -> int:
-        newest: int = self._ask("beat", node)
+        newest: int = self._ask("beat", self._link, node)
         self._link.answered(b"")
         return newest
 

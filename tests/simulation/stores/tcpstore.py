@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_agent.rendezvous.store import StoreUnreachable
 
 from ..checks.invariants import MISTAKEN
-from .threads import TIMEOUT, Ticket, ticket
+from .threads import TIMEOUT, Ticket, current, ticket
 
 if TYPE_CHECKING:
     from ..world.world import World
@@ -80,6 +80,7 @@ class Server:
             self.world.checkers.need(False, MISTAKEN, f"{wire.link.node.ident} writes {key}")
         if "/beat/" in key and self.keys.get(key) != value:
             wire.link.beat_arrived()
+            wire.link.vouched()
         elif "/node/" in key:
             self.world.checkers.costs.recorded(len(value))
         elif "/round/" in key:
@@ -141,6 +142,8 @@ class Wire:
         self.world = link.world
         self.server = server
         self.call_timeout_s = call_timeout_s
+        self.role = current().role
+        """Of the thread that uses it."""
         self.number = 0
         """Of the request under way; an answer to an earlier one is dropped."""
         self.waits_for = ""
@@ -267,7 +270,7 @@ class Wire:
     def _answered(self, number: int, answer: object) -> None:
         if self._dead:
             return
-        if self.link.down_cut:
+        if self.link.down_cut or self.role in self.link.silent:
             self.link.unsent.append((self._answered, (number, answer)))
         elif number in (self.number, self._waited) and self._ticket is not None:
             self._ticket.wake_now(answer)

@@ -17,7 +17,7 @@ import greenlet
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
-from elastic_agent.rendezvous.driver import connection, driver, term
+from elastic_agent.rendezvous.driver import connection, driver, health, term
 from elastic_agent.rendezvous.driver import threads as crew
 
 from ..world.substitution import Substitute
@@ -39,8 +39,10 @@ class Fiber(greenlet.greenlet):  # type: ignore[misc]  # it comes without types
     ticket: Ticket
     deadline = NEVER
 
-    def __init__(self, target: Callable[..., None], hub: greenlet.greenlet) -> None:
+    def __init__(self, target: Callable[..., None], hub: greenlet.greenlet, role: str) -> None:
+        """`role`: which of its driver's threads it is."""
         super().__init__(target, hub)
+        self.role = role
         self.alarms: list[float] = []
         """When each is set for; a heap."""
 
@@ -85,8 +87,8 @@ class Process:
         """The clock of this node, which is no other node's."""
         return self.world.now + self.skew_s
 
-    def start(self, target: Callable[..., None], args: tuple[object, ...]) -> None:
-        thread = Fiber(target, self.hub)
+    def start(self, target: Callable[..., None], args: tuple[object, ...], role: str = "") -> None:
+        thread = Fiber(target, self.hub, role)
         self.threads.append(thread)
         self.world.at(0.0, self.node.deliver, self._begin, thread, args)
 
@@ -137,23 +139,31 @@ class Process:
         self.threads.clear()
 
 
-def ticket() -> Ticket:
-    """For a wait of the thread that runs."""
+def current() -> Fiber:
+    """The thread that runs."""
     thread = greenlet.getcurrent()
     if not isinstance(thread, Fiber):
         raise TypeError("only a simulated thread can wait")
-    return Ticket(Process.running, thread)
+    return thread
+
+
+def ticket() -> Ticket:
+    """For a wait of the thread that runs."""
+    return Ticket(Process.running, current())
 
 
 class Thread:
     """As threading.Thread, as far as the drivers use it."""
 
-    def __init__(self, target: Callable[..., None], args: tuple[object, ...] = (), **_named: object) -> None:
+    def __init__(
+        self, target: Callable[..., None], args: tuple[object, ...] = (), name: str = "", daemon: bool = True
+    ) -> None:
         self._target = target
         self._args = args
+        self._role = name.removeprefix("elastic-agent-")
 
     def start(self) -> None:
-        Process.running.start(self._target, self._args)
+        Process.running.start(self._target, self._args, self._role)
 
 
 class Event:
@@ -171,6 +181,9 @@ class Event:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             each.wake()
+
+    def clear(self) -> None:
+        self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
@@ -237,6 +250,8 @@ SUBSTITUTES: list[Substitute] = [
     (crew, "threading", _THREADING),
     (crew, "time", _TIME),
     (driver, "queue", _QUEUE),
+    (driver, "threading", _THREADING),
+    (health, "time", _TIME),
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),

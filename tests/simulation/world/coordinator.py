@@ -70,6 +70,10 @@ class SimCoordinator:
                 self._node.link.read_beats(effect.nodes)
             elif isinstance(effect, events.WakeAt):
                 self._wake_at(effect.when)
+            elif isinstance(effect, events.Tell):
+                self._world.reached.note("a wait after the close was named")
+                if self._world.log is not None:
+                    self._world.log(self._world.now, f"{self._node.ident} {effect.because}")
             else:
                 truth = self._world.checkers
                 truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
@@ -95,7 +99,7 @@ class SimCoordinator:
         """As `agent.loop.Loop.wake_at`: one wake-up for each time, however often it is requested."""
         if when not in self._wakes:
             self._wakes.add(when)
-            self._world.at(max(0.0, when - self._node.clock()), self._node.deliver, self._wakes_up, when)
+            self._world.at(max(0.0, when - self._node.clock()), self._node.turn, self._wakes_up, when)
 
     def _wakes_up(self, when: float) -> None:
         self._wakes.remove(when)

@@ -49,6 +49,9 @@ class SimNode:
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
         self.frozen = False
+        self.stalled = False
+        """Its loop stands still, while its threads live."""
+        self.stalled_since = 0.0
         self.verdict: Verdict | None = None
         self.place_fails = False
         self.joined_at = world.now
@@ -65,6 +68,11 @@ class SimNode:
     def done(self) -> bool:
         return self.killed or self.verdict is not None
 
+    @property
+    def attends(self) -> bool:
+        """Its loop turns, and all its threads receive what the store answers."""
+        return not self.stalled and not self.link.silent
+
     def clock(self) -> float:
         """This node's own time."""
         return self.world.now + self.skew_s
@@ -76,10 +84,17 @@ class SimNode:
 
     def post_later(self, event: agent_events.Event) -> None:
         """Post an event, after the one that is handled now."""
-        self.world.at(0.0, self.deliver, self.post, event)
+        self.world.at(0.0, self.turn, self.post, event)
+
+    def turn(self, act: Callable[..., None], *args: object) -> None:
+        """Something for the loop of this process; one that stands still takes it when it goes on."""
+        if self.frozen or self.stalled:
+            self._backlog.append((self.turn, (act, *args)))
+        else:
+            act(*args)
 
     def deliver(self, act: Callable[..., None], *args: object) -> None:
-        """Something reaches this process; a frozen one takes it when it is thawed."""
+        """Something reaches a thread of this process; a frozen one takes it when it is thawed."""
         if self.frozen:
             self._backlog.append((act, args))
         else:
@@ -145,7 +160,7 @@ class SimNode:
         self.nursery.dead = False
 
     def _wake_at(self, effect: agent_events.WakeAt) -> None:
-        self.world.at(max(0.0, effect.when - self.clock()), self.deliver, self.post, agent_events.DeadlineReached())
+        self.world.at(max(0.0, effect.when - self.clock()), self.turn, self.post, agent_events.DeadlineReached())
 
     def _conclude(self, effect: agent_events.Conclude) -> None:
         self._say(f"exits {effect.verdict.exit_code}")
@@ -203,10 +218,25 @@ class SimNode:
         self.link.settle_beats()
         if self.host:
             self.world.store.thaw()
+        self._replay()
+        self.link.pump()
+
+    def stall(self) -> None:
+        """Its loop stands still, as in a call on a dead file server; its threads and its workers go on."""
+        if not self.done and not self.stalled:
+            self._say("stands still")
+            self.stalled, self.stalled_since = True, self.world.now
+
+    def go_on(self) -> None:
+        if self.stalled:
+            self._say("goes on")
+            self.stalled = False
+            self._replay()
+
+    def _replay(self) -> None:
         backlog, self._backlog = self._backlog, []
         for act, args in backlog:
             self.deliver(act, *args)
-        self.link.pump()
 
     def signal(self, signum: int = 15) -> None:
         self._leaving()

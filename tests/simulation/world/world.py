@@ -178,7 +178,7 @@ class World:
 
     def coordinate(self, event: coordinator_events.Event) -> None:
         if self.host.coordinator is not None:
-            self.host.deliver(self.host.coordinator.take, event)
+            self.host.turn(self.host.coordinator.take, event)
 
     def announced(self, announcement: Round) -> None:
         """The store has this announcement from now on."""

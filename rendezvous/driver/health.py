@@ -1,0 +1,98 @@
+"""Whether this node does its part in the job, as far as its own threads can see: what a heartbeat vouches for.
+
+A heartbeat that said no more than that one thread lives would keep a node in the job that does nothing any more. So the
+writer sends one only while the agent's loop takes what is posted to it, every thread on the store gets answers, and the
+newest announcement has been received. On a store that a node hosts, that node's heartbeat vouches for the coordinator
+in the same way, and all others look at it.
+
+All time is counted by the writer, look by look: a look that comes late counts as two intervals at most, as the whole
+process may have been frozen, and that says nothing about any of its threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+
+
+class Standstill:
+    """For how long something has stayed the same, in seconds. Used by one thread."""
+
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s`: time between two looks."""
+        self._most_s = 2 * interval_s
+        self._was: Hashable | None = None
+        self._at = 0.0
+        self._for_s = 0.0
+
+    def look(self, now_is: Hashable | None) -> float:
+        """Seconds for which it has been `now_is`; None: it need not change, and the next look begins anew."""
+        now = time.monotonic()
+        if now_is is None or now_is != self._was:
+            self._was, self._for_s = now_is, 0.0
+        else:
+            self._for_s += min(now - self._at, self._most_s)
+        self._at = now
+        return self._for_s
+
+
+class LoopWatch:
+    """Whether the agent's loop turns: asked with each look, answered when the loop takes the question."""
+
+    def __init__(self, ask: Callable[[Callable[[], None]], None], interval_s: float) -> None:
+        """`ask` posts a question to the loop, which calls what it is given."""
+        self._ask = ask
+        self._asked = self._answered = 0
+        self._unanswered = Standstill(interval_s)
+
+    def standing_s(self) -> float:
+        """Seconds for which the loop has not taken a question. Asks the next, unless one is unanswered."""
+        if self._asked == self._answered:
+            self._asked += 1
+            self._ask(self._answer)
+        return self._unanswered.look(self._asked)
+
+    def _answer(self) -> None:
+        self._answered = self._asked
+
+
+class Health:
+    """What is wrong with this node, in words. Used by the writer only."""
+
+    def __init__(self, loop: LoopWatch, limit_s: float, interval_s: float) -> None:
+        """`limit_s`: how long something may stand still; `interval_s`: time between two looks."""
+        self._loop = loop
+        self._limit_s = limit_s
+        self._interval_s = interval_s
+        self._behind = Standstill(interval_s)
+        self._host = Standstill(interval_s)
+        self._calls: dict[str, Standstill] = {}
+        self._lags = False
+        self.begins_to_lag = False
+        """As of the last call of `deaf`: half of the limit has just passed without the newest announcement."""
+
+    def loop_stands(self) -> bool:
+        """Whether the agent's loop has stood still for too long."""
+        return self._loop.standing_s() >= self._limit_s
+
+    def deaf(self, received: int, announced: int, calls: Mapping[str, tuple[int, float]]) -> str:
+        """Why this node receives nothing; empty if it does. `received`, `announced`: the newest version received here,
+        and the newest that there is. `calls`: for each thread with a call under way, the number of the call and how
+        long it may take, in seconds."""
+        late_s = self._behind.look(received if received < announced else None)
+        lagged, self._lags = self._lags, late_s >= self._limit_s / 2
+        self.begins_to_lag = self._lags and not lagged
+        if late_s >= self._limit_s:
+            return f"announcement {announced} was not received for {late_s:.0f} s; the last one here is {received}"
+        overdue = [name for name, (number, most_s) in calls.items() if self._is_overdue(name, number, most_s)]
+        for name in self._calls.keys() - calls.keys():
+            del self._calls[name]
+        return f"the {' and the '.join(overdue)} of this agent got no answer in time" if overdue else ""
+
+    def _is_overdue(self, name: str, number: int, most_s: float) -> bool:
+        return self._calls.setdefault(name, Standstill(self._interval_s)).look(number) >= most_s
+
+    def host_stands(self, count: int | None) -> bool:
+        """Whether the heartbeat counter of the node that hosts the store has not changed for too long. None: no node
+        hosts it, or this one does; negative: the host has sent none, as it does before any other node joins."""
+        return self._host.look(count if count is not None and count >= 0 else None) >= self._limit_s

@@ -1,0 +1,147 @@
+"""What a heartbeat vouches for, and when a store counts as away although the writer's calls are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from elastic_agent.rendezvous.driver import health
+from elastic_agent.rendezvous.driver.connection import CallGuard
+from elastic_agent.rendezvous.driver.health import Health, LoopWatch, Standstill
+
+LIMIT_S, BEAT_S = 5.0, 1.0
+
+
+class Clock:
+    """Moved by hand."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
+class Questions:
+    """A loop that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[], None]] = []
+        self.health = Health(LoopWatch(self.asked.append, BEAT_S), LIMIT_S, BEAT_S)
+
+    def answer(self) -> None:
+        self.asked.pop()()
+
+
+def test_a_loop_that_takes_no_question_for_the_limit_stands_still(clock: Clock) -> None:
+    """It is asked once, and turns again as soon as it answers."""
+    loop = Questions()
+    for second in range(5):
+        clock.now = 100.0 + second
+        assert not loop.health.loop_stands()
+    clock.now = 105.0
+    assert loop.health.loop_stands()
+    assert len(loop.asked) == 1
+    loop.answer()
+    assert not loop.health.loop_stands()
+
+
+def test_a_loop_that_answers_never_stands_still(clock: Clock) -> None:
+    """However long it takes to answer each time, within the limit."""
+    loop = Questions()
+    for _ in range(20):
+        for _ in range(4):
+            assert not loop.health.loop_stands()
+            clock.now += BEAT_S
+        loop.answer()
+
+
+def test_a_pause_of_the_whole_process_says_nothing_about_its_loop(clock: Clock) -> None:
+    """A frozen process finds the question unanswered when it goes on, as nothing of it ran."""
+    loop = Questions()
+    loop.health.loop_stands()
+    clock.now += 3600.0
+    assert not loop.health.loop_stands()
+
+
+def test_a_version_that_does_not_arrive_is_named_with_what_was_received(clock: Clock) -> None:
+    """After the limit, and until it arrives; half way the watcher gets another connection, once."""
+    node = Questions().health
+    renewed = []
+    for _ in range(5):
+        assert node.deaf(7, 9, {}) == ""
+        renewed.append(node.begins_to_lag)
+        clock.now += BEAT_S
+    assert renewed == [False, False, False, True, False]
+    assert node.deaf(7, 9, {}) == "announcement 9 was not received for 5 s; the last one here is 7"
+    assert node.deaf(9, 9, {}) == ""
+
+
+def test_a_node_that_receives_one_version_after_the_other_does_not_lag(clock: Clock) -> None:
+    """The store may always be one ahead."""
+    node = Questions().health
+    for version in range(20):
+        assert node.deaf(version, version + 1, {}) == ""
+        clock.now += BEAT_S
+
+
+def test_a_thread_whose_call_takes_too_long_is_named(clock: Clock) -> None:
+    """Calls that end are none of its concern, however many there are."""
+    node = Questions().health
+    for call in range(11):
+        assert node.deaf(1, 1, {"watcher": (call, 3.0), "reader": (1, 11.0)}) == ""
+        clock.now += BEAT_S
+    assert node.deaf(1, 1, {"reader": (1, 11.0)}) == "the reader of this agent got no answer in time"
+    assert node.deaf(1, 1, {"reader": (2, 11.0)}) == ""
+
+
+def test_a_host_whose_heartbeat_does_not_change_stands_still(clock: Clock) -> None:
+    """A store that no node hosts has none to look at (None), and one that was never written shows nothing (-1)."""
+    node, nobody = Questions().health, Questions().health
+    for _ in range(5):
+        assert not node.host_stands(7)
+        clock.now += BEAT_S
+    assert node.host_stands(7)
+    assert not node.host_stands(8)
+    for count in (None, -1):
+        for _ in range(20):
+            assert not nobody.host_stands(count)
+            clock.now += BEAT_S
+
+
+def test_a_standstill_counts_from_the_first_look(clock: Clock) -> None:
+    """A look at None, and every change, begins anew."""
+    same = Standstill(BEAT_S)
+    seen = []
+    for value in (1, 1, 1, None, 1, 1, 2):
+        seen.append(same.look(value))
+        clock.now += BEAT_S
+    assert seen == [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def test_a_store_is_away_while_anything_is_wrong_with_it() -> None:
+    """Its absence and its return are reported once each, whichever of the two causes began or ended first."""
+    said: list[str] = []
+    guard = CallGuard(said.append, lambda: said.append("back"))
+    guard.noticed("nothing arrives")
+    guard.noticed("nothing arrives")
+    guard.broke("no answer")
+    guard.noticed("")
+    assert said == ["nothing arrives"]
+    guard.answered()
+    assert said == ["nothing arrives", "back"]
+    guard.broke("no answer")
+    guard.noticed("nothing arrives")
+    guard.answered()
+    assert said[2:] == ["no answer"]
+    guard.noticed("")
+    guard.answered()
+    assert said[2:] == ["no answer", "back"]
