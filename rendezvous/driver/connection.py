@@ -85,6 +85,10 @@ class Connection:
         self._guard = guard
         self._session: Store | None = None
 
+    def begin_on(self, session: Store) -> None:
+        """Make the first calls on this session, which no other thread uses, so that it is not open for nothing."""
+        self._session = session
+
     def call(self, request: Callable[[Store], T]) -> T | None:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change."""

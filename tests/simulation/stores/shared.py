@@ -100,7 +100,7 @@ class SharedTcpStore(SharedStore):
         return [
             *threads.SUBSTITUTES,
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, reason="")),
+            (c10d, "claim", lambda where, forced, shared: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
         ]
@@ -149,7 +149,7 @@ class SharedTcpStore(SharedStore):
         self.spoiled = True
         self.server = tcpstore.Server(self.world, frozenset(link for link in self.links() if link.opened))
         keys = Keys(SPEC.run_id)
-        laid_out = {keys.log_head: b"0", keys.round_head: b"0", keys.life: b"another", SERVED: keys.served}
+        laid_out = {**dict.fromkeys(keys.counters, b"0"), keys.life: b"another", SERVED: keys.served}
         self.server.keys.update(laid_out)
         self.world.at(lasts_s, self.end)
 
