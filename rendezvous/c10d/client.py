@@ -153,6 +153,16 @@ class TcpStoreClient:
             self._send(bytes([_COMPARE_SET]) + _string(_key(key)) + _string(expected) + _string(_bounded(key, value)))
             return self._receive_string()
 
+    def create_each(self, keys: Sequence[str], value: bytes) -> None:
+        """Set those of the keys that do not exist. May end no wait on them."""
+        tail = _string(b"") + _string(value)
+        with self._calling:
+            for part in _batches(keys):
+                self._begin()
+                self._send(b"".join(bytes([_COMPARE_SET]) + _string(_key(key)) + tail for key in part))
+                for _ in part:
+                    self._receive_string()
+
     def add(self, key: str, amount: int) -> int:
         """Add to a counter kept as decimal text; returns the new value. If the key holds no number, the server
         closes the connection."""

@@ -139,10 +139,16 @@ def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: i
     """The entries `cursor + 1` to `upto`; those not written within `GAP_GRACE_S` are made void."""
     names = [keys.notification(number) for number in range(cursor + 1, upto + 1)]
     deadline = time.monotonic() + GAP_GRACE_S
-    for name, written in zip(names, client.have(names), strict=True):
-        if not written and not client.wait(name, deadline - time.monotonic()):
-            client.create(name, VOID)  # create, not put: an entry written in the meantime stays
+    gaps = _missing(client, names)
+    if not all(client.wait(name, deadline - time.monotonic()) for name in gaps):
+        # All at once, as there may be thousands: log/head may have been overwritten. An entry that is written in the
+        # meantime stays.
+        client.create_each(_missing(client, gaps), VOID)
     return list(client.get(names).values())
+
+
+def _missing(client: TcpStoreClient, names: Sequence[str]) -> list[str]:
+    return [name for name, written in zip(names, client.have(names), strict=True) if not written]
 
 
 def _compacted_nodes(client: TcpStoreClient, keys: Keys) -> Iterator[bytes]:

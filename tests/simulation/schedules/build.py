@@ -33,6 +33,8 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None) -
     rng = random.Random(scenario.seed ^ 0x5EED)
     made = World(scenario.job, rng, RandomDelays(rng, scenario.pace), log, store=scenario.store, skew_s=scenario.skew_s)
     made.echo_chance = scenario.echo_chance
+    if scenario.late_bytes:
+        made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
     for founder in scenario.founders:
         if founder.at_s:
             made.at(founder.at_s, _joins, made, scenario, founder)

@@ -47,6 +47,7 @@ def scenario(seed: int) -> Scenario:
         echo_chance=rng.choice((0.0, 0.8)),
         unequal=unequal,
         store=store,
+        late_bytes=_bytes_are_late(seed, store),
         skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
         founders=tuple(_draw_founders(rng, job, unequal)),
         faults=(
@@ -54,6 +55,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_stranger(seed, store),
             *_draw_oneway_cut(seed),
             *_draw_takeover(seed, store),
+            *_draw_pressure(seed, store),
         ),
     )
 
@@ -150,3 +152,17 @@ def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
         what = rng.choice(("leave", "kill", "signal", "freeze"))
         leads = rng.random() * 0.4
         yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
+
+
+def _draw_pressure(seed: int, store: str) -> Iterator[Fault]:
+    """In one job of five on TCPStore its server has trouble of its own: lies, no descriptors, a request that takes
+    long."""
+    rng = random.Random(seed ^ 0x9E55)
+    if store == "c10d" and rng.random() < 0.2:
+        what = rng.choice(("liar", "occupant", "server_hangs"))
+        yield Fault(10, rng.uniform(0.0, FAULTS_END_S / 2), what, rng.random(), rng.random(), rng.uniform(0.3, 40.0))
+
+
+def _bytes_are_late(seed: int, store: str) -> bool:
+    """In one job of two on TCPStore."""
+    return store == "c10d" and seed % 2 == 0

@@ -43,6 +43,8 @@ class Scenario:
     """Nodes have different numbers of workers."""
     store: str = ""
     """Behind the production drivers: "c10d" or "etcd"; empty: no drivers, messages go straight between the machines."""
+    late_bytes: bool = False
+    """What was sent on connections that were given up may arrive at any later time."""
     skew_s: float = 0.0
     """By how much the clock of each node differs from that of the node before."""
     founders: tuple[Founder, ...] = ()
@@ -52,7 +54,8 @@ class Scenario:
         """What is in it, for a person."""
         yield f"seed {self.seed}, {self.job}"
         yield f"{self.habit}, {self.pace}, echoes {self.echo_chance}"
-        yield f"store: {self.store or 'none, messages go straight'}; clocks {self.skew_s:g} s apart"
+        late = "; bytes of abandoned connections arrive late" if self.late_bytes else ""
+        yield f"store: {self.store or 'none, messages go straight'}; clocks {self.skew_s:g} s apart{late}"
         yield from (
             f"{each.name} joins at {each.at_s:.3f} s with {each.nproc} workers"
             + (f", prefers rank {each.preferred_rank}" if each.preferred_rank is not None else "")
