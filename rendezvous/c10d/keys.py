@@ -37,8 +37,8 @@ MAX_COUNT = 2**53
 SEPARATOR = b"\xff"
 """Between node ids in one value; no id in UTF-8 holds this byte."""
 MAX_UNCOMPACTED = 100_000
-"""Notifications that are not compacted: 10 MB at the host. It compacts what it has read, some thousands at a time, so no
-job comes near, however long it runs."""
+"""Notifications that are not compacted: 10 MB at the host. It compacts what it has read, some thousands at a time, so
+no job comes near, however long it runs."""
 MAX_NODE_ID_BYTES = 512
 """A longer id in a notification was written by another program."""
 

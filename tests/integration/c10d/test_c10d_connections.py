@@ -113,13 +113,20 @@ def test_a_record_over_which_late_bytes_have_written_is_written_again(host: C10d
     assert host.wait_nodes(cursor + 1, 0.0) == (cursor + 1, {})
 
 
-def test_no_late_request_takes_the_newest_version_back(host: C10dStore, guest: C10dStore) -> None:
+def test_no_late_request_takes_the_newest_version_back(
+    host: C10dStore, guest: C10dStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would look as if another program had written it, and end the job: so it is written only over the version
     before it."""
     sent: list[bytes] = []
     client = host._client
     send = client._send
-    client._send = lambda request: (sent.append(client._queued + request), send(request))[1]  # type: ignore[method-assign]
+
+    def note_and_send(request: bytes) -> None:
+        sent.append(client._queued + request)
+        send(request)
+
+    monkeypatch.setattr(client, "_send", note_and_send)
     for version in (1, 2):
         host.announce(version, b"round", FIRST_EPOCH)
     with closing(raw_client(host)) as late:

@@ -43,12 +43,12 @@ class Scenario:
     """Nodes have different numbers of workers."""
     store: str = ""
     """Behind the production drivers: "c10d" or "etcd"; empty: no drivers, messages go straight between the machines."""
-    late_bytes: bool = False
-    """What was sent on connections that were given up may arrive at any later time."""
     skew_s: float = 0.0
     """By how much the clock of each node differs from that of the node before."""
     founders: tuple[Founder, ...] = ()
     faults: tuple[Fault, ...] = ()
+    late_bytes: bool = False
+    """What was sent on connections that were given up may arrive at any later time."""
 
     def lines(self) -> Iterator[str]:
         """What is in it, for a person."""

@@ -121,7 +121,7 @@ class Server:
         return key
 
     def lie(self, target: float, random: Random) -> str:
-        """As `spoil`, with a value such as the job itself writes there; returns the key. `target`: which kind of key."""
+        """As `spoil`, with a value such as the job itself writes there; returns the key. `target`: what kind of key."""
         keys = sorted(key for key in self.keys if f"/{_LIES[int(target * len(_LIES))]}" in key)
         key = random.choice(keys) if keys else ""
         if "/node/" in key:
