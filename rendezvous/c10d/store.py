@@ -272,16 +272,20 @@ def open_c10d(
             reason = str(why)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise StoreUnreachable(
-                f"gave up on the store at {where} after {connect_timeout_s:g} s: {reason}; check that "
-                "elastic-agent runs on that node and that --rdzv-endpoint names it"
-            )
+            raise _gave_up(where, connect_timeout_s, reason)
         if on_wait is not None:
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
             raise StoreUnreachable(f"stopped waiting for the store at {where} on request; last error: {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+
+
+def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"gave up on the store at {where} after {after_s:g} s: {reason}; check that elastic-agent runs on that node and "
+        "that --rdzv-endpoint names it"
+    )
 
 
 def _host(

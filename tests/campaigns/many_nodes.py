@@ -12,12 +12,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.crowd import BOUND_S
+from support.crowd import BEAT_S, BOUND_S, LEASE_S
 from support.harness import free_port
 
 LIMIT = 1024
@@ -33,12 +34,16 @@ def play(count: int, hard: int) -> str:
         script.write_text("")  # the host's own worker finishes at once, and the host waits for the others
         endpoint = f"127.0.0.1:{free_port()}"
         flags = ["--nnodes", str(count + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "many"]
+        flags += ["--rdzv-conf", f"beat={BEAT_S},lease={LEASE_S}", "--exit-barrier-timeout", "900"]
         command = [*_limited(hard), sys.executable, "-m", "elastic_agent", *flags, str(script)]
         began = time.monotonic()
         host = undo.enter_context(
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder)
         )
         undo.callback(host.kill)
+        lines = host.stderr
+        assert lines is not None
+        threading.Thread(target=lambda: [sys.stderr.write(line) for line in lines], daemon=True).start()
         crowds = [_crowd(endpoint, count, first, str(script)) for first in range(0, count, PER_PROCESS)]
         for each in crowds:
             undo.enter_context(each)
@@ -53,7 +58,7 @@ def play(count: int, hard: int) -> str:
         _expect(crowds, "finished")
         code = host.wait(BOUND_S)
         if code:
-            raise RuntimeError(f"the host exited {code}: {host.stderr.read() if host.stderr else ''}")
+            raise RuntimeError(f"the host exited {code}")
         ended_s = time.monotonic() - began - gathered_s
         return (
             f"{count + 1} nodes: round 1 after {gathered_s:.1f} s, end {ended_s:.1f} s later; {held} descriptors at "

@@ -104,8 +104,8 @@ class SharedTcpStore(SharedStore):
             (c10d, "connect", self._connect),
             (c10d, "claim", lambda where, forced, shared: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),
-            (notifications, "KEEP", 4),
-            (notifications, "NODES_PER_KEY", 2),
+            (notifications, "KEEP", 16),
+            (notifications, "NODES_PER_KEY", 4),
             (c10d, "DescriptorWatch", lambda warn: SimpleNamespace(check=lambda: None)),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
         ]
