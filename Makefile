@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos causes survivors storms resume bench proto clean
+.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos many-nodes causes survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ survivors: setup ## kill agent, nursery, guardian in every order, 500 times and 
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/storms.py $(ARGS)
+
+many-nodes: setup ## a thousand nodes on one c10d store, 1,024 descriptors for each; ARGS="--nodes 200"
+	PYTHONPATH=.typing:tests $(PY) -m tests.campaigns.many_nodes $(ARGS)
 
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)

@@ -231,7 +231,7 @@ def make_agent(
     if store is not None or spec.backend != "memory":
         from .store_link import address, link_to
 
-        make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec)
+        make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec, tell)
     return Agent(
         made.workers,
         spec,

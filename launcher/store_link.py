@@ -12,7 +12,7 @@ from ..agent.agent import Link, MakeLink
 from ..agent.spec import EtcdSpec, RendezvousSpec
 from ..rendezvous.driver.driver import Driver, OpenStore
 from ..rendezvous.driver.listener import Listener
-from ..rendezvous.endpoint import local_address, parse_endpoint
+from ..rendezvous.endpoint import is_loopback, local_address, outward_address, parse_endpoint
 from ..rendezvous.records import JobSpec
 from ..rendezvous.store import Join, Store, StoreUnreachable
 
@@ -35,9 +35,10 @@ def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_
     return make
 
 
-def address(spec: RendezvousSpec) -> str:
+def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:
     """The address at which other nodes reach this one: `spec.local_addr`, else the local address of the route to the
-    store."""
+    store. Where that is a loopback address, because the store is on this host, or behind a port forwarder or a proxy
+    beside this agent, and other nodes may join: the address of the default route. `tell`: as in `link_to`."""
     if spec.local_addr:
         return spec.local_addr
     found = "127.0.0.1"
@@ -46,13 +47,22 @@ def address(spec: RendezvousSpec) -> str:
             found = local_address(endpoint)
         except StoreUnreachable:  # one of several endpoints; the store was reached at another one
             continue
-        if not found.startswith("127.") and found not in ("::1", "localhost"):
-            break
-    return found
+        if not is_loopback(found):
+            return found
+    if spec.max_nodes == 1:
+        return found
+    outward = outward_address()
+    if outward is None and tell is not None:
+        tell(
+            f"this host has no route to others, so its address for them is {found}, which only nodes on this host "
+            "reach; if others join, give the address with --local-addr",
+            False,
+        )
+    return outward or found
 
 
 def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_program: bool) -> OpenStore:
-    def report_wait(line: str) -> None:
+    def say(line: str) -> None:
         if tell:
             tell(line, False)
 
@@ -64,9 +74,10 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
             spec.run_id,
             is_host=spec.is_host,
             connect_timeout_s=spec.connect_timeout_s,
-            on_wait=report_wait,
+            on_wait=say,
             cancelled=closing,
             join=join,
+            hosting=c10d.Hosting(shared=spec.max_nodes > 1, warn=say),
         )
 
     def open_etcd(closing: threading.Event, join: Join) -> Store:
@@ -80,7 +91,7 @@ def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_pro
             tls=_tls(spec.etcd),
             login=_login(spec.etcd),
             connect_timeout_s=spec.connect_timeout_s,
-            on_wait=report_wait,
+            on_wait=say,
             cancelled=closing,
             join=join,
         )

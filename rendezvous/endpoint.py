@@ -5,6 +5,7 @@ Grammar of torchrun's --rdzv-endpoint (torch 2.13): `HOST`, `HOST:PORT`, `[V6]`,
 
 from __future__ import annotations
 
+import functools
 import socket
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ DEFAULT_PORT = 29400
 
 Address = tuple[int, tuple[str, int]]
 """Address family, and what `socket.connect` takes (IPv6 carries two more fields, which only socket reads)."""
+
+_ELSEWHERE: tuple[Address, ...] = ((socket.AF_INET, ("203.0.113.1", 9)), (socket.AF_INET6, ("2001:db8::1", 9)))
+"""Addresses for documentation, which no host has: the route to them is the default route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +87,63 @@ def _is_host(host: str) -> bool:
     return _is_literal(host) or (bool(host) and all(char.isalnum() or char in "._-" for char in host))
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this is a loopback address or "localhost": on every host, it means that host itself."""
+    host = host.removeprefix("::ffff:")
+    return host in ("localhost", "::1") or (host.startswith("127.") and _is_literal(host))
+
+
+def names_this_host(host: str) -> bool:
+    """Whether torchrun would take the name or IP literal for this host's (torch 2.13, `_matches_machine_hostname`),
+    also if no interface here has its address: it is the host's name, short or full, or an address of that name."""
+    own = socket.gethostname()
+    if host in (own, own.partition(".")[0]):
+        return True
+    try:
+        return host in _names_and_addresses(own.encode("utf-8", "surrogateescape"))
+    except (OSError, UnicodeError):
+        return False  # this host's name does not resolve
+
+
+@functools.cache  # a name is looked up on the network, and a node that waits for the store asks twice a second
+def _names_and_addresses(own: bytes) -> frozenset[str]:
+    """The canonical name and the addresses of this host's name."""
+    found = socket.getaddrinfo(own, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+    return frozenset(filter(None, (text for _, _, _, name, address in found for text in (name, str(address[0])))))
+
+
 def local_address(endpoint: str) -> str:
-    """This node's source address on the route to the endpoint, at which other nodes reach it. Reads the kernel's
-    routes; sends nothing. A name that resolves to the loopback address here (in Debian's /etc/hosts the host's own
-    name does) is returned as it is, because the other nodes reach the store by that name.
+    """This node's source address on the route to the endpoint. Reads the kernel's routes; sends nothing. If that is a
+    loopback address and the endpoint is this host's own name (in Debian's /etc/hosts it is 127.0.1.1), the name, by
+    which the other nodes reach the store.
 
     Raises ValueError for a malformed endpoint, StoreUnreachable if there is no route."""
     target = parse_endpoint(endpoint)
-    for family, address in resolve(target):
+    found = next(filter(None, map(_source, resolve(target))), None)
+    if found is None:
+        raise StoreUnreachable(f"no route to {target}; give this node's own address with --local-addr")
+    return target.host if is_loopback(found) and not is_exact(target.host) and names_this_host(target.host) else found
+
+
+def outward_address() -> str | None:
+    """The address from which this host reaches others: on its default route, or else one that its name resolves to.
+    None if it has but loopback addresses. Sends nothing."""
+    for address in _ELSEWHERE:
+        if (found := _source(address)) is not None and not is_loopback(found):
+            return found
+    try:
+        named = resolve(Endpoint(socket.gethostname(), 0))
+    except StoreUnreachable:
+        return None
+    return next((where[0] for _, where in named if not is_loopback(where[0])), None)
+
+
+def _source(address: Address) -> str | None:
+    """The source address on the route to this address; None if there is no route."""
+    family, where = address
+    try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(address)
-            except OSError:  # no route to this address; the next one may have one
-                continue
-            found = str(probe.getsockname()[0])
-        loopback = found.startswith("127.") or found == "::1"
-        return target.host if loopback and not is_exact(target.host) else found
-    raise StoreUnreachable(f"no route to {target}; give this node's own address with --local-addr")
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError:  # no route, or this kernel lacks the address family
+        return None

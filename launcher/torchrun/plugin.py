@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ...agent.errors import UsageError
 from ...agent.spec import PASSWORD_VARIABLE, EtcdSpec, RendezvousSpec
+from ...rendezvous.endpoint import is_loopback
 from ..config.etcd_conf import KEYS, read_endpoints, read_etcd_conf
 from ..config.rdzv_conf import refuse_unknown
 from ..config.values import seconds
@@ -67,7 +68,7 @@ def make_handler(params: RendezvousParameters) -> RendezvousHandler:
         later_s=seconds("--rdzv-conf store_grace", conf.get("store_grace", STORE_GRACE_S)),
     )
     # torch's default, the name of this host, may not resolve on other hosts.
-    params.local_addr = params.local_addr or _address(endpoints)
+    params.local_addr = params.local_addr or _address(endpoints, params.max_nodes)
     return torchrun_etcd.make_handler(params, lambda: etcd_client(endpoints, spec), spec, limits)
 
 
@@ -83,6 +84,6 @@ def _spec(conf: Mapping[str, str], tls: bool | None) -> EtcdSpec:
     return spec if "record_ttl" in conf else replace(spec, record_ttl_s=RECORD_TTL_S)
 
 
-def _address(endpoints: str) -> str | None:
-    found = address(RendezvousSpec(endpoint=endpoints))
-    return None if found.startswith("127.") or found in ("::1", "localhost") else found
+def _address(endpoints: str, max_nodes: int) -> str | None:
+    found = address(RendezvousSpec(endpoint=endpoints, max_nodes=max_nodes))
+    return None if is_loopback(found) else found

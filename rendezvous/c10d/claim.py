@@ -1,6 +1,7 @@
 """Whether this node hosts the c10d store: it does if it can bind the endpoint.
 
-Binding decides, not host names: only the node that has an address can bind it.
+Binding decides, because only the node that has an address can bind it. Only where no interface here has the address of
+the endpoint, because it is a virtual one or traffic arrives through NAT, its name decides, as in torchrun.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ..endpoint import Address, Endpoint, is_exact, resolve
+from ..endpoint import Address, Endpoint, is_exact, is_loopback, names_this_host, resolve
 from ..store import StoreError, StoreUnreachable
 
 _NONLOCAL_BIND = ("/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind")
@@ -30,30 +31,44 @@ class Claim:
     """Why it was not bound, for messages; empty if it was."""
 
 
-def claim(endpoint: Endpoint, *, forced: bool = False) -> Claim:
-    """Try to bind the endpoint on this node. `forced`: this node hosts, whatever HOST resolves to.
+def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> Claim:
+    """Try to bind the endpoint on this node. `forced`: this node hosts, whatever HOST resolves to. `shared`: nodes on
+    other hosts may join.
 
-    An IP literal or "localhost" is bound as given, a name on the wildcard address (both IP versions), because other
-    nodes may resolve it to another address of this node. Raises StoreUnreachable if the name does not resolve (yet),
-    StoreError if the port is forbidden, PortTaken if `forced` and another process has bound it.
+    A name is bound on the wildcard address (both IP versions), because other nodes may resolve it to another address of
+    this node; and so are "localhost" and loopback addresses, if `shared`, because only this host is reached by them.
+    Other IP literals are bound as given. Raises StoreUnreachable if the name does not resolve (yet), StoreError if the
+    port is forbidden, PortTaken if `forced` and another process has bound it.
     """
     try:
         addresses = resolve(endpoint)
     except StoreUnreachable:
-        if not forced and endpoint.host not in (socket.gethostname(), socket.gethostname().partition(".")[0]):
+        if not forced and not names_this_host(endpoint.host):
             raise
         return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
     for address in addresses:
         bound = _bind(address)
         if bound == errno.EADDRNOTAVAIL:
             continue
-        if isinstance(bound, socket.socket) and not is_exact(endpoint.host):
-            bound.close()
-            bound = _bind_wildcard(endpoint.port)
+        if isinstance(bound, socket.socket):
+            bound = _widened(bound, endpoint, shared and is_loopback(address[1][0]))
         return _claimed(endpoint, bound, forced)
-    if forced:  # NAT or a virtual address: no interface here has it, but its traffic arrives here
+    # A virtual address, or NAT: no interface here has the address, but its traffic arrives here.
+    if forced or any(names_this_host(name) for name in (endpoint.host, *(address[1][0] for address in addresses))):
         return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
     return Claim(None, f"{endpoint.host} is not an address of this node")
+
+
+def _widened(bound: socket.socket, endpoint: Endpoint, loopback: bool) -> socket.socket | int:
+    """A socket on the wildcard address in the place of this one, unless the endpoint is bound as given; or an errno.
+    `loopback`: the socket must be reachable by an address other than its own."""
+    if is_exact(endpoint.host) and not loopback:
+        return bound
+    wide = _bind_wildcard(endpoint.port)  # both sockets allow others on their port, as long as none of them listens
+    if wide == errno.EADDRINUSE and is_exact(endpoint.host):
+        return bound  # another process listens on that port at another address of this host
+    bound.close()
+    return wide
 
 
 def port_taken(endpoint: Endpoint) -> PortTaken:

@@ -37,6 +37,8 @@ _READY, _STOP_WAITING, _WAIT_CANCELED = 0, 0, 1
 _SIZE = struct.Struct("=Q")
 _INT64 = struct.Struct("=q")
 _UINT32 = struct.Struct("=I")
+_DISCARD = struct.pack("=ii", 1, 0)
+"""`struct linger` of socket(7): on, for 0 s."""
 
 
 class HandshakeTimeout(StoreUnreachable):
@@ -77,9 +79,12 @@ class TcpStoreClient:
             try:
                 for piece in self._pieces(_INT64.size):
                     answer += piece
-            except StoreUnreachable:
+            except StoreUnreachable as why:
                 if not answer:
-                    raise
+                    raise StoreUnreachable(
+                        f"{why} before it answered; the agent that hosts the store may have no file descriptor left "
+                        "(`ulimit -n` there), or only a port forwarder listens there"
+                    ) from why
             if len(answer) < _INT64.size or not 0 <= _INT64.unpack(answer)[0] <= MAX_KEYS:
                 self.close()
                 raise StoreForeign(
@@ -87,7 +92,7 @@ class TcpStoreClient:
                 )
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection. Idempotent. What it sent and was not answered may never arrive."""
         self._broken = self._broken or "closed by this process"
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -147,6 +152,16 @@ class TcpStoreClient:
             self._begin()
             self._send(bytes([_COMPARE_SET]) + _string(_key(key)) + _string(expected) + _string(_bounded(key, value)))
             return self._receive_string()
+
+    def create_each(self, keys: Sequence[str], value: bytes) -> None:
+        """Set those of the keys that do not exist. May end no wait on them."""
+        tail = _string(b"") + _string(value)
+        with self._calling:
+            for part in _batches(keys):
+                self._begin()
+                self._send(b"".join(bytes([_COMPARE_SET]) + _string(_key(key)) + tail for key in part))
+                for _ in part:
+                    self._receive_string()
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter kept as decimal text; returns the new value. If the key holds no number, the server
@@ -245,6 +260,9 @@ def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float
         connected.settimeout(timeout_s)
         connected.connect(where)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Closing discards what the kernel has not delivered. Else it would go on sending it for minutes, and a record
+        # that was sent on an abandoned connection might arrive after a newer one that was sent on the next.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
     except OSError as why:
         connected.close()
         raise StoreUnreachable(_reason(why)) from why

@@ -10,8 +10,10 @@ and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; 
     node/<id>        the node's record
     beat/<id>        its heartbeat counter
     host_beat        that of the node that serves the store, which all others read
-    log/<n>          the n-th notification: the id of a node that published, or VOID
+    log/<n>          the n-th notification: the id of a node that published, or VOID; deleted once it is compacted
     log/head         number of notifications begun
+    log/compacted    number of notifications that were compacted: all up to this one
+    log/nodes/<n>    ids of nodes that compacted notifications name, each node in one of these keys, `SEPARATOR` between
     round/<version>  an announcement, create-only
     round/head       the newest announced version
 
@@ -33,8 +35,11 @@ VOID = b"\xff"
 empty for absent."""
 MAX_COUNT = 2**53
 """No count of elastic-agent reaches this; a larger number was written by another program."""
-MAX_NOTIFICATIONS = 1_000_000
-"""Notifications per job: 100 MB at the host. A thousand nodes through a hundred rounds publish half as many."""
+SEPARATOR = b"\xff"
+"""Between node ids in one value; no id in UTF-8 holds this byte."""
+MAX_UNCOMPACTED = 100_000
+"""Notifications that are not compacted: 10 MB at the host. It compacts what it has read, some thousands at a time, so
+no job comes near, however long it runs."""
 MAX_NODE_ID_BYTES = 512
 """A longer id in a notification was written by another program."""
 
@@ -52,8 +57,10 @@ class Keys:
         self.life = job + "life"
         self.under = f"{job}{incarnation}/"
         self.log_head = self.under + "log/head"
+        self.log_compacted = self.under + "log/compacted"
         self.round_head = self.under + "round/head"
         self.host_beat = self.under + "host_beat"
+        self.counters = (self.log_head, self.log_compacted, self.round_head)
 
     def for_incarnation(self, incarnation: int) -> Keys:
         """The keys of another incarnation of the same job."""
@@ -67,6 +74,9 @@ class Keys:
 
     def notification(self, number: int) -> str:
         return f"{self.under}log/{number}"
+
+    def compacted_nodes(self, number: int) -> str:
+        return f"{self.under}log/nodes/{number}"
 
     def round(self, version: int) -> str:
         return f"{self.under}round/{version}"
@@ -90,6 +100,16 @@ def checked_count(where: str, key: str, found: Mapping[str, bytes], most: int, l
     return number
 
 
+def checked_log(
+    where: str, keys: Keys, found: Mapping[str, bytes], least_head: int = 0, least_compacted: int = 0
+) -> tuple[int, int]:
+    """The counts at `log_head` and `log_compacted` among the values `found`, which one request has read. Raises
+    StoreForeign unless both are counts that fit together and have not gone back."""
+    compacted = checked_count(where, keys.log_compacted, found, MAX_COUNT, least_compacted)
+    least, most = max(least_head, compacted), compacted + MAX_UNCOMPACTED
+    return checked_count(where, keys.log_head, found, most, least), compacted
+
+
 def foreign_count(where: str, key: str, value: bytes | None, most: int, least: int = 0) -> StoreForeign:
     """The error for a counter that does not hold a count from `least` to `most`."""
     return StoreForeign(
@@ -99,7 +119,7 @@ def foreign_count(where: str, key: str, value: bytes | None, most: int, least: i
 
 
 def node_ids(notifications: Iterable[bytes]) -> list[str]:
-    """The nodes that these notifications name, each once. Void ones, and bytes that are no node id, are left out."""
+    """The nodes that these bytes name, each once. Void notifications, and bytes that are no node id, are left out."""
     found: dict[str, None] = {}
     for notification in notifications:
         if 0 < len(notification) <= MAX_NODE_ID_BYTES:
@@ -120,8 +140,8 @@ def excerpt(value: bytes | None) -> str:
 def create_keys(client: TcpStoreClient, keys: Keys) -> bytes:
     """On the host: create the keys that clients expect, except `SERVED`. Returns the server's token."""
     token = os.urandom(8).hex().encode("ascii")
-    for key, value in ((keys.log_head, b"0"), (keys.round_head, b"0")):
-        client.put_later(key, value)
+    for key in keys.counters:
+        client.put_later(key, b"0")
     client.put(keys.life, token)
     return token
 
@@ -148,8 +168,8 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
             f"{where} serves job {excerpt(served)}, not {excerpt(keys.served)}: "
             "choose another port or the same --rdzv-id"
         )
-    found = client.get([keys.log_head, keys.round_head, keys.life])
-    checked_count(where, keys.log_head, found, MAX_NOTIFICATIONS)
+    found = client.get([*keys.counters, keys.life])
+    checked_log(where, keys, found)
     checked_count(where, keys.round_head, found, MAX_COUNT)
     life = found.get(keys.life, b"")
     if token and life != token:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 
@@ -15,6 +16,11 @@ BACKLOG = 4096
 START_TIMEOUT_S = 60.0
 """The server's own first connection may take one reverse look-up of 10 s where `_disable_reverse_lookups` has no
 effect."""
+PEER_IDLE_S, PEER_PROBE_S, PEER_PROBES = 30, 10, 3
+"""A connection whose peer is silent for the first of these is probed by the kernel, and closed when so many probes were
+not answered: a host that lost its power must not hold descriptors for ever (tcp(7), SO_KEEPALIVE)."""
+TAKES_LISTENER_FROM = (2, 8)
+"""torch's libuv server takes a listening socket from this version on (pytorch pull request 150215)."""
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
@@ -39,16 +45,16 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
     """
     try:
         _import_torch(endpoint)
+        host, port = bound.getsockname()[:2]
+        # An IPv6 socket on the wildcard address accepts IPv4 too.
+        family, host = (socket.AF_INET, "127.0.0.1") if host in _WILDCARDS else (bound.family, host)
         try:
-            bound.listen(BACKLOG)  # only now: a client that connects before the server runs would get no answer
+            made = _start(bound, host, port, listens=_takes_listener())
         except OSError as why:
             if forced:
                 raise port_taken(endpoint) from why
             return None
-        host, port = bound.getsockname()[:2]
-        # An IPv6 socket on the wildcard address accepts IPv4 too.
-        family, host = (socket.AF_INET, "127.0.0.1") if host in _WILDCARDS else (bound.family, host)
-        return TorchServer(_start(bound, host, port), (family, (host, port)))
+        return TorchServer(made, (family, (host, port)))
     finally:
         bound.close()
 
@@ -79,14 +85,33 @@ def _import_torch(endpoint: Endpoint) -> None:
         )
 
 
-def _start(bound: socket.socket, host: str, port: int) -> object:
+def takes_listener(version: str) -> bool:
+    """Whether torch's libuv server of this version takes a socket that listens already, as ours does."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= TAKES_LISTENER_FROM
+
+
+def _takes_listener() -> bool:
+    import torch
+
+    return takes_listener(torch.__version__)
+
+
+def _start(bound: socket.socket, host: str, port: int, *, listens: bool) -> object:
+    """The server, and its own first connection. Raises OSError if another process listens on the port, else
+    StoreError."""
+    if listens:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # which connections inherit, as the next three
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_IDLE_S)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PEER_PROBE_S)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PEER_PROBES)
+        bound.listen(BACKLOG)  # only now: a client that connects before the server runs would get no answer
     made: list[object] = []
     failed: list[BaseException] = []
 
     def start() -> None:
         try:
             _disable_reverse_lookups()
-            made.append(_make(bound, host, port))
+            made.append(_make(bound if listens else None, host, port))
         except BaseException as why:  # noqa: BLE001 - handed to the caller, on its own thread
             failed.append(why)
 
@@ -95,28 +120,33 @@ def _start(bound: socket.socket, host: str, port: int) -> object:
     thread.start()
     thread.join()
     if failed:
+        if not listens:
+            bound.listen()  # where torch was to listen itself: fails if another process does
         reason = (str(failed[0]) or type(failed[0]).__name__).splitlines()[0]
-        raise StoreError(f"torch could not serve a store on port {port}: {reason}") from failed[0]
+        raise StoreError(
+            f"torch could not serve a store on port {port}: {reason}; name another node as the endpoint, or install "
+            "another build of torch here"
+        ) from failed[0]
     return made[0]
 
 
-def _make(bound: socket.socket, host: str, port: int) -> object:
+def _make(listener: socket.socket | None, host: str, port: int) -> object:
+    """Always torch's libuv server: its older one, which USE_LIBUV=0 chooses and which serves by default before torch
+    2.4, reads one request to its end before it looks at another connection. So it stands still, for all nodes, while
+    any host on the network has sent one byte and waits."""
     from datetime import timedelta
 
-    import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported without saying so
 
-    # Before 2.8 torch's libuv server accepts no listening socket (pytorch pull request 150215); the older server does.
-    # From 2.8 on, the variable that torch's own rendezvous reads decides.
-    libuv = torch.__version__ >= "2.8" and os.environ.get("USE_LIBUV", "1") == "1"
     return TCPStore(
         host,
         port,
         is_master=True,
         timeout=timedelta(seconds=START_TIMEOUT_S),
         wait_for_workers=False,
-        master_listen_fd=os.dup(bound.fileno()),  # torch closes this descriptor, so it gets a duplicate
-        use_libuv=libuv,
+        # torch closes this descriptor, so it gets a duplicate. Without one it listens on every address of this host.
+        master_listen_fd=None if listener is None else os.dup(listener.fileno()),
+        use_libuv=True,
     )
 
 

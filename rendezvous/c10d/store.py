@@ -10,17 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
 from ..store import HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
 from .claim import PortTaken, claim
 from .client import HandshakeTimeout, TcpStoreClient, connect
+from .descriptors import DescriptorWatch
 from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
-    MAX_NOTIFICATIONS,
     Keys,
     checked_count,
+    checked_log,
     create_keys,
     excerpt,
     foreign_count,
@@ -28,7 +30,7 @@ from .keys import (
     parse_count,
     verify,
 )
-from .notifications import MAX_READ_AT_ONCE, LatestNotification, read_published_records
+from .notifications import MAX_READ_AT_ONCE, Compaction, Published, read_published_records
 from .server import TorchServer, serve
 
 CALL_TIMEOUT_S = 10.0
@@ -56,19 +58,25 @@ class C10dStore(HostedLeadership):
         address: Address,
         server: TorchServer | None,
         token: bytes,
-        notification: LatestNotification | None = None,
+        made_from: C10dStore | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         """Use `open_c10d`. `client`: connected; `token`: identifies the server; `server`: set if this process serves.
-        `notification`: that of the session from which this one was made."""
+        `made_from`: the session from which this one is made; `warn`: called with warnings about the server."""
         self._client = client
         self._endpoint = endpoint
         self._keys = keys
         self._address = address
         self._server = server
         self._token = token
-        self._notification = notification or LatestNotification()
+        self._published: Published = made_from._published if made_from else Published()
+        self._compaction: Compaction = made_from._compaction if made_from else Compaction()
+        self._descriptors: DescriptorWatch = (
+            made_from._descriptors if made_from else DescriptorWatch(warn or (lambda _: None))
+        )
         # These counters only grow; one that went back was written by another program.
-        self._notifications_seen = self._newest_version_seen = 0
+        self._log_seen = (0, 0)
+        self._newest_version_seen = 0
         self._host_count = -1
 
     @property
@@ -94,9 +102,7 @@ class C10dStore(HostedLeadership):
         except BaseException:
             client.close()
             raise
-        return C10dStore(
-            client, self._endpoint, self._keys, self._address, self._server, self._token, self._notification
-        )
+        return C10dStore(client, self._endpoint, self._keys, self._address, self._server, self._token, self)
 
     def close(self) -> None:
         """As `Store.close`: a call that blocks raises StoreUnreachable."""
@@ -117,9 +123,10 @@ class C10dStore(HostedLeadership):
         if number == self._keys.incarnation:
             return
         self._keys = self._keys.for_incarnation(number)
-        self._notification = LatestNotification()
-        self._notifications_seen = self._newest_version_seen = 0
-        for counter in (self._keys.log_head, self._keys.round_head):
+        self._published, self._compaction = Published(), Compaction()
+        self._log_seen = (0, 0)
+        self._newest_version_seen = 0
+        for counter in self._keys.counters:
             # Not create, which would set a counter again that others have incremented.
             self._client.compare_set(counter, b"", b"0")
 
@@ -127,24 +134,22 @@ class C10dStore(HostedLeadership):
         node_id = node.encode("utf-8")
         if not 0 < len(node_id) <= MAX_NODE_ID_BYTES:
             raise ValueError(f"node id {node[:40]!r} has {len(node_id)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
-        self._client.put_later(self._keys.node(node), value)
-        self._notification.publish(self._client, str(self._endpoint), self._keys, node_id)
+        self._published.publish(self._client, str(self._endpoint), self._keys, node, value)
 
     def beat(self, node: str, count: int) -> int:
-        # log_head too: if another program overwrites it, this node notices as soon as the host does, and ends as well.
+        # The log's counters too: if another program overwrites them, this node notices as soon as the host does, and
+        # ends as well. And this node's own record, over which late bytes of an abandoned connection may have written.
         where, keys = str(self._endpoint), self._keys
-        own = self._notification.keys_to_check(node.encode("utf-8"))
+        own = self._published.keys_to_check(keys, node)
         for key in (keys.beat(node), *((keys.host_beat,) if self.hosted else ())):
             self._client.put_later(key, str(count).encode("ascii"))
-        found = self._client.get([keys.log_head, keys.round_head, keys.host_beat, *own])
-        self._notifications_seen = checked_count(
-            where, keys.log_head, found, MAX_NOTIFICATIONS, self._notifications_seen
-        )
+        found = self._client.get([*keys.counters, keys.host_beat, *own])
+        self._log_seen = checked_log(where, keys, found, *self._log_seen)
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
         host_count = parse_count(found.get(keys.host_beat, b""))
         self._host_count = -1 if host_count is None else host_count
         if own:
-            self._notification.restore(self._client, where, keys, found)
+            self._published.restore(self._client, where, keys, node, found, self._log_seen[1])
         return self._newest_version_seen
 
     @property
@@ -169,13 +174,19 @@ class C10dStore(HostedLeadership):
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
         deadline = time.monotonic() + timeout_s
+        if self._server is not None:
+            # What the caller passes on was read in an earlier call, up to its cursor.
+            self._compaction.run(self._client, str(self._endpoint), self._keys, cursor)
+            self._descriptors.check()
         while True:
-            head = self._count(self._keys.log_head, MAX_NOTIFICATIONS)
+            head, compacted = self._log()
             if head <= cursor:
                 self._client.wait(self._keys.notification(cursor + 1), deadline - time.monotonic())
-                head = self._count(self._keys.log_head, MAX_NOTIFICATIONS)
-            upto = max(cursor, min(head, cursor + MAX_READ_AT_ONCE))
-            fresh = read_published_records(self._client, self._keys, cursor, upto)
+                head, compacted = self._log()
+            upto = max(cursor, min(head, max(cursor, compacted) + MAX_READ_AT_ONCE))
+            fresh = read_published_records(self._client, self._keys, cursor, upto, compacted)
+            if self._server is None and self._log()[1] > max(cursor, compacted):
+                continue  # the host has compacted what was to be read
             if fresh or time.monotonic() >= deadline:
                 return upto, fresh
             cursor = upto  # these were void, or written by other programs
@@ -195,12 +206,36 @@ class C10dStore(HostedLeadership):
                 "another coordinator or another program writes to this store: restart the job on another port"
             )
         if version > newest:
-            self._client.put(self._keys.round_head, str(version).encode("ascii"))
+            self._advance_round_head(newest, version)
             first = max(newest - KEEP_VERSIONS, 0) + 1
             self._client.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
 
-    def _count(self, key: str, most: int = MAX_COUNT) -> int:
-        return checked_count(str(self._endpoint), key, self._client.get([key]), most)
+    def _advance_round_head(self, newest: int, version: int) -> None:
+        key, before, after = self._keys.round_head, str(newest).encode("ascii"), str(version).encode("ascii")
+        stored = self._client.compare_set(key, before, after)  # not put: that might arrive late, and go back
+        if stored != after:
+            raise foreign_count(str(self._endpoint), key, stored, version, newest)
+
+    def _count(self, key: str) -> int:
+        return checked_count(str(self._endpoint), key, self._client.get([key]), MAX_COUNT)
+
+    def _log(self) -> tuple[int, int]:
+        """The numbers of notifications begun, and of those compacted."""
+        where, keys = str(self._endpoint), self._keys
+        head, compacted = checked_log(where, keys, self._client.get([keys.log_head, keys.log_compacted]))
+        if self._server is not None:
+            self._compaction.verify(where, keys, compacted)
+        return head, compacted
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """What the process that serves a store needs beside its endpoint."""
+
+    shared: bool = False
+    """Nodes on other hosts may join: a loopback endpoint is served on all addresses of this host."""
+    warn: Callable[[str], None] = lambda _: None
+    """Called with lines about what endangers the server."""
 
 
 def open_c10d(
@@ -213,6 +248,7 @@ def open_c10d(
     on_wait: Callable[[str], None] | None = None,
     cancelled: threading.Event | None = None,
     join: Join | None = None,
+    hosting: Hosting = Hosting(),
 ) -> C10dStore:
     """The store of job `run_id` at `endpoint` (HOST:PORT; port 29400 if none), hosted here if HOST is this node.
 
@@ -220,6 +256,7 @@ def open_c10d(
     connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
     the first attempt has failed. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store,
     on the host before other nodes are let in; its errors end the opening, but for StoreUnreachable, which is retried.
+    hosting: what matters only if this process serves.
 
     Raises ValueError for a malformed endpoint; StoreUnreachable if the store was not served in time; StoreForeign if
     the server is not a TCPStore, or serves no job or another job; StoreError if it cannot be hosted here as asked.
@@ -230,7 +267,7 @@ def open_c10d(
     while True:
         try:
             # Tried again each time: the name may resolve only later, and a port that was taken may become free.
-            store = None if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join)
+            store = None if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
             return store or _reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
         except PortTaken:
             # If another agent of this run id has it, an error of `join` says more than the port.
@@ -243,10 +280,7 @@ def open_c10d(
             reason = str(why)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise StoreUnreachable(
-                f"gave up on the store at {where} after {connect_timeout_s:g} s: {reason}; check that "
-                "elastic-agent runs on that node and that --rdzv-endpoint names it"
-            )
+            raise _gave_up(where, connect_timeout_s, reason)
         if on_wait is not None:
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
@@ -255,9 +289,18 @@ def open_c10d(
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
 
 
-def _host(where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None) -> C10dStore | None:
+def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"gave up on the store at {where} after {after_s:g} s: {reason}; check that elastic-agent runs on that node "
+        "and that --rdzv-endpoint names it"
+    )
+
+
+def _host(
+    where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None, hosting: Hosting
+) -> C10dStore | None:
     """The store, served by this process; None if another node or process is the one to serve it."""
-    bound = claim(where, forced=forced).socket
+    bound = claim(where, forced=forced, shared=hosting.shared).socket
     server = None if bound is None else serve(bound, where, forced=forced)
     if server is None:
         return None
@@ -266,7 +309,8 @@ def _host(where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, joi
         actual, keys = Endpoint(where.host, server.address[1][1]), Keys(run_id)
         client = connect(server.address, str(actual), call_timeout_s, call_timeout_s)
         undo.callback(client.close)
-        store = C10dStore(client, actual, keys, server.address, server, create_keys(client, keys))
+        token = create_keys(client, keys)
+        store = C10dStore(client, actual, keys, server.address, server, token, warn=hosting.warn)
         if join is not None:
             join(store)
         mark_served(client, keys)

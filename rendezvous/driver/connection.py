@@ -115,6 +115,10 @@ class Connection:
         self.under_way = 0
         """Number of the call that is not answered yet; 0: none. Any thread may read it."""
 
+    def begin_on(self, session: Store) -> None:
+        """Make the first calls on this session, which no other thread uses, so that it is not open for nothing."""
+        self._session = session
+
     def call(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None = None) -> T | None:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not

@@ -142,6 +142,8 @@ class Driver:
             store.close_host()
             return
         connection = self._threads.connect(store, "writer", 0.0, self._guard)
+        if not store.elects:
+            connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
         own_beats = OwnHeartbeats(self._lease_s / 2)
         self._listener.store_opened(store.hosted)
         self._start_threads(store, own_beats)

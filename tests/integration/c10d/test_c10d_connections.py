@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
+from elastic_agent.rendezvous.c10d.client import MAX_VALUE_BYTES, connect
+from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
-from elastic_agent.rendezvous.store import StoreForeign, StoreUnreachable
-from support.c10d_stores import BOUND_S, elsewhere, hosting
+from elastic_agent.rendezvous.endpoint import parse_endpoint
+from elastic_agent.rendezvous.store import FIRST_EPOCH, StoreForeign, StoreUnreachable
+from support.c10d_stores import BOUND_S, elsewhere, hosting, listening, raw_client
 
 
 def test_every_session_breaks_when_the_host_closes(host: C10dStore, guest: C10dStore) -> None:
@@ -66,3 +71,68 @@ def test_calls_on_a_frozen_host_keep_their_deadline() -> None:
         os.kill(process.pid, signal.SIGCONT)
         with closing(guest.session()) as again:
             assert again.beat("n1", 2) == 0
+
+
+# -- connections that were given up ------------------------------------------------------------------------------------
+
+
+def test_bytes_of_an_abandoned_connection_are_discarded() -> None:
+    """Else the kernel would send them for minutes, and an old record could arrive after a newer one."""
+    with listening() as (server, endpoint), ThreadPoolExecutor(1) as pool:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that most bytes stay with the sender
+        where = parse_endpoint(endpoint)
+        opening = pool.submit(connect, (socket.AF_INET, (where.host, where.port)), endpoint, BOUND_S, 0.2)
+        peer = server.accept()[0]
+        with peer:
+            peer.recv(6, socket.MSG_WAITALL)
+            peer.sendall(struct.pack("=q", 3))  # the handshake asks for the number of keys
+            client = opening.result(BOUND_S)
+            with pytest.raises(StoreUnreachable):
+                client.put("key", b"x" * MAX_VALUE_BYTES)
+            with pytest.raises(ConnectionResetError):
+                read_to_the_end(peer)
+
+
+def read_to_the_end(peer: socket.socket) -> None:
+    """What has arrived can still be read, and after that the reset, not the end of what was sent."""
+    while peer.recv(65536):
+        pass
+
+
+def test_a_record_over_which_late_bytes_have_written_is_written_again(host: C10dStore, guest: C10dStore) -> None:
+    """A request that was sent on an abandoned connection may be applied after those of the next one. With its next
+    heartbeat the node sees it."""
+    guest.publish_node("n1", b"first")
+    guest.publish_node("n1", b"second")
+    cursor, _ = host.wait_nodes(0, BOUND_S)
+    with closing(raw_client(host)) as late:
+        late.put(Keys("job").node("n1"), b"first")
+    guest.beat("n1", 1)
+    assert host.wait_nodes(cursor, BOUND_S) == (cursor + 1, {"n1": b"second"})
+    guest.beat("n1", 2)
+    assert host.wait_nodes(cursor + 1, 0.0) == (cursor + 1, {})
+
+
+def test_no_late_request_takes_the_newest_version_back(
+    host: C10dStore, guest: C10dStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would look as if another program had written it, and end the job: so it is written only over the version
+    before it."""
+    sent: list[bytes] = []
+    client = host._client
+    send = client._send
+
+    def note_and_send(request: bytes) -> None:
+        sent.append(client._queued + request)
+        send(request)
+
+    monkeypatch.setattr(client, "_send", note_and_send)
+    for version in (1, 2):
+        host.announce(version, b"round", FIRST_EPOCH)
+    with closing(raw_client(host)) as late:
+        for request in sent[: len(sent) // 2]:  # all that announced version 1, once more
+            late._socket.sendall(request)
+        late.have([])
+        late.have(["any"])
+    guest.beat("n1", 1)
+    assert guest.wait_round(0, BOUND_S) == (2, b"round")

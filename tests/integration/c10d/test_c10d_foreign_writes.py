@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from elastic_agent.rendezvous.c10d import client
-from elastic_agent.rendezvous.c10d.keys import MAX_NOTIFICATIONS, SERVED, VOID, Keys
+from elastic_agent.rendezvous.c10d.keys import MAX_UNCOMPACTED, SERVED, VOID, Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
 from elastic_agent.rendezvous.codec import limits
 from elastic_agent.rendezvous.codec import records as codec
@@ -36,7 +36,7 @@ def test_garbage_in_any_key_never_hangs_and_never_raises_anything_but_a_store_er
     with closing(open_c10d(str(host.endpoint), "job", is_host=False)) as guest, closing(raw_client(host)) as other:
         guest.publish_node("n1", b"one")
         host.announce(1, b"round 1", FIRST_EPOCH)
-        for key in [*names, keys.job, keys.life, SERVED, keys.log_head, keys.round_head]:
+        for key in [*names, keys.job, keys.life, SERVED, *keys.counters]:
             _write_anything(other, key, value)
             for call in (
                 lambda: guest.beat("n1", 1),
@@ -145,6 +145,6 @@ def test_an_overwritten_only_notification_is_published_again(reconnects: bool, h
 def test_too_many_notifications_are_refused_and_the_limit_is_named(host: C10dStore, guest: C10dStore) -> None:
     """What can grow is bounded; a huge counter that another program wrote is not iterated over."""
     with closing(raw_client(host)) as other:
-        other.put(Keys("job").log_head, str(MAX_NOTIFICATIONS).encode())
-    with pytest.raises(StoreForeign, match=str(MAX_NOTIFICATIONS)):
+        other.put(Keys("job").log_head, str(MAX_UNCOMPACTED).encode())
+    with pytest.raises(StoreForeign, match=str(MAX_UNCOMPACTED)):
         guest.publish_node("n1", b"one")

@@ -7,16 +7,17 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic_agent.rendezvous.c10d import server
+from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
-from elastic_agent.rendezvous.store import FIRST_EPOCH
-from support.c10d_stores import BOUND_S, hosting, raw_client
+from elastic_agent.rendezvous.endpoint import parse_endpoint
+from support.c10d_stores import BOUND_S, hosting, listening, raw_client
 
 
 def test_our_client_and_torchs_see_the_same_keys(host: C10dStore) -> None:
@@ -38,31 +39,107 @@ def test_our_client_and_torchs_see_the_same_keys(host: C10dStore) -> None:
         assert ours.have(["n", "key"]) == [False, True]
 
 
-def test_the_older_server_without_libuv_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """USE_LIBUV=0 is torch's own switch for it."""
-    monkeypatch.setenv("USE_LIBUV", "0")
-    with hosting() as host, closing(open_c10d(str(host.endpoint), "job", is_host=False)) as guest:
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(guest.wait_round, 0, 60.0)
-            host.announce(1, b"round 1", FIRST_EPOCH)
-            assert waiting.result(BOUND_S) == (1, b"round 1")
-        guest.publish_node("n1", b"one")
-        assert host.wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}
-        assert host.read_beats(["n1"]) == {}
-        assert guest.wait_round(1, 0.0) is None
-
-
-@pytest.mark.parametrize(("version", "libuv"), [("2.4.1+cu121", False), ("2.7.1", False), ("2.13.0+cpu", True)])
-def test_torch_before_2_8_serves_without_libuv(version: str, libuv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its libuv server refuses a socket that already listens (seen with 2.4.1 and 2.5.0), as the agent's does."""
+@pytest.fixture(params=["2.13", "2.13 with USE_LIBUV=0", "2.7.1"])
+def torch_setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The torch that is installed, as it is, with its switch for the older server, and taken for an older version."""
     import torch
     from torch.torch_version import TorchVersion
 
     monkeypatch.delenv("USE_LIBUV", raising=False)
-    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        made: Any = server._start(bound, *bound.getsockname())
-    assert made.libuvBackend is libuv
+    if request.param.endswith("USE_LIBUV=0"):
+        monkeypatch.setenv("USE_LIBUV", "0")
+    if request.param == "2.7.1":
+        monkeypatch.setattr(torch, "__version__", TorchVersion("2.7.1"))
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("torch_setting")
+def test_a_stranger_that_sends_one_byte_and_waits_stops_nobody() -> None:
+    """torch's older server reads a request to its end before it looks at another connection; ours is never that one."""
+    with hosting() as host, socket.create_connection((host.endpoint.host, host.endpoint.port)) as stranger:
+        stranger.sendall(b"\x00")  # the beginning of the first request, VALIDATE
+        with closing(open_c10d(str(host.endpoint), "job", is_host=False, connect_timeout_s=BOUND_S)) as guest:
+            guest.publish_node("n1", b"one")
+            assert host.wait_nodes(0, BOUND_S)[1] == {"n1": b"one"}
+            assert guest.beat("n1", 1) == 0
+
+
+@pytest.mark.usefixtures("torch_setting")
+def test_every_torch_serves_with_libuv() -> None:
+    """Before 2.8 it listens itself, on every address, as its libuv server takes no listening socket."""
+    import torch
+
+    with listening() as (_, endpoint):
+        pass
+    where = parse_endpoint(endpoint)
+    found = claim(where).socket
+    assert found is not None
+    made: Any = server.serve(found, where, forced=True)
+    assert made._store.libuvBackend
+    exactly = server.takes_listener(torch.__version__)
+    with pytest.raises(ConnectionRefusedError) if exactly else nullcontext():
+        socket.create_connection(("127.0.0.3", where.port)).close()
+    made.close()
+
+
+@pytest.mark.parametrize(("forced", "raises"), [(True, PortTaken), (False, None)])
+def test_an_old_torch_finds_its_port_taken(
+    forced: bool, raises: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that began to listen after this one had bound it."""
+    import torch
+    from torch.torch_version import TorchVersion
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.4.1+cu121"))
+    with listening() as (_, endpoint):
+        pass
+    where = parse_endpoint(endpoint)
+    found = claim(where).socket
+    assert found is not None
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((where.host, where.port))
+        other.listen()
+        with pytest.raises(raises, match="another process") if raises else nullcontext():
+            assert server.serve(found, where, forced=forced) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "takes"),
+    [("2.4.1+cu121", False), ("2.7.1", False), ("2.8.0", True), ("2.10.0a0+git1", True), ("2.13.0+cpu", True)],
+)
+def test_which_torch_takes_a_listening_socket(version: str, takes: bool) -> None:
+    """Seen with 2.4.1 and 2.5.0, which do not, and with 2.8.0, which does."""
+    assert server.takes_listener(version) is takes
+
+
+def test_connections_of_hosts_that_are_gone_are_closed(host: C10dStore) -> None:
+    """The server never sends to a node that only writes, so without probes the connection of one that lost its power
+    would hold a descriptor for ever. What accepted sockets inherit is set on the listening one."""
+    import torch
+
+    if not server.takes_listener(torch.__version__):
+        pytest.skip("this torch listens itself")
+    with closing(raw_client(host)) as client:
+        accepted = _peer_of(client._socket.getsockname())
+        assert accepted is not None
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            for option, value in (("TCP_KEEPIDLE", server.PEER_IDLE_S), ("TCP_KEEPCNT", server.PEER_PROBES)):
+                assert accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, option)) == value
+
+
+def _peer_of(address: tuple[str, int]) -> socket.socket | None:
+    """The socket of this process whose peer has this address."""
+    for link in Path("/proc/self/fd").iterdir():
+        if not link.is_socket():
+            continue
+        found = socket.socket(fileno=os.dup(int(link.name)))
+        with suppress(OSError):  # it listens, or is of another kind
+            if found.getpeername() == address:
+                return found
+        found.close()
+    return None
 
 
 def test_a_client_does_not_import_torch(host: C10dStore) -> None:

@@ -79,6 +79,7 @@ KEPT = "a node whose workers all exited 0 exits 0, however the others end"
 STUCK = "a node gives up only on workers that SIGKILL had not ended when the time for it was over"
 UNHURRIED = "gathering times out no earlier than the join timeout"
 GIVEN_UP = "a node that lost the store ends within store_grace, its workers' grace and a little more"
+FRUGAL = "a node holds two connections to the store at most, and the host four"
 
 ANSWERS = {
     "S1": (AGREED, FRESH),
@@ -103,7 +104,7 @@ ANSWERS = {
     "L6": (INFORMED, NEWEST, COUNTED_IN),
     "L7": (LISTED, GIVEN_UP, COUNTED_IN, LED),
     "L8": (BOUNDED, LIVELY),
-    "L9": (DRAINED, ENDING),
+    "L9": (DRAINED, ENDING, FRUGAL),
 }
 """They differ where the protocol does: each node has its own budget (S9), nodes do not acknowledge a round before it
 starts, but report that they stopped before the next (S3, S4), and the host ends last (L3). S13, foreign bytes, means

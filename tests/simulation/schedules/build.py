@@ -35,6 +35,8 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     delays = RandomDelays(rng, scenario.pace)
     made = World(scenario.job, rng, delays, log, store=scenario.store, skew_s=scenario.skew_s, after=after)
     made.echo_chance = scenario.echo_chance
+    if scenario.late_bytes:
+        made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
     for founder in scenario.founders:
         if founder.at_s:
             made.at(founder.at_s, _joins, made, scenario, founder)

@@ -50,6 +50,7 @@ def scenario(seed: int) -> Scenario:
         echo_chance=rng.choice((0.0, 0.8)),
         unequal=unequal,
         store=store,
+        late_bytes=_bytes_are_late(seed, store),
         skew_s=rng.choice((0.0, 1000.0, 50000.0, 1e6)),
         founders=tuple(_draw_founders(rng, job, unequal)),
         faults=(
@@ -61,6 +62,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_rerun(seed, store),
             *_draw_static_restart(seed, job),
             *_draw_half_alive(seed),
+            *_draw_pressure(seed, store),
         ),
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
@@ -194,3 +196,17 @@ def _draw_half_alive(seed: int) -> Iterator[Fault]:
         yield Fault(13, rng.random() * 3, what, rng.random(), rng.random(), lasts_s, after)
         what = rng.choice(("worker_fails", "worker_fails", "leave", "kill"))
         yield Fault(14, rng.random() * 8, what, rng.random(), rng.random(), 1.0, after + rng.randrange(2))
+
+
+def _draw_pressure(seed: int, store: str) -> Iterator[Fault]:
+    """In one job of five on TCPStore its server has trouble of its own: lies, no descriptors, a request that takes
+    long."""
+    rng = random.Random(seed ^ 0x9E55)
+    if store == "c10d" and rng.random() < 0.2:
+        what = rng.choice(("liar", "occupant", "server_hangs"))
+        yield Fault(15, rng.uniform(0.0, FAULTS_END_S / 2), what, rng.random(), rng.random(), rng.uniform(0.3, 40.0))
+
+
+def _bytes_are_late(seed: int, store: str) -> bool:
+    """In one job of two on TCPStore."""
+    return store == "c10d" and seed % 2 == 0

@@ -219,6 +219,24 @@ def stranger(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> N
         world.store.spoil(fault.target, random.Random(fault.variant).randbytes(int(fault.lasts_s)))
 
 
+def liar(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """A client that is not part of the job writes to a key what the job itself might write there."""
+    if isinstance(world.store, SharedTcpStore):
+        world.store.lie(fault.target, random.Random(fault.variant))
+
+
+def occupant(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Clients that are not part of the job hold all descriptors that the host has left."""
+    if isinstance(world.store, SharedTcpStore):
+        world.store.occupy(fault.lasts_s / 3)
+
+
+def server_hangs(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """The server of the store stands still, and its host's agent does not."""
+    if isinstance(world.store, SharedTcpStore):
+        world.store.hang(fault.lasts_s / 3)
+
+
 def store_stalls(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     """The store does not answer for a while: it elects another leader, or its host is frozen."""
     world.store.stall(fault.lasts_s / 3)
@@ -315,5 +333,5 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
-RARE = {act.__name__: act for act in (stranger, store_full, rerun, stall, deafen)}
+RARE = {act.__name__: act for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen)}
 """Kinds that `draw` does not choose from `KINDS`."""

@@ -89,6 +89,8 @@ class DriverLink:
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
         self.wires: list[tcpstore.Wire] = []
+        self.sent: dict[str, bytes] = {}
+        """The record that this node sent last."""
         self._unaccepted: dict[tuple[int, int], Round] = {}
         """By epoch and version: announcements that the store has not accepted yet."""
         self.process = Process(node, node.skew_s)

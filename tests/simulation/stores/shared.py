@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
 from elastic_agent.rendezvous.codec.job import decode_job
@@ -102,8 +104,11 @@ class SharedTcpStore(SharedStore):
         return [
             *threads.SUBSTITUTES,
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced: SimpleNamespace(socket=where, reason="")),
+            (c10d, "claim", lambda where, forced, shared: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),
+            (notifications, "KEEP", 16),
+            (notifications, "NODES_PER_KEY", 4),
+            (c10d, "DescriptorWatch", lambda warn: SimpleNamespace(check=lambda: None)),
             (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
         ]
 
@@ -143,6 +148,36 @@ class SharedTcpStore(SharedStore):
                 "a stranger wrote where a counter was" if key.endswith("head") else "a stranger wrote"
             )
 
+    def lie(self, target: float, random: Random) -> None:
+        """A client from outside the job writes to some key what the job might write there."""
+        if self.server is not None and self.server.keys:
+            key = self.server.lie(target, random)
+            self.spoiled = True
+            self.world.reached.note(f"a stranger lied about {key.split('/')[3]}" if key else "a stranger found no key")
+
+    def occupy(self, lasts_s: float) -> None:
+        """Clients from outside the job take all descriptors that the host has left."""
+        if self.server is not None:
+            self.server.full = True
+            self.world.reached.note("no descriptor was left")
+            self.world.at(lasts_s, self._released, self.server)
+
+    def _released(self, server: tcpstore.Server) -> None:
+        server.full = False
+        self.world.checkers.last_fault = self.world.now
+
+    def hang(self, lasts_s: float) -> None:
+        """The server stands still on one request, while its host's agent goes on."""
+        if self.server is not None and self.answers:
+            self.world.reached.note("the server hung while its host went on")
+            self.freeze()
+            self.world.at(lasts_s, self._hangs_no_more)
+
+    def _hangs_no_more(self) -> None:
+        if not self.world.host.frozen and self.server is not None and self.server.frozen:
+            self.world.checkers.last_fault = self.world.now
+            self.thaw()
+
     def serve_anew(self, lasts_s: float) -> None:
         """The host was started again and serves an empty store, of another incarnation of the job, for `lasts_s`."""
         if self.server is None or not self.server.gone:
@@ -151,7 +186,7 @@ class SharedTcpStore(SharedStore):
         self.spoiled = True
         self.server = tcpstore.Server(self.world, frozenset(link for link in self.links() if link.opened))
         keys = Keys(SPEC.run_id)
-        laid_out = {keys.log_head: b"0", keys.round_head: b"0", keys.life: b"another", SERVED: keys.served}
+        laid_out = {**dict.fromkeys(keys.counters, b"0"), keys.life: b"another", SERVED: keys.served}
         self.server.keys.update(laid_out)
         self.world.at(lasts_s, self.end)
 

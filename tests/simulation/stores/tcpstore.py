@@ -7,11 +7,15 @@ although the key does not exist. set has no answer. A frozen server keeps no dea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+from elastic_agent.rendezvous.c10d.descriptors import PER_NODE
+from elastic_agent.rendezvous.codec import records as codec
+from elastic_agent.rendezvous.records import NodeState
 from elastic_agent.rendezvous.store import StoreUnreachable
 
-from ..checks.invariants import MISTAKEN
+from ..checks.invariants import FRUGAL, MISTAKEN
 from .threads import TIMEOUT, Ticket, current, ticket
 
 if TYPE_CHECKING:
@@ -20,8 +24,15 @@ if TYPE_CHECKING:
 
 Request = tuple[str, tuple[Any, ...]]
 
+_LIES = ("node/", "beat/", "log/head", "log/compacted", "log/", "round/head")
+"""Keys where a stranger may write what the job itself might write; below round/ nobody could tell it from the truth."""
+
 RESET_S = 0.001
 """Until a client receives the reset of its connection, after the server ended."""
+LATE_S = 20.0
+"""Until bytes of an abandoned connection arrive, at most, where they do not arrive at the worst of moments."""
+HOST_CONNECTIONS = 4
+"""Of the host to its own store: its writer, watcher, reader and announcer."""
 
 
 class Server:
@@ -34,6 +45,12 @@ class Server:
         self.keys: dict[str, bytes] = {}
         self.frozen = False
         self.gone = False
+        self.full = False
+        """The process has no descriptor left, and closes each new connection."""
+        self._abandoned: list[tuple[Wire, list[Request]]] = []
+        """Requests on connections that were given up, which arrive after the next ones about the same keys."""
+        self._first: dict[str, bytes] = {}
+        """The first value of each key."""
         self._waiting: dict[str, list[Wire]] = {}
         self._held: list[tuple[Wire, int, list[Request]]] = []
         self.address = (2, ("10.0.0.1", 29400))
@@ -49,6 +66,36 @@ class Server:
                 answer = getattr(self, name)(wire, *arguments)
             if answer is not NotImplemented:
                 wire.reply(number, answer)
+            if self._abandoned:
+                self._overtaken(wire.link, requests)
+
+    def abandon(self, wire: Wire, requests: list[Request]) -> None:
+        """The client gave up this connection, on which the requests were sent: they may arrive at any later time."""
+        random = self.world.late_bytes
+        if random is None or not _written(requests):
+            return
+        if _writes_record(requests):
+            self._abandoned.append((wire, requests))
+        else:
+            self.world.at(random.uniform(0.0, LATE_S), self._arrive_late, wire, requests)
+
+    def _overtaken(self, link: DriverLink, requests: list[Request]) -> None:
+        """Of all later times, the worst for a record is just after one that says something else."""
+        states = _states(requests)
+        for late in [*self._abandoned] if states else ():
+            wire, earlier = late
+            if wire.link is link and _states(earlier) != states:
+                self._abandoned.remove(late)
+                self._arrive_late(wire, earlier)
+
+    def _arrive_late(self, wire: Wire, requests: list[Request]) -> None:
+        if self.gone or self.frozen:
+            return
+        self.world.checkers.last_fault = self.world.now
+        self.world.reached.note("bytes of an abandoned connection arrived late")
+        for name, arguments in requests:
+            if name not in ("wait", "cancel_wait"):
+                getattr(self, name)(wire, *arguments)
 
     def thaw(self) -> None:
         """Takes what arrived meanwhile, one connection after the other, in any order of connections."""
@@ -73,6 +120,21 @@ class Server:
         self._wake(key)
         return key
 
+    def lie(self, target: float, random: Random) -> str:
+        """As `spoil`, with a value such as the job itself writes there; returns the key. `target`: what kind of key."""
+        keys = sorted(key for key in self.keys if f"/{_LIES[int(target * len(_LIES))]}" in key)
+        key = random.choice(keys) if keys else ""
+        if "/node/" in key:
+            self.keys[key] = self._first[key]
+        elif key.endswith(("head", "compacted")):
+            self.keys[key] = b"%d" % max(0, int(self.keys[key]) + random.choice((-2, -1, 1, 2, 1000)))
+        elif "/beat/" in key:
+            self.keys[key] = b"%d" % random.randrange(1000)
+        elif key:
+            self.keys[key] = random.choice([*self.world.nodes]).encode()
+        self._wake(key)
+        return key
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     def set(self, wire: Wire, key: str, value: bytes) -> None:
@@ -86,6 +148,7 @@ class Server:
         elif "/round/" in key:
             self.world.checkers.costs.announced(len(value))
         self.keys[key] = value
+        self._first.setdefault(key, value)
         self._wake(key)
 
     def have(self, wire: Wire, keys: Sequence[str]) -> list[bool]:
@@ -111,6 +174,10 @@ class Server:
             return NotImplemented
         self.set(wire, key, str(total).encode("ascii"))
         return total
+
+    def create_each(self, wire: Wire, keys: Sequence[str], value: bytes) -> None:
+        for key in keys:
+            self.compare_set(wire, key, b"", value)
 
     def delete(self, wire: Wire, keys: Sequence[str]) -> None:
         for key in keys:
@@ -157,6 +224,10 @@ class Wire:
         self._ticket: Ticket | None = None
         self._sent_at = self._answered_at = 0.0
 
+    @property
+    def broken(self) -> bool:
+        return bool(self._broken)
+
     def greet(self) -> None:
         """The first request. Raises StoreUnreachable."""
         if self.server.gone:
@@ -193,6 +264,10 @@ class Wire:
         holds: bytes = self._ask("compare_set", key, expected, value)
         return holds
 
+    def create_each(self, keys: Sequence[str], value: bytes) -> None:
+        if keys:
+            self._ask("create_each", keys, value)
+
     def add(self, key: str, amount: int) -> int:
         total: int = self._ask("add", key, amount)
         return total
@@ -225,8 +300,9 @@ class Wire:
         self.number += 1
         requests, self._queued = [*self._queued, (name, arguments)], []
         self._ticket = mine = ticket()
-        if self.link.loses("request"):
+        if self.link.loses("request") or (_writes_record(requests) and self._delays(requests)):
             self._dead = True
+            self.server.abandon(self, requests)
             self.world.at(RESET_S, self._break, "the request was lost")
         else:
             self._sent_at = max(self._sent_at, self.world.now + self.world.delays.network())
@@ -238,6 +314,12 @@ class Wire:
         if answer is not TIMEOUT:
             self._note(requests)
         return answer
+
+    def _delays(self, requests: list[Request]) -> bool:
+        """Whether the connection breaks here, so that this record, sent for the first time, arrives late."""
+        written = _written(requests)
+        first, self.link.sent = self.link.sent != written, written
+        return first and not self.link.node.host and self.world.delays_record()
 
     def _note(self, answered: list[Request]) -> None:
         """Notes for the checks which calls of the writer were answered."""
@@ -256,6 +338,8 @@ class Wire:
         if self.link.up_cut:
             # TCP sends it again until it arrives, even for a process that has given up on the connection.
             self.link.unsent.append((self._arrive, (number, requests)))
+        elif self._broken and self.world.late_bytes is not None:
+            self.server.abandon(self, requests)
         else:
             self.server.receive(self, number, requests)
 
@@ -299,7 +383,29 @@ def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> W
     """A connection of this link's process. Raises StoreUnreachable."""
     if server is None:
         raise StoreUnreachable("nothing listens there yet (connection refused)")
+    if server.full:
+        raise StoreUnreachable("the server closed the connection before it answered")
     wire = Wire(link, server, call_timeout_s)
-    link.wires.append(wire)
-    wire.greet()
+    link.wires = [each for each in link.wires if not each.broken] + [wire]
+    most = HOST_CONNECTIONS if link.node.host else PER_NODE
+    # Outside of the driver's thread, which would take a violation for an error of its own.
+    link.world.at(0.0, link.world.checkers.need, len(link.wires) <= most, FRUGAL, f"{link.node.ident} has too many")
+    try:
+        wire.greet()
+    except StoreUnreachable:
+        wire.close()
+        raise
     return wire
+
+
+def _writes_record(requests: list[Request]) -> bool:
+    return any("/node/" in key for key in _written(requests))
+
+
+def _states(requests: list[Request]) -> list[NodeState]:
+    """Of the records that these requests write."""
+    return [codec.decode_node(value).state for key, value in _written(requests).items() if "/node/" in key]
+
+
+def _written(requests: list[Request]) -> dict[str, bytes]:
+    return {arguments[0]: arguments[-1] for name, arguments in requests if name in ("set", "compare_set")}

@@ -68,6 +68,10 @@ class World:
         """The coordinator's state as of the last announcement that the store accepted."""
         self.reached = Reached()
         self.checkers = Checkers(self)
+        self.late_bytes: random.Random | None = None
+        """Decides when bytes of abandoned connections arrive; None: they never do."""
+        self.late_records = 6
+        """So many connections more may break with a node's record on its way."""
         self.echoed: set[int] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
@@ -185,6 +189,14 @@ class World:
         if self.log is not None:
             self.log(self.now, f"coordinator: {describe(announcement)}")
         self.checkers.announcements.announced(announcement)
+
+    def delays_record(self) -> bool:
+        """Whether the connection on which a node's record is on its way breaks, so that the record arrives late."""
+        if self.late_bytes is None or not self.late_records or self.late_bytes.random() < 0.7:
+            return False
+        self.late_records -= 1
+        self.checkers.last_fault = self.now
+        return True
 
     def follows(self, version: int) -> None:
         """Schedules what is to happen upon the announcement of this version."""

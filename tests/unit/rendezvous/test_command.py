@@ -45,7 +45,8 @@ def test_a_jobs_record_holds_no_value_of_an_argument() -> None:
     record = jobs.encode_job(jobs.new_record(JobSpec("job1", COMMAND), "id-a", "a"))
     assert b"train.py --lr" in record
     assert b"--wandb-api-key" in record
-    assert not [value for value in VALUES if value.encode() in record]
+    # Four characters and more: what is shorter comes up in a digest by chance.
+    assert not [value for value in VALUES if len(value) >= 4 and value.encode() in record]
 
 
 def test_two_records_of_one_command_have_nothing_of_it_in_common() -> None:

@@ -6,15 +6,19 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_agent.agent.spec import RendezvousSpec
+from elastic_agent.launcher.store_link import address
+from elastic_agent.rendezvous import endpoint as rendezvous_endpoint
 from elastic_agent.rendezvous.c10d import claim as c10d_claim
 from elastic_agent.rendezvous.c10d.claim import claim
-from elastic_agent.rendezvous.endpoint import Endpoint, parse_endpoint
+from elastic_agent.rendezvous.endpoint import Endpoint, is_loopback, outward_address, parse_endpoint
 from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
 
 
@@ -86,6 +90,25 @@ def test_localhost_is_bound_to_loopback_only() -> None:
     assert found is not None
     with closing(found):
         assert found.getsockname()[0] in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2"])
+def test_a_loopback_endpoint_of_a_shared_job_is_bound_on_every_address(host: str) -> None:
+    """Node 0 may call itself so, while other hosts come by one of its addresses."""
+    found = claim(Endpoint(host, free_port()), shared=True).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+
+
+def test_a_shared_loopback_endpoint_is_bound_exactly_if_another_address_has_its_port_taken() -> None:
+    """Else agents on this host, which need no other address, could not use a port that is free for them."""
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        found = claim(Endpoint("127.0.0.1", port), shared=True).socket
+        assert found is not None
+        with closing(found):
+            assert found.getsockname() == ("127.0.0.1", port)
 
 
 def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +197,45 @@ def test_a_name_that_does_not_resolve_is_unreachable(monkeypatch: pytest.MonkeyP
         claim(Endpoint("nowhere", 29400))
 
 
+OWN = "node-0.cluster.example"
+VIRTUAL = "192.0.2.77"
+"""An address that no interface here has: a virtual one, or one before NAT."""
+
+
+@pytest.mark.parametrize("endpoint", [OWN, "node-0", "alias.example", VIRTUAL])
+def test_an_endpoint_that_is_this_hosts_name_is_hosted_here_whatever_it_resolves_to(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun has it: the host's name, its short and its canonical name, and the address that its name has."""
+    resolver(monkeypatch, {OWN: VIRTUAL, "node-0": VIRTUAL, "alias.example": VIRTUAL, VIRTUAL: VIRTUAL})
+    monkeypatch.setattr(socket, "gethostname", lambda: OWN)
+    found = claim(Endpoint(endpoint, 0)).socket
+    assert found is not None
+    with closing(found):
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+
+
+def test_an_endpoint_that_is_another_hosts_name_is_not_hosted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by its name nor by its address."""
+    resolver(monkeypatch, {OWN: VIRTUAL, "node-1": "192.0.2.78"})
+    monkeypatch.setattr(socket, "gethostname", lambda: OWN)
+    assert "not an address of this node" in claim(Endpoint("node-1", 0)).reason
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
+    """Names have these addresses, and no others exist."""
+
+    def look_up(host: str | bytes, port: int | None, *_args: object, **_flags: object) -> list[object]:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in names:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, name, (names[name], port or 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    uncached = rendezvous_endpoint._names_and_addresses.__wrapped__
+    monkeypatch.setattr(rendezvous_endpoint, "_names_and_addresses", uncached)
+
+
 def test_a_node_hosts_under_its_own_name_before_that_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod's DNS name often resolves only once the pod is ready."""
 
@@ -186,3 +248,70 @@ def test_a_node_hosts_under_its_own_name_before_that_resolves(monkeypatch: pytes
         found = claim(Endpoint(name, 0)).socket
         assert found is not None
         found.close()
+
+
+# -- this node's own address -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False), ("127.example", False), ("2001:db8::1", False), ("0.0.0.0", False), ("node-0", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_mean_this_host_on_every_host(host: str, loopback: bool) -> None:
+    """All of 127.0.0.0/8, ::1 and `localhost`."""
+    assert is_loopback(host) is loopback
+
+
+def spec(endpoint: str, **fields: object) -> RendezvousSpec:
+    return replace(RendezvousSpec("c10d", endpoint, max_nodes=2), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["127.0.0.1:29400", "localhost", "0.0.0.0:29400", "[::1]:1", "127.0.0.1:1,127.0.0.2:2"]
+)
+def test_a_loopback_address_is_not_offered_to_other_nodes(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port forwarder, or a proxy beside the agent, makes a store look as if it were here; and node 0 may name itself
+    so. Others get the address of the default route, or else one of this host's name."""
+    monkeypatch.setattr(rendezvous_endpoint, "_ELSEWHERE", [(socket.AF_INET, ("127.0.0.1", 9))])
+    here = {name: name for name in ("127.0.0.1", "127.0.0.2", "0.0.0.0")}
+    resolver(monkeypatch, {**here, "localhost": "127.0.0.1", "::1": "127.0.0.1", OWN: "10.1.2.3"})
+    monkeypatch.setattr(socket, "gethostname", lambda: OWN)
+    assert address(spec(endpoint)) == "10.1.2.3"
+    assert address(spec(endpoint, max_nodes=1)).startswith("127.")
+    assert address(spec(endpoint, local_addr="127.0.0.9")) == "127.0.0.9"
+
+
+def test_the_address_of_the_default_route_comes_first() -> None:
+    """Wherever there is one; nothing is sent."""
+    found = outward_address()
+    if found is None:
+        pytest.skip("this host has loopback addresses only")
+    assert not is_loopback(found)
+    assert address(spec("127.0.0.1:29400")) == found
+    with socket.create_server((found, 0), family=socket.AF_INET6 if ":" in found else socket.AF_INET):
+        pass
+
+
+def test_a_host_with_loopback_addresses_only_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose nodes are all here works; others need --local-addr."""
+    monkeypatch.setattr(rendezvous_endpoint, "_ELSEWHERE", [])
+    resolver(monkeypatch, {"localhost": "127.0.0.1", OWN: "127.0.1.1"})
+    monkeypatch.setattr(socket, "gethostname", lambda: OWN)
+    told: list[str] = []
+    assert address(spec("localhost:29400"), lambda text, routine: told.append(text)) == "127.0.0.1"
+    assert len(told) == 1
+    assert "--local-addr" in told[0]
+
+
+@pytest.mark.parametrize(("endpoint", "expected"), [(OWN, OWN), ("sidecar.example", "10.1.2.3")])
+def test_a_name_with_a_loopback_address_is_offered_if_it_is_this_hosts_own(
+    endpoint: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Debian's /etc/hosts the host's name has the address 127.0.1.1; the other nodes resolve it to a true one."""
+    monkeypatch.setattr("elastic_agent.launcher.store_link.outward_address", lambda: "10.1.2.3")
+    resolver(monkeypatch, {OWN: "127.0.1.1", "sidecar.example": "127.0.0.1"})
+    monkeypatch.setattr(socket, "gethostname", lambda: OWN)
+    assert address(spec(endpoint)) == expected
