@@ -61,7 +61,7 @@ def objection(argv: Sequence[str]) -> str:
 def sentence(fact: Preloaded | PreloadFailed | PreloadWarning) -> tuple[str, bool]:
     """The message about this, and whether it is routine."""
     if isinstance(fact, PreloadWarning):
-        return f"--preload {AUTO}: {fact.text}", False
+        return f"--preload: {fact.text}", False
     if isinstance(fact, PreloadFailed):
         return f"--preload has no effect, workers are started plainly: {fact.reason}", False
     if not fact.modules:
