@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
-    from .import_tree import Tree
+    from .import_tree import Import, Tree
 
 EVERY_VARIABLE = "*"
 """Among the variables that an import has read: it looked at the whole environment."""
@@ -55,9 +55,7 @@ class Shown(str):
     def __eq__(self, other: object) -> bool:
         return compared(self, found=str.__eq__(self, other) is True)
 
-    def __hash__(self) -> int:
-        uses_of(self).used = True
-        return str.__hash__(self)
+    __hash__ = str.__hash__  # a copy of the environment is no use of it yet
 
 
 def uses_of(shown: Shown) -> Uses:
@@ -80,6 +78,22 @@ class EnvironmentWatch:
     def __init__(self, tree: Tree, per_round: Collection[str]) -> None:
         self._tree = tree
         self._per_round = tuple(per_round)
+        self._shown: list[tuple[Import, Callable[[], Shown | None], Uses]] = []
+        """Who was shown a name, the name while it is kept by anybody, and what was done with it."""
+
+    def settle(self, ended: Import) -> None:
+        """At the end of this import: what it did with the names that it was shown."""
+        if not self._shown:
+            return
+        kept = []
+        for one in self._shown:
+            by, ref, uses = one
+            if by is not ended:
+                kept.append(one)
+            # One that was not compared was looked at in a way that does not show.
+            elif uses.used or not uses.compared or ref() is not None:
+                ended.reads.add(EVERY_VARIABLE)
+        self._shown = kept
 
     def get_item(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """`__getitem__`: records the name."""
@@ -96,27 +110,20 @@ class EnvironmentWatch:
         """`__iter__`: shows the names that differ between workers too, first, and records what was done with them."""
 
         def recording(environ: os._Environ[Any]) -> Iterator[Any]:
-            reads = self._tree.now.reads
+            by = self._tree.now
             names = list(original(environ))
-            if environ is not os.environ:
-                reads.add(EVERY_VARIABLE)  # in bytes
-                yield from names
-                return
-            shown: list[tuple[Callable[[], Shown | None], Uses]] = []
-            try:
+            if environ is os.environ:
                 for name in self._per_round:
                     if name not in names:
-                        yield self._show(name, shown)
-                yield from names
-            finally:
-                # One that was not compared was looked at in a way that does not show, or kept.
-                if any(uses.used or not uses.compared or ref() is not None for ref, uses in shown):
-                    reads.add(EVERY_VARIABLE)
+                        yield self._show(name, by)
+            else:
+                by.reads.add(EVERY_VARIABLE)  # in bytes
+            yield from names
 
         return recording
 
-    def _show(self, name: str, shown: list[tuple[Callable[[], Shown | None], Uses]]) -> Shown:
-        one = Shown(name)
-        one.uses = Uses()
-        shown.append((_weakref.ref(one), uses_of(one)))
-        return one
+    def _show(self, name: str, by: Import) -> Shown:
+        shown = Shown(name)
+        shown.uses = Uses()
+        self._shown.append((by, _weakref.ref(shown), uses_of(shown)))
+        return shown

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Import:
     """One module's import. (No dataclass: every script would find that module imported.)"""
 
-    __slots__ = ("at_exit", "failed", "faults", "made_files", "name", "parent", "reads")
+    __slots__ = ("at_exit", "began", "failed", "faults", "made_files", "name", "over", "parent", "reads")
 
-    def __init__(self, name: str, parent: Import | None) -> None:
+    def __init__(self, name: str, parent: Import | None, began: int) -> None:
         self.name = name
         self.parent = parent
         """The import during which this one happened; None for what surrounds all of them."""
@@ -28,6 +28,8 @@ class Import:
         self.made_files = False
         """Whether it made a file or a directory."""
         self.failed = False
+        self.began, self.over = began, began
+        """When, counted in imports that had begun."""
 
     def chain(self) -> Iterator[Import]:
         """This import, and those during which it happened, outermost last."""
@@ -41,7 +43,7 @@ class Tree:
     """All imports of this process since it is watched, in the order in which they began."""
 
     def __init__(self) -> None:
-        self.root = Import("", None)
+        self.root = Import("", None, 0)
         """What surrounds all imports."""
         self.now = self.root
         """The innermost import that is under way."""
@@ -49,13 +51,14 @@ class Tree:
 
     def begin(self, name: str) -> Import:
         """An import begins within the one that is under way."""
-        self.now = Import(name, self.now)
+        self.now = Import(name, self.now, len(self.imports))
         self.imports.append(self.now)
         return self.now
 
     def end(self, ended: Import, *, failed: bool) -> None:
         """This import is over, and with it all that began since."""
         ended.failed = failed
+        ended.over = len(self.imports)
         self.now = ended.parent or self.root
 
     def guilty(self) -> list[Import]:
@@ -89,18 +92,18 @@ class Tree:
     def _with_dependents(self, left_out: set[Import]) -> set[Import]:
         """These imports, and those of modules that hold something of theirs, which they found imported already."""
         found = left_out - {self.root}
-        names = {each.name for each in found}
+        first = {each.name: each.began for each in found}
+        held = {each: names_in(each.name) for each in self.imports if each not in found and not is_standard(each.name)}
         grown = True
         while grown:
             grown = False
-            begun = False
-            for each in self.imports:
-                begun = begun or each in found
-                # What was imported before cannot depend on them; if it holds something of theirs, that was put there.
-                if begun and each not in found and names_in(each.name) & names:
+            for each, names in list(held.items()):
+                # What began after this one was over was put into it by somebody else.
+                if any(first.get(name, each.over) < each.over for name in names):
                     more = {one for one in each.chain() if one is not self.root}
+                    first.update((one.name, one.began) for one in more)
                     found |= more
-                    names |= {one.name for one in more}
+                    del held[each]
                     grown = True
         return found
 

@@ -60,6 +60,7 @@ class ImportWatch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._audited.pop()
+        self.environment.settle(self.tree.root)
         while self._undo:
             owner, name, original = self._undo.pop()
             setattr(owner, name, original)
@@ -82,6 +83,7 @@ class ImportWatch:
                 self.births.look()
                 self._check_torch_seed()
                 self._check_exits()
+                self.environment.settle(began)
                 self.tree.end(began, failed=failed)
             if spec.name in WITH_GENERATORS:
                 self._watch_generators(spec.name)
