@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from .child import ForkRequest
 
 QUIET_S = 3.0
-"""How long after its last import a worker stops recording. The zygote imports what was recorded then, beside a worker
-that has found its pace; never while somebody waits for a fork."""
-LONGEST_S = 120.0
-"""When a worker stops recording at the latest."""
+"""The zygote imports what was recorded once the worker has imported nothing for so long: beside one that has found its
+pace. Then it looks again after twice the time, in case the worker had only loaded something large."""
+LONGEST_S = 60.0
+"""How long a worker records what it imports."""
 ROOM_BYTES = 1 << 20
 HEADER_BYTES = 16
 """How many bytes are in use, and when the last were written (monotonic, ns), 8 bytes each."""
@@ -44,7 +44,7 @@ class Recorder:
         self._installed_below = installed_below
         self._pid = os.getpid()
         self._lock = allocate_lock()
-        self._until = self._end = 0.0
+        self._until = 0.0
         self._at = HEADER_BYTES
         self._env: dict[bytes, bytes] = {}
         self._changes: dict[str, str] = {}
@@ -54,8 +54,7 @@ class Recorder:
     def install(self) -> None:
         """Begin to record, as the first of `sys.meta_path`."""
         self._env = dict(raw_environment())
-        self._end = time.monotonic() + LONGEST_S
-        self._until = time.monotonic() + QUIET_S
+        self._until = time.monotonic() + LONGEST_S
         self._watch_changes()
         sys.meta_path.insert(0, self)
 
@@ -63,8 +62,7 @@ class Recorder:
         """The method of a finder: always None, which leaves the module to the finders behind this one."""
         if os.getpid() != self._pid:
             return None  # a child of the worker, whose imports are its own
-        now_s = time.monotonic()
-        if now_s > self._until:
+        if time.monotonic() > self._until:
             # A new list: an import that iterates over the old one now would skip the finder behind this one.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             while self._undo:
@@ -79,7 +77,6 @@ class Recorder:
                 marked = (f"{'!' * (each in self._set_by_script)}{each}={changes[each]}" for each in sorted(changes))
                 self._write("=" + "\0".join(marked))
             self._write(name)
-            self._until = min(now_s + QUIET_S, self._end) if self._until else 0.0
         return None
 
     def _write(self, text: str) -> None:
@@ -126,15 +123,17 @@ class ImportTrace:
         self._memory: mmap.mmap | None = None
         self._earlier: list[str] = []
         """Lines of workers that were replaced before their trace was read."""
-        self._started_s = 0.0
-        self.recording = False
-        """Whether a worker records, or has recorded, what was not read yet."""
+        self._until_s = self._looked_s = 0.0
+        self._pause_s = QUIET_S
+        self._known = 0
+        """How many lines there were when it was last read."""
 
     def allocate(self, request: ForkRequest) -> None:
         """Before a fork: make the memory to share, if this worker is the one to record."""
         if request.key == TRACED_KEY:
             self._earlier += self._lines()
             self._memory = mmap.mmap(-1, ROOM_BYTES)
+            self._known, self._pause_s = 0, QUIET_S
 
     def recorder(self, request: ForkRequest) -> Recorder | None:
         """In the worker: its recorder, if it is the one to record."""
@@ -145,22 +144,26 @@ class ImportTrace:
     def forked(self, key: str) -> None:
         """After a fork, in the zygote: a worker records, if this is the one."""
         if key == TRACED_KEY:
-            self.recording = True
-            self._started_s = time.monotonic()
+            self._looked_s = time.monotonic()
+            self._until_s = self._looked_s + LONGEST_S + QUIET_S
 
     def due_ms(self) -> float | None:
         """How long until the trace is to be read, as far as is known now; None: no worker records."""
-        if not self.recording or self._memory is None:
+        if self._memory is None or self._looked_s > self._until_s:
             return None
-        last_s = max(self._started_s, int.from_bytes(self._memory[8:16], "big") / 1e9)
-        return max(0.0, last_s + QUIET_S - time.monotonic()) * 1000
+        last_s = int.from_bytes(self._memory[8:16], "big") / 1e9
+        return max(0.0, max(last_s + QUIET_S, self._looked_s + self._pause_s) - time.monotonic()) * 1000
 
     def read(self) -> list[str]:
-        """What was recorded: names, and `=NAME=VALUE...` where the worker had changed its environment, with a `!`
-        before the name if its script had. Nothing is due until the next worker that records is forked."""
-        lines = [*self._earlier, *self._lines()]
-        self._earlier, self._memory, self.recording = [], None, False
-        return lines
+        """What was recorded by all workers so far, if there is something new: names, and `=NAME=VALUE...` where one had
+        changed its environment, with a `!` before the name if its script had."""
+        lines = self._lines()
+        self._looked_s = time.monotonic()
+        self._pause_s *= 2
+        if len(lines) == self._known:
+            return []
+        self._known = len(lines)
+        return [*self._earlier, "=", *lines]
 
     def _lines(self) -> list[str]:
         if self._memory is None:
@@ -182,9 +185,9 @@ def changed(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> dict[s
     return {os.fsdecode(name): os.fsdecode(now.get(name, b"")) for name in names}
 
 
-def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[str], str]:
-    """Import what the lines of a trace name and what is installed, in that order. Return the packages that were
-    imported, and a warning, if it had to stop before the end.
+def replay(lines: Sequence[str], before: Mapping[bytes, bytes], tried: set[str]) -> tuple[list[str], str]:
+    """Import what the lines of a trace name and what is installed, in that order, but for what was `tried` already.
+    Return the packages that were imported, and a warning, if it had to stop before the end.
 
     `before` is this process's environment before any import. If a script sets a variable and imports after that, the
     import is meant to read it: those imports are left to the script. What an installed module has set is set here for
@@ -197,7 +200,7 @@ def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[st
     for line in lines:
         if line.startswith("="):
             changes = dict(pair.split("=", 1) for pair in line[1:].split("\0") if pair)
-        elif line not in sys.modules and installed(line):
+        elif line not in sys.modules and line not in tried and installed(line):
             ours = changed(before, raw_environment())
             by_script = {name[1:]: value for name, value in changes.items() if name.startswith("!")}
             if name := min((each for each in by_script if ours.get(each) != by_script[each]), default=""):
@@ -207,6 +210,7 @@ def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[st
                 )
                 break
             lend({name: value for name, value in changes.items() if name[:1] != "!"}, lent)
+            tried.add(line)
             import_all([line], tolerant=True)
             imported[line.partition(".")[0]] = None
     lend({}, lent)

@@ -53,6 +53,8 @@ class Zygote:
         """Whether these are what an earlier zygote found that can be preloaded."""
         self.auto = self.modules == [AUTO]
         self.trace = ImportTrace() if self.auto else None
+        self.tried: set[str] = set()
+        """Names that were imported, or could not be, because a worker did."""
         if self.auto:
             self.modules = []
         self.command = Command(sys.orig_argv, os.getcwd(), dict(os.environ), order[2].decode().split(","))
@@ -83,16 +85,16 @@ class Zygote:
 
     def import_traced(self) -> None:
         """Import what the worker that recorded its imports has imported. Raises CannotFork."""
-        if self.trace is None:
+        if self.trace is None or not (lines := self.trace.read()):
             return
         self.report("busy")
         self.births = self.watch.births = Births(self.tree)
         self.before = frozenset(self.births.descriptors)  # with those of a worker that is about to be forked
         since = time.monotonic()
         with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
-            modules, warning = replay(self.trace.read(), self.raw_env)
-        if not modules:
-            self.trace = None  # all is known that can be
+            modules, warning = replay(lines, self.raw_env, self.tried)
+        if warning:
+            self.trace = None  # the script would only get as far again
         self.finish_imports(modules, since, {})
         if warning:
             self.report("warning", warning)
