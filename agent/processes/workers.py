@@ -19,6 +19,7 @@ from ..lifecycle import restart_policy
 from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
+from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .ports import PortHold, hold_port
 from .protocol import (
@@ -155,7 +156,8 @@ class Workers:
                 round.master_port,
                 logs.error_files[local_rank],
             )
-            yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
+            argv = followed(worker_argv(self._spec, local_rank))
+            yield Launch(local_rank, argv, env, cwd, out, err, forked)
 
     def observe(self) -> list[WorkerEvent]:
         """What happened to the workers since the last call. Never blocks."""
