@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -607,6 +608,46 @@ def test_a_stopped_zygote_does_not_delay_kill(jobs: list[Job], tmp_path: Path) -
     job.start(2)
     job.supervisor.kill()
     assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[int], None]]:
+    """A function that keeps a process from being reaped by its parent when it is killed, until the end of the test.
+
+    By ptrace(2), PTRACE_SEIZE: a traced process that was killed is its parent's to wait for only after its tracer has
+    waited. To the parent that is what disk wait is: SIGKILL was sent, and the process stays.
+    """
+    libc, held = ctypes.CDLL(None, use_errno=True), []
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+
+    def seize(pid: int) -> None:
+        if libc.ptrace(0x4206, pid, None, None) != 0:
+            pytest.skip(f"this host forbids ptrace: {os.strerror(ctypes.get_errno())}")
+        held.append(pid)
+
+    yield seize
+    for pid in held:
+        os.kill(pid, signal.SIGKILL)
+        while not os.WIFEXITED(status := os.waitpid(pid, 0x40000000)[1]) and not os.WIFSIGNALED(status):
+            libc.ptrace(7, pid, None, None)
+
+
+def test_a_zygote_in_disk_wait_does_not_stall_the_nursery(
+    jobs: list[Job], tmp_path: Path, hold: Callable[[int], None]
+) -> None:
+    """Workers that were requested from it are killed, and the next are started, although SIGKILL does not end it."""
+    (tmp_path / "script.py").write_text(SLEEPER)
+    job = make(jobs, tmp_path, ["script.py"], CHEAP)
+    job.until(Preloaded)
+    zygote = zygote_of(job)
+    hold(zygote)
+    os.kill(zygote, signal.SIGSTOP)
+    job.start(2)
+    job.supervisor.kill()
+    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+    assert zygote in children(job.supervisor._nursery), "it was to be there still"
+    job.start()
+    job.until(Started)
 
 
 @pytest.mark.parametrize("how", ["signal", "kill"])
