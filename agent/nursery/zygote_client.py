@@ -149,30 +149,37 @@ class ZygoteClient:
             data = b""
         *lines, self.received = (self.received + data).split(b"\n")
         for line in lines:
-            verb, _, rest = line.decode().partition(" ")
-            if verb == "forked":
-                key, pid = rest.split()
-                self.release(key, int(pid))
-            elif verb == "cannot_fork":
-                self.close()
-                self.spawner.report("preload_failed", rest)
+            if not self.handle(*line.decode().partition(" ")[::2]):
                 return
-            elif verb == "again":
-                self.exclude(os.fsencode(rest))
-                return
-            elif verb == "busy":
-                self.ready = self.patient = False
-            else:
-                # Nothing new was learned from a worker: no modules at the end of the line.
-                if not (verb == "ready" and self.has_forked and rest.endswith(" ")):
-                    self.spawner.report("preloaded" if verb == "ready" else "preload_warning", rest)
-                self.ready = self.ready or verb == "ready"
         if not data:
             self.replace()
         elif self.ready:
             waiting, self.waiting = self.waiting, []
             for launch in waiting:
                 self.send_request(launch)
+
+    def handle(self, verb: str, rest: str) -> bool:
+        """Handle one line from the zygote. False: it was killed for it, and what it sent besides does not count."""
+        if verb == "forked":
+            key, pid = rest.split()
+            self.release(key, int(pid))
+        elif verb == "cannot_fork":
+            self.close()
+            self.spawner.report("preload_failed", rest)
+            return False
+        elif verb == "again":
+            self.exclude(os.fsencode(rest))
+            return False
+        elif verb == "busy":
+            self.ready = self.patient = False
+        elif verb == "warning":
+            self.spawner.report("preload_warning", rest)
+        else:
+            self.ready = True
+            # No modules at the end of the line: nothing new was learned from a worker.
+            if not (self.has_forked and rest.endswith(" ")):
+                self.spawner.report("preloaded", rest)
+        return True
 
     def replace(self) -> None:
         """The zygote has exited. Start another one if it has forked a worker and was not importing; the next would only

@@ -1,10 +1,10 @@
 """A debugger in the agent's process that follows the processes it starts: pydevd, which is debugpy's (VS Code) and
 PyCharm's.
 
-pydevd replaces `os.fork`, `os.posix_spawn` and their like in the process that it debugs, and so gets between a start and
-the new process. Guardian and nursery must not be its: they are started by the functions of `posix`, which it leaves
-alone (`nursery_process.py`). Workers must, and are started by the nursery, where it is not: so the agent asks pydevd
-for the command that it would have made of theirs.
+pydevd replaces `os.fork`, `os.posix_spawn` and their like in the process that it debugs, and so gets between a start
+and the new process. Guardian and nursery must not be debugged: they are started by the functions of `posix`, which it
+leaves alone (`nursery_process.py`). Workers must, and are started by the nursery, where it is not: so the agent asks
+pydevd for the command that it would have made of theirs.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Shown(str):
         """As str's."""
         return compared(self, found=str.endswith(self, *args))
 
-    def __contains__(self, part: str) -> bool:
-        return compared(self, found=str.__contains__(self, part))
+    def __contains__(self, part: object) -> bool:
+        return compared(self, found=str.__contains__(self, part))  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         return compared(self, found=str.__eq__(self, other) is True)

@@ -1,8 +1,8 @@
 """`--preload auto`: what the script imported last time is imported before the next worker is forked.
 
-The worker of local rank 0 records the names it imports, until it has imported nothing for a while, in memory that it shares with the
-zygote: this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote
-imports those that belong to installed packages; never the script's own modules, which may be edited between two rounds.
+The worker of local rank 0 records the names it imports, for its first minute, in memory that it shares with the zygote:
+this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote imports those
+that belong to installed packages; never the script's own modules, which may be edited between two rounds.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Recorder:
         for method in ("__setitem__", "__delitem__"):
             original = getattr(os._Environ, method)
 
-            def changing(environ: Any, name: Any, *value: Any, original: Any = original) -> Any:  # noqa: ANN401 - as the original
+            def changing(environ: Any, name: Any, *value: Any, original: Any = original) -> Any:  # noqa: ANN401 - as it
                 if not self._is_installed(sys._getframe(1)):
                     self._set_by_script.add(os.fsdecode(name))
                 return original(environ, name, *value)

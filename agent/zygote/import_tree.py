@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+
 class Import:
     """One module's import. (No dataclass: every script would find that module imported.)"""
 

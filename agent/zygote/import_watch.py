@@ -148,7 +148,7 @@ class ImportWatch:
             self._fault("seeds torch when it is imported")
 
     def _check_exits(self) -> None:
-        """Find what a module left to do at exit, also by `weakref.finalize`, as the standard library's temporary folders do:
+        """Find what a module left to do at exit, also by `weakref.finalize`, as the library's temporary folders do:
         if it is about files that the module made, the first worker that exits would take them from the others."""
         now = self.tree.now
         finalize = getattr(sys.modules.get("weakref"), "finalize", None)

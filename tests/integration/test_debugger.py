@@ -112,7 +112,8 @@ def test_workers_stop_at_their_breakpoints_and_the_helpers_are_not_debugged(
     sessions = selectors.DefaultSelector()
     first = connect(port, {"subProcess": True, "justMyCode": False}, breakpoints)
     sessions.register(first.socket, selectors.EVENT_READ, first)
-    followed, stopped = [], []
+    followed: list[int] = []
+    stopped: list[Session] = []
     until = time.monotonic() + BOUND_S
     while sessions.get_map():
         ready = sessions.select(max(0.0, until - time.monotonic()))

@@ -411,7 +411,10 @@ CANNOT_FORK = {
     "items": ("mod_items", "mod_items reads the whole environment when it is imported, which differs between workers"),
     "copy": ("mod_copy", "mod_copy reads the whole environment when it is imported, which differs between workers"),
     "bytes": ("mod_bytes", "mod_bytes reads the whole environment when it is imported, which differs between workers"),
-    "values": ("mod_values", "mod_values reads the whole environment when it is imported, which differs between workers"),
+    "values": (
+        "mod_values",
+        "mod_values reads the whole environment when it is imported, which differs between workers",
+    ),
     "pattern": ("mod_pattern", "mod_pattern reads the whole environment when it is imported, which differs between"),
     "prefix": ("mod_prefix", "mod_prefix reads the whole environment when it is imported, which differs between"),
     "atexit": ("mod_atexit", "mod_atexit registers rmtree to run at exit when it is imported"),
@@ -506,7 +509,7 @@ def test_generators_that_a_module_makes_differ_from_worker_to_worker(jobs: list[
     assert [len(set(column)) for column in zip(*drawn, strict=True)] == [4, 4, 4, 1, 1, 1]
 
 
-# -- where one module is to blame: the others are preloaded -------------------------------------------------------------
+# -- where one module is to blame: the others are preloaded ------------------------------------------------------------
 LEFT_OUT = {
     "rank": ("mod_rank", "mod_rank reads RANK when it is imported"),
     "copy": ("mod_copy", "mod_copy reads the whole environment"),
@@ -522,7 +525,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_only_the_module_to_blame_is_left_out(name: str, jobs: list[Job], tmp_path: Path) -> None:
-    """It is named, and imported by the workers; what it needs and does not need, and what does not need it, is shared."""
+    """It is named, and imported by the workers; what it needs, and what does not need it, is shared."""
     module, reason = LEFT_OUT[name]
     sources = {
         **MODULES,
@@ -536,10 +539,12 @@ def test_only_the_module_to_blame_is_left_out(name: str, jobs: list[Job], tmp_pa
     for each, text in sources.items():
         (tmp_path / f"{each}.py").write_text(text)
     (tmp_path / "script.py").write_text(
-        "import sys\nprint(*(name for name in ('behind', 'between', 'clean', 'later', '%s') if name in sys.modules))\n"
-        % module
+        f"import sys\nnames = 'behind', 'between', 'clean', 'later', '{module}'\n"
+        "print(*(name for name in names if name in sys.modules))\n"
     )
-    preload = [module, "wave", "clean", "behind"] if module in ("nosuch", "mod_raises") else ["between", "later", "wave"]
+    preload = (
+        [module, "wave", "clean", "behind"] if module in ("nosuch", "mod_raises") else ["between", "later", "wave"]
+    )
     job = make(jobs, tmp_path, ["script.py"], preload)
     if module in ("mod_rank", "mod_copy"):
         assert job.run() == [0]  # what a worker has in its environment shows only now

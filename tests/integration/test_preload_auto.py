@@ -74,7 +74,9 @@ def test_a_round_that_starts_before_the_last_was_learned_is_not_delayed(jobs: li
     job = auto_job(jobs, tmp_path, SCRIPT + "if not os.path.exists('second'): os.kill(os.getpid(), 9)")
     assert job.run() == [-9]
     (tmp_path / "second").write_text("")
-    (tmp_path / "script.py").write_text("print('numpy' in sys.modules)\n".join(["import sys\n", "import signal; signal.pause()"]))
+    (tmp_path / "script.py").write_text(
+        "print('numpy' in sys.modules)\n".join(["import sys\n", "import signal; signal.pause()"])
+    )
     learn(job)
     assert job.output()[0] == "False\n"
     assert preloaded(job) == [(), ("numpy",)]
