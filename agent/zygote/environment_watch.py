@@ -10,6 +10,8 @@ from __future__ import annotations
 import _weakref
 import os
 
+from .import_tree import EVERY_VARIABLE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
     from .import_tree import Import, Tree
 
-EVERY_VARIABLE = "*"
-"""Among the variables that an import has read: it looked at the whole environment."""
 HARMLESS = frozenset({"startswith", "endswith", "__class__"})
 
 
@@ -50,7 +50,7 @@ class Shown(str):
         return compared(self, found=str.endswith(self, *args))
 
     def __contains__(self, part: object) -> bool:
-        return compared(self, found=str.__contains__(self, part))  # type: ignore[arg-type]
+        return compared(self, found=isinstance(part, str) and str.__contains__(self, part))
 
     def __eq__(self, other: object) -> bool:
         return compared(self, found=str.__eq__(self, other) is True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from .environment_watch import EVERY_VARIABLE
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+EVERY_VARIABLE = "*"
+"""Among the variables that an import has read: it looked at the whole environment."""
 
 
 class Import:

@@ -14,10 +14,10 @@ import time
 from ..nursery.frames import Frames
 from .child import ForkRequest, Parent, become_worker
 from .eligibility import Command, differing, mismatch
-from .environment_watch import EVERY_VARIABLE, EnvironmentWatch
+from .environment_watch import EnvironmentWatch
 from .fork_safety import Births, fork_hazards
 from .import_trace import ImportTrace, installed, raw_environment, replay
-from .import_tree import Tree, is_standard
+from .import_tree import EVERY_VARIABLE, Tree, is_standard
 from .import_watch import ImportWatch
 from .preimport import import_all, main_like, path_of_script
 
