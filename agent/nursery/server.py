@@ -244,6 +244,8 @@ class Nursery:
     def reap(self) -> bool:
         """Report workers that exited, reap other children, and kill again what is left if that was ordered. True:
         nothing is left, and the list of workers is cleared."""
+        if self.zygote is not None:
+            self.zygote.reap()
         for worker in list(self.workers.values()):
             if not worker.exited:
                 self.check_exit(worker)

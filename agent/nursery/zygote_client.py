@@ -19,6 +19,8 @@ from .spawn import Launch, Spawner, close_fds, exec_launch
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "zygote")
 ZYGOTE_WAIT_S = 60.0
 """How long a worker waits for the zygote before it is started plainly; importing torch from a cold disk takes 20 s."""
+REPLACED_MAX = 8
+"""How many zygotes are replaced because of a module that cannot be preloaded, before there is none any more."""
 READ_BYTES = 1 << 16
 
 
@@ -28,7 +30,13 @@ class ZygoteClient:
     def __init__(self, spawner: Spawner, fields: list[bytes]) -> None:
         """`fields`: MODULES PER_ROUND CWD ARGC ARGV... NAME=VALUE..."""
         self.spawner = spawner
-        self.order = framed([b"preload", *fields[:2]])
+        self.per_round = fields[1]
+        self.order = [b"preload", *fields[:2], b""]
+        self.patient = True
+        """Whether workers wait for a zygote that is not ready. Not while it imports what an earlier one has found: they
+        are started plainly, as they would have been without --preload."""
+        self.replaced = 0
+        """How often a zygote was replaced because some of its modules could not be preloaded."""
         self.zygote = Launch(fields[2:], (-1, -1))
         self.pid = 0
         self.socket: _socket.socket | None = None
@@ -45,6 +53,10 @@ class ZygoteClient:
         released, and of the pipe that reports how its start went."""
         self.pending_signals: list[int] = []
         """Signals ordered since, for the requested workers once they are there."""
+        self.dying: list[int] = []
+        """Zygotes that were killed and have not exited yet."""
+        self.failed = 0
+        """The one among them whose end is the reason why nothing is preloaded any more; 0: none."""
         self.until = 0.0
         """When the wait for these launches is over, on the monotonic clock."""
         self.open()
@@ -76,12 +88,12 @@ class ZygoteClient:
         self.socket = ours
         self.spawner.descendants.excluded.add(self.pid)
         self.received, self.has_forked = b"", False
-        self.send(self.order, [], [])
+        self.send(framed(self.order), [], [])
 
-    def close(self) -> str:
-        """Kill the zygote; return how it ended. Launches that wait for it are started plainly."""
+    def close(self) -> None:
+        """Kill the zygote. Launches that wait for it are started plainly."""
         if self.socket is None:
-            return ""
+            return
         self.spawner.poll.unregister(self.fd)
         self.socket.close()
         self.socket = None
@@ -91,8 +103,7 @@ class ZygoteClient:
         for pid in self.spawner.descendants.below(self.pid):
             send_signal(os.kill, pid, SIGKILL)
         signal_group(self.pid, SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.spawner.descendants.excluded.discard(self.pid)
+        self.dying.append(self.pid)
         self.ready = False
         for launch, gate, start_pipe in self.requested.values():
             # A worker that was forked already exits when its gate is closed.
@@ -100,7 +111,20 @@ class ZygoteClient:
             self.waiting.append(launch)
         self.requested.clear()
         self.start_waiting()
-        return f"the process that preloads {'was killed by signal' if code < 0 else 'exited with code'} {abs(code)}"
+
+    def reap(self) -> None:
+        """Release the zygotes that have exited since they were killed. Never waits: one in an uninterruptible sleep,
+        on a file server that does not answer, or held by a debugger, exits when it pleases."""
+        for pid in list(self.dying):
+            info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+            if info is None:
+                continue
+            self.dying.remove(pid)
+            self.spawner.descendants.excluded.discard(pid)
+            if pid == self.failed:
+                self.failed = 0
+                how = "exited with code" if info.si_code == os.CLD_EXITED else "was killed by signal"
+                self.spawner.report("preload_failed", f"the process that preloads {how} {info.si_status}")
 
     def shut_down(self) -> None:
         """Kill the zygote, and drop the launches that wait for it."""
@@ -125,17 +149,8 @@ class ZygoteClient:
             data = b""
         *lines, self.received = (self.received + data).split(b"\n")
         for line in lines:
-            verb, _, rest = line.decode().partition(" ")
-            if verb == "forked":
-                key, pid = rest.split()
-                self.release(key, int(pid))
-            elif verb == "cannot_fork":
-                self.close()
-                self.spawner.report("preload_failed", rest)
+            if not self.handle(*line.decode().partition(" ")[::2]):
                 return
-            else:
-                self.spawner.report("preloaded" if verb == "ready" else "preload_warning", rest)
-                self.ready = self.ready or verb == "ready"
         if not data:
             self.replace()
         elif self.ready:
@@ -143,18 +158,55 @@ class ZygoteClient:
             for launch in waiting:
                 self.send_request(launch)
 
+    def handle(self, verb: str, rest: str) -> bool:
+        """Handle one line from the zygote. False: it was killed for it, and what it sent besides does not count."""
+        if verb == "forked":
+            key, pid = rest.split()
+            self.release(key, int(pid))
+        elif verb == "cannot_fork":
+            self.close()
+            self.spawner.report("preload_failed", rest)
+            return False
+        elif verb == "again":
+            self.exclude(os.fsencode(rest))
+            return False
+        elif verb == "busy":
+            self.ready = self.patient = False
+        elif verb == "warning":
+            self.spawner.report("preload_warning", rest)
+        else:
+            self.ready = True
+            # No modules at the end of the line: nothing new was learned from a worker.
+            if not (self.has_forked and rest.endswith(" ")):
+                self.spawner.report("preloaded", rest)
+        return True
+
     def replace(self) -> None:
-        """The zygote has exited. Start another one if it has forked a worker; the next would only exit as well."""
-        rest, how = self.received.decode(errors="replace"), self.close()
-        if self.has_forked:
+        """The zygote has exited. Start another one if it has forked a worker and was not importing; the next would only
+        exit as well."""
+        pid, again = self.pid, self.has_forked and self.ready
+        self.close()
+        if again:
             self.open()
         else:
-            self.spawner.report("preload_failed", rest or how)
+            self.failed = pid
+            self.reap()
+
+    def exclude(self, modules: bytes) -> None:
+        """Start another zygote, which preloads only these modules. What waits is started plainly."""
+        self.close()
+        self.replaced += 1
+        if self.replaced > REPLACED_MAX:
+            self.spawner.report("preload_failed", f"{self.replaced} times a module that was left out came back")
+            return
+        self.patient = False
+        self.order = [b"preload", modules, self.per_round, b"again"]
+        self.open()
 
     # -- launches ------------------------------------------------------------------------------------------------------
     def request(self, launch: Launch) -> bool:
         """Have this worker forked, at once or when the zygote is ready. False: it has to be started plainly."""
-        if self.socket is None:
+        if self.socket is None or not (self.ready or self.patient):
             return False
         if not self.waiting and not self.requested:
             self.until = time.monotonic() + ZYGOTE_WAIT_S

@@ -4,6 +4,7 @@ killed."""
 from __future__ import annotations
 
 import os
+import posix
 import signal
 import sys
 
@@ -27,7 +28,9 @@ def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
 
     `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
     environment. `descriptors`: their soft limit of open descriptors. By posix_spawn(3): no Python runs between fork and
-    exec, so other threads, torch's among them, do not matter.
+    exec, so other threads, torch's among them, do not matter. By `posix`, not `os`: debuggers and profilers that follow
+    child processes replace the functions of `os`, and would run in guardian and nursery, which must have one thread and
+    close all descriptors.
     """
     if not sys.executable:
         raise OSError("cannot start the nursery: sys.executable is empty; set it to a Python interpreter")
@@ -51,9 +54,9 @@ def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
     # From its first instruction on, signals to the agent's process group or from its terminal do not reach it.
     mask = signal.valid_signals()
     try:
-        return os.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask, setsid=True)
+        return posix.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask, setsid=True)
     except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: the guardian does it itself, a little later
-        return os.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask)
+        return posix.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask)
 
 
 def reap_guardian(guardian: int, nursery: int) -> tuple[bool, str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..spec import WorkerSpec
+from .debugger import follows
 from .environment import PER_WORKER
 from .protocol import Launch, Preloaded, PreloadFailed, PreloadWarning
 from .supervisor import Supervisor
@@ -48,6 +49,8 @@ class Preloading:
 
 def objection(argv: Sequence[str]) -> str:
     """Why a worker with this command can only be started plainly, in one clause; empty if it may be forked."""
+    if follows():
+        return "a debugger follows the workers, and starts each by a command of its own"
     if tuple(argv[:2]) != (sys.executable, "-u"):
         return "the workers are not scripts that this Python runs (--no-python, PYTHON_EXEC)"
     target = argv[3] if argv[2] == "-m" else argv[2]
@@ -61,7 +64,7 @@ def objection(argv: Sequence[str]) -> str:
 def sentence(fact: Preloaded | PreloadFailed | PreloadWarning) -> tuple[str, bool]:
     """The message about this, and whether it is routine."""
     if isinstance(fact, PreloadWarning):
-        return f"--preload {AUTO}: {fact.text}", False
+        return f"--preload: {fact.text}", False
     if isinstance(fact, PreloadFailed):
         return f"--preload has no effect, workers are started plainly: {fact.reason}", False
     if not fact.modules:

@@ -28,6 +28,7 @@ from ..lifecycle.events import (
 )
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
+from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .ports import PortHold, hold_port
 from .protocol import (
@@ -175,7 +176,8 @@ class Workers:
                 round.master_port,
                 logs.error_files[local_rank],
             )
-            yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
+            argv = followed(worker_argv(self._spec, local_rank))
+            yield Launch(local_rank, argv, env, cwd, out, err, forked)
             logs.close_worker_ends()  # the nursery has them
 
     def observe(self) -> list[WorkerEvent]:

@@ -11,9 +11,11 @@ and exit are Python's own. docs/adr/0013-zygote.md says what was weighed.
 The other end of its socket is in the nursery (`agent/nursery/zygote_client.py`). The interpreter belongs to the user's
 script: nothing but the standard library is imported, and our modules leave `sys.modules` before a script can see them.
 
-To the zygote, frames: `preload MODULES PER_ROUND` once, then `fork KEY HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
-NAME=VALUE...`, each with its descriptors: stdout, stderr, gate, start pipe. From it, lines: `ready SECONDS RSS PSS
-MODULES`, `warning TEXT`, `forked KEY PID`, `cannot_fork REASON`, after which it only waits to be killed.
+To the zygote, frames: `preload MODULES PER_ROUND AGAIN` once (AGAIN: an earlier zygote found that these can be), then
+`fork KEY HAS_STDOUT HAS_STDERR CWD ARGC ARGV... NAME=VALUE...`, each with its descriptors: stdout, stderr, gate,
+start pipe. From it, lines: `ready SECONDS RSS PSS MODULES`, `busy` (it imports, and answers later), `warning TEXT`,
+`forked KEY PID`, and, after which it only waits to be killed, `again MODULES` (another zygote can preload these) or
+`cannot_fork REASON`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..nursery.frames import Frames
     from .eligibility import Command
 
@@ -53,9 +55,9 @@ class Parent:
         self.libc.prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
-def become_worker(request: ForkRequest, parent: Parent, command: Command) -> None:
+def become_worker(request: ForkRequest, parent: Parent, command: Command, generators: list[Any]) -> None:
     """Wait until the nursery opens the gate, then become the worker, all but its script. On failure report the reason,
-    and exit with 127."""
+    and exit with 127. `generators`: those of random numbers that modules made without a seed."""
     try:
         if not os.read(request.gate, 1):
             os._exit(127)  # the nursery has exited, or has dropped this request
@@ -71,7 +73,7 @@ def become_worker(request: ForkRequest, parent: Parent, command: Command) -> Non
         at = command.fixed
         sys.argv[1:] = request.argv[at:]
         sys.orig_argv[:] = request.argv
-        reseed()
+        reseed(generators)
         # Before modules are taken down at the end, so that what is in cycles with frozen objects is finalised too.
         atexit.register(gc.unfreeze)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -96,8 +98,13 @@ def set_environment(env: dict[str, str], command: Command) -> None:
             os.environ[name] = value
 
 
-def reseed() -> None:
-    """Seed anew what modules seeded when they were imported. `random` does so by itself after a fork."""
+def reseed(generators: list[Any]) -> None:
+    """Seed anew what was seeded by chance when modules were imported. `random` does so by itself after a fork."""
+    for each in generators:
+        if hasattr(each, "seed"):
+            each.seed()
+        else:
+            each.state = type(each)().state  # numpy's bit generators
     if numpy := sys.modules.get("numpy.random"):
         numpy.seed()
     if torch := sys.modules.get("torch"):

@@ -26,19 +26,18 @@ class Command:
         return 4 if self.argv[2] == "-m" else 3
 
 
-def mismatch(command: Command, argv: Sequence[str], cwd: str, env: Mapping[str, str], read: Collection[str]) -> str:
-    """Why this worker needs a plain start, in one clause; empty if it may be forked.
-
-    `read`: variables that the imported modules have read, whose values may differ in a plain start of this worker.
-    """
+def mismatch(command: Command, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> str:
+    """Why this worker needs a plain start, in one clause; empty if it may be forked."""
     at = command.fixed
     if list(argv[:at]) != list(command.argv[:at]):
         return f"the command {' '.join(argv[:at])!r} is not the one preloaded for, {' '.join(command.argv[:at])!r}"
     if cwd != command.cwd:
         return f"the working directory is {cwd!r} now, and was {command.cwd!r} when modules were preloaded"
-    differing = sorted(name for name in {*env, *command.env} if env.get(name) != command.env.get(name))
-    if changed := [name for name in differing if name not in command.per_round]:
+    if changed := sorted(name for name in differing(command, env) if name not in command.per_round):
         return f"{changed[0]} has changed since modules were preloaded, and an import may have read it"
-    if shown := [name for name in differing if name in read]:
-        return f"a preloaded module reads {shown[0]} when it is imported, and its value differs between workers"
     return ""
+
+
+def differing(command: Command, env: Mapping[str, str]) -> set[str]:
+    """The variables that this worker has, or has otherwise, than the modules have seen when they were imported."""
+    return {name for name in {*env, *command.env} if env.get(name) != command.env.get(name)}

@@ -1,8 +1,8 @@
 """`--preload auto`: what the script imported last time is imported before the next worker is forked.
 
-The worker of local rank 0 records the names it imports, for its first seconds, in memory that it shares with the
-zygote: this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote
-imports those that belong to installed packages; never the script's own modules, which may be edited between two rounds.
+The worker of local rank 0 records the names it imports, for its first minute, in memory that it shares with the zygote:
+this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote imports those
+that belong to installed packages; never the script's own modules, which may be edited between two rounds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from importlib.machinery import ModuleSpec
+    from types import FrameType
+    from typing import Any
 
     from .child import ForkRequest
 
-TRACE_S = 5.0
-"""How long a worker records what it imports. Then, or when it is started again before, the zygote imports that."""
+QUIET_S = 3.0
+"""The zygote imports what was recorded once the worker has imported nothing for so long: beside one that has found its
+pace. Then it looks again after twice the time, in case the worker had only loaded something large."""
+LONGEST_S = 60.0
+"""How long a worker records what it imports."""
 ROOM_BYTES = 1 << 20
-LENGTH_BYTES = 4
+HEADER_BYTES = 16
+"""How many bytes are in use, and when the last were written (monotonic, ns), 8 bytes each."""
 TRACED_KEY = "0"
 """The key of the worker that records: local rank 0."""
 
@@ -33,19 +39,23 @@ TRACED_KEY = "0"
 class Recorder:
     """A finder that finds nothing, and records the names it is asked for."""
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: mmap.mmap, installed_below: tuple[str, ...]) -> None:
         self._memory = memory
+        self._installed_below = installed_below
         self._pid = os.getpid()
         self._lock = allocate_lock()
         self._until = 0.0
-        self._at = LENGTH_BYTES
+        self._at = HEADER_BYTES
         self._env: dict[bytes, bytes] = {}
         self._changes: dict[str, str] = {}
+        self._set_by_script: set[str] = set()
+        self._undo: list[tuple[str, object]] = []
 
     def install(self) -> None:
         """Begin to record, as the first of `sys.meta_path`."""
         self._env = dict(raw_environment())
-        self._until = time.monotonic() + TRACE_S
+        self._until = time.monotonic() + LONGEST_S
+        self._watch_changes()
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -55,13 +65,17 @@ class Recorder:
         if time.monotonic() > self._until:
             # A new list: an import that iterates over the old one now would skip the finder behind this one.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            while self._undo:
+                method, original = self._undo.pop()
+                setattr(os._Environ, method, original)
             return None
         with self._lock:
             now = raw_environment()
             changes = changed(self._env, now) if now != self._env else {}
             if changes != self._changes:
                 self._changes = changes
-                self._write("=" + "\0".join(f"{each}={value}" for each, value in sorted(changes.items())))
+                marked = (f"{'!' * (each in self._set_by_script)}{each}={changes[each]}" for each in sorted(changes))
+                self._write("=" + "\0".join(marked))
             self._write(name)
         return None
 
@@ -73,8 +87,33 @@ class Recorder:
             return
         self._memory[self._at : end] = line
         # The length last: the bytes it counts are complete, whenever this process is killed.
-        self._memory[:LENGTH_BYTES] = end.to_bytes(LENGTH_BYTES, "big")
+        self._memory[8:16] = time.monotonic_ns().to_bytes(8, "big")
+        self._memory[:8] = end.to_bytes(8, "big")
         self._at = end
+
+    def _watch_changes(self) -> None:
+        """Record which variables the script itself changes, rather than an installed module: torch sets
+        TORCHINDUCTOR_CACHE_DIR while others import it, and means nothing by it for the next import."""
+        for method in ("__setitem__", "__delitem__"):
+            original = getattr(os._Environ, method)
+
+            def changing(environ: Any, name: Any, *value: Any, original: Any = original) -> Any:  # noqa: ANN401 - as it
+                if not self._is_installed(sys._getframe(1)):
+                    self._set_by_script.add(os.fsdecode(name))
+                return original(environ, name, *value)
+
+            self._undo.append((method, original))
+            setattr(os._Environ, method, changing)
+
+    def _is_installed(self, frame: FrameType | None) -> bool:
+        """Whether the innermost frame that is not of Python's own library is that of an installed module."""
+        while frame is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+            frame = frame.f_back
+        return (
+            frame is not None
+            and frame.f_globals.get("__name__") != "__main__"
+            and frame.f_code.co_filename.startswith(self._installed_below)
+        )
 
 
 class ImportTrace:
@@ -82,39 +121,55 @@ class ImportTrace:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._due = 0.0
-        self.key = ""
-        """The key of the worker that records; empty if none does."""
+        self._earlier: list[str] = []
+        """Lines of workers that were replaced before their trace was read."""
+        self._until_s = self._looked_s = 0.0
+        self._pause_s = QUIET_S
+        self._known = 0
+        """How many lines there were when it was last read."""
 
     def allocate(self, request: ForkRequest) -> None:
         """Before a fork: make the memory to share, if this worker is the one to record."""
         if request.key == TRACED_KEY:
+            self._earlier += self._lines()
             self._memory = mmap.mmap(-1, ROOM_BYTES)
+            self._known, self._pause_s = 0, QUIET_S
 
     def recorder(self, request: ForkRequest) -> Recorder | None:
         """In the worker: its recorder, if it is the one to record."""
-        return Recorder(self._memory) if request.key == TRACED_KEY and self._memory is not None else None
+        if request.key != TRACED_KEY or self._memory is None:
+            return None
+        return Recorder(self._memory, (*package_folders(), os.path.dirname(os.__file__) + os.sep))
 
     def forked(self, key: str) -> None:
-        """After a fork, in the zygote: the trace of this worker is due in `TRACE_S`, if it is the one to record."""
+        """After a fork, in the zygote: a worker records, if this is the one."""
         if key == TRACED_KEY:
-            self.key = key
-            self._due = time.monotonic() + TRACE_S
-
-    def close(self) -> None:
-        """The trace was read; none is due until the next worker that records is forked."""
-        self.key = ""
+            self._looked_s = time.monotonic()
+            self._until_s = self._looked_s + LONGEST_S + QUIET_S
 
     def due_ms(self) -> float | None:
-        """How long until the trace is to be read; None: no worker records."""
-        return max(0.0, self._due - time.monotonic()) * 1000 if self.key else None
+        """How long until the trace is to be read, as far as is known now; None: no worker records."""
+        if self._memory is None or self._looked_s > self._until_s:
+            return None
+        last_s = int.from_bytes(self._memory[8:16], "big") / 1e9
+        return max(0.0, max(last_s + QUIET_S, self._looked_s + self._pause_s) - time.monotonic()) * 1000
 
-    def lines(self) -> list[str]:
-        """The lines so far: names, and `=NAME=VALUE...` where the worker had changed its environment."""
+    def read(self) -> list[str]:
+        """What was recorded by all workers so far, if there is something new: names, and `=NAME=VALUE...` where one had
+        changed its environment, with a `!` before the name if its script had."""
+        lines = self._lines()
+        self._looked_s = time.monotonic()
+        self._pause_s *= 2
+        if len(lines) == self._known:
+            return []
+        self._known = len(lines)
+        return [*self._earlier, "=", *lines]
+
+    def _lines(self) -> list[str]:
         if self._memory is None:
             return []
-        end = int.from_bytes(self._memory[:LENGTH_BYTES], "big")
-        lines = self._memory[LENGTH_BYTES:end].split(b"\n")[:-1]
+        end = int.from_bytes(self._memory[:8], "big")
+        lines = self._memory[HEADER_BYTES:end].split(b"\n")[:-1]
         return [bytes.fromhex(line.decode()).decode(errors="surrogateescape") for line in lines]
 
 
@@ -130,36 +185,51 @@ def changed(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> dict[s
     return {os.fsdecode(name): os.fsdecode(now.get(name, b"")) for name in names}
 
 
-def replay(lines: Sequence[str], before: Mapping[bytes, bytes]) -> tuple[list[str], str, str]:
-    """Import what the lines of a trace name and what is installed, in that order. Return the packages that were
-    imported; a warning, if it had to stop before the end; and why nothing may be forked any more.
+def replay(lines: Sequence[str], before: Mapping[bytes, bytes], tried: set[str]) -> tuple[list[str], str]:
+    """Import what the lines of a trace name and what is installed, in that order, but for what was `tried` already.
+    Return the packages that were imported, and a warning, if it had to stop before the end.
 
     `before` is this process's environment before any import. If a script sets a variable and imports after that, the
-    import is meant to read it: those imports are left to the script.
+    import is meant to read it: those imports are left to the script. What an installed module has set is set here for
+    the imports that came after it, and no longer.
     """
     changes: dict[str, str] = {}
     imported: dict[str, None] = {}
+    lent: dict[str, str | None] = {}
+    warning = ""
     for line in lines:
         if line.startswith("="):
             changes = dict(pair.split("=", 1) for pair in line[1:].split("\0") if pair)
-        elif line not in sys.modules and installed(line):
+        elif line not in sys.modules and line not in tried and installed(line):
             ours = changed(before, raw_environment())
-            if ours != changes:
-                name = min(each for each in {*ours, *changes} if ours.get(each) != changes.get(each))
-                why = (
+            by_script = {name[1:]: value for name, value in changes.items() if name.startswith("!")}
+            if name := min((each for each in by_script if ours.get(each) != by_script[each]), default=""):
+                warning = (
                     f"the script sets {name} before it imports {line}, so {line} is not preloaded; "
                     f"set {name} for the whole job instead"
                 )
-                return list(imported), why, ""
-            if trouble := import_all([line], tolerant=True):
-                return list(imported), "", trouble
+                break
+            lend({name: value for name, value in changes.items() if name[:1] != "!"}, lent)
+            tried.add(line)
+            import_all([line], tolerant=True)
             imported[line.partition(".")[0]] = None
-    return list(imported), "", ""
+    lend({}, lent)
+    return list(imported), warning
+
+
+def lend(changes: Mapping[str, str], lent: dict[str, str | None]) -> None:
+    """Set these variables, an empty one meaning that it is gone, and set back what was lent before and is not among
+    them. `lent` holds what each was before the first time."""
+    for name in (*changes, *(each for each in lent if each not in changes)):
+        before = lent.setdefault(name, os.environ.get(name))
+        if value := changes.get(name, before):
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
 
 
 def installed(name: str) -> bool:
     """Whether this module's package is in a folder where packages are installed."""
-    import site
     from importlib.util import find_spec
 
     try:
@@ -167,4 +237,11 @@ def installed(name: str) -> bool:
     except (ImportError, ValueError):
         return False
     where = (spec.origin or next(iter(spec.submodule_search_locations or ()), "")) if spec else ""
-    return where.startswith(tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages())))
+    return where.startswith(package_folders())
+
+
+def package_folders() -> tuple[str, ...]:
+    """Where packages are installed, each ending in a slash."""
+    import site
+
+    return tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))

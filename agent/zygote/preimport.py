@@ -1,4 +1,4 @@
-"""Importing before the script runs: where modules are searched for, what they see, and which variables they read."""
+"""Importing before the script runs: where modules are searched for, and what they see."""
 
 from __future__ import annotations
 
@@ -9,26 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-
-
-class ReadsOfEnvironment:
-    """While entered, records which variables are looked up in `os.environ`. What C code reads is not recorded."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def __enter__(self) -> None:
-        names = self.names
-        self._original = original = os._Environ.__getitem__
-
-        def recording(environ: os._Environ[str], name: str) -> str:
-            names.add(os.fsdecode(name))
-            return original(environ, name)
-
-        os._Environ.__getitem__ = recording  # type: ignore[assignment, method-assign]
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        os._Environ.__getitem__ = self._original  # type: ignore[method-assign]
 
 
 class path_of_script:  # noqa: N801 - used as a function
@@ -81,15 +61,14 @@ class main_like:  # noqa: N801 - used as a function
         vars(sys.modules["__main__"]).pop("__file__", None)
 
 
-def import_all(modules: Sequence[str], *, tolerant: bool = False) -> str:
-    """Import these; return why one of them cannot be, in one clause; empty if all are. `tolerant`: ImportError is
-    ignored."""
+def import_all(modules: Sequence[str], *, tolerant: bool = False) -> dict[str, str]:
+    """Import these; return why each of them that cannot be imported cannot, in one clause. `tolerant`: ImportError is
+    ignored, as scripts do where a module is not needed."""
+    failed = {}
     for name in modules:
         try:
             __import__(name)
-        except ImportError as error:
-            if not tolerant:
-                return f"{name} cannot be imported: {type(error).__name__}: {error}"
         except BaseException as error:  # noqa: BLE001 - a module may raise anything, SystemExit too
-            return f"{name} cannot be imported: {type(error).__name__}: {error}"
-    return ""
+            if not (tolerant and isinstance(error, ImportError)):
+                failed[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
+    return failed

@@ -13,10 +13,19 @@ import time
 
 from ..nursery.frames import Frames
 from .child import ForkRequest, Parent, become_worker
-from .eligibility import Command, mismatch
-from .fork_safety import Baseline, fork_hazard
-from .import_trace import ImportTrace, raw_environment, replay
-from .preimport import ReadsOfEnvironment, import_all, main_like, path_of_script
+from .eligibility import Command, differing, mismatch
+from .environment_watch import EnvironmentWatch
+from .fork_safety import Births, fork_hazards
+from .import_trace import ImportTrace, installed, raw_environment, replay
+from .import_tree import EVERY_VARIABLE, Tree, is_standard
+from .import_watch import ImportWatch
+from .preimport import import_all, main_like, path_of_script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .import_tree import Import
 
 VARIABLE = "ELASTIC_AGENT_ZYGOTE"
 """Holds the number of the descriptor of the zygote's socket."""
@@ -24,7 +33,13 @@ AUTO = "auto"
 
 
 class CannotFork(Exception):
-    """Nothing can be forked from this process, for the reason given."""
+    """Nothing can be forked from this process, for the reasons given."""
+
+    def __init__(self, *reasons: str, rest: tuple[str, ...] = ()) -> None:
+        """`rest`: modules that another zygote can preload instead of those to blame."""
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+        self.rest = rest
 
 
 class Zygote:
@@ -33,13 +48,25 @@ class Zygote:
     def __init__(self, fd: int, order: list[bytes], frames: Frames) -> None:
         self.socket = _socket.socket(fileno=fd)
         self.frames = frames
-        modules = [name for name in order[1].decode().split(",") if name]
-        self.trace = ImportTrace() if modules == [AUTO] else None
-        self.modules = [] if self.trace else modules
+        self.modules = [name for name in order[1].decode().split(",") if name]
+        self.again = order[3] == b"again"
+        """Whether these are what an earlier zygote found that can be preloaded."""
+        self.auto = self.modules == [AUTO]
+        self.trace = ImportTrace() if self.auto else None
+        self.tried: set[str] = set()
+        """Names that were imported, or could not be, because a worker did."""
+        if self.auto:
+            self.modules = []
         self.command = Command(sys.orig_argv, os.getcwd(), dict(os.environ), order[2].decode().split(","))
         self.raw_env = dict(raw_environment())
-        self.reads = ReadsOfEnvironment()
-        self.before = Baseline()
+        self.worker_env: dict[str, str] = {}
+        """Of the worker that was forked last."""
+        self.tree = Tree()
+        self.births = Births(self.tree)
+        self.watch = ImportWatch(self.tree, self.births, EnvironmentWatch(self.tree, self.command.per_round))
+        self.before = frozenset(self.births.descriptors)
+        self.generators: list[Any] = []
+        """Generators of random numbers that each worker seeds anew."""
         self.parent = Parent(os.getppid())
 
     def report(self, *words: object) -> None:
@@ -49,35 +76,45 @@ class Zygote:
     def prepare(self) -> None:
         """Import what is to be preloaded. Raises CannotFork."""
         since = time.monotonic()
-        with self.reads:
+        with self.watch:
             # The user's own sitecustomize, which Python would have imported now.
             site.execsitecustomize()
-        with self.reads, path_of_script(self.command.argv), main_like(self.command.argv):
-            trouble = import_all(self.modules)
-        self.finish_imports(self.modules, since, trouble)
+        with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
+            failed = import_all(self.modules, tolerant=self.again)
+        self.finish_imports(packages(self.modules) if self.again else self.modules, since, failed)
 
     def import_traced(self) -> None:
         """Import what the worker that recorded its imports has imported. Raises CannotFork."""
-        trace = self.trace
-        if trace is None:
+        if self.trace is None or not (lines := self.trace.read()):
             return
-        trace.close()
-        self.before = Baseline()  # includes the descriptors of a worker that is about to be forked
+        self.report("busy")
+        self.births = self.watch.births = Births(self.tree)
+        self.before = frozenset(self.births.descriptors)  # with those of a worker that is about to be forked
         since = time.monotonic()
-        with self.reads, path_of_script(self.command.argv), main_like(self.command.argv):
-            modules, warning, trouble = replay(trace.lines(), self.raw_env)
-        if modules or trouble:
-            self.trace = None
-            self.finish_imports(modules, since, trouble)
+        with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
+            modules, warning = replay(lines, self.raw_env, self.tried)
+        if warning:
+            self.trace = None  # the script would only get as far again
+        self.finish_imports(modules, since, {})
         if warning:
             self.report("warning", warning)
 
-    def finish_imports(self, modules: list[str], since: float, trouble: str) -> None:
-        """After an import that began at `since`: report that the zygote is ready, or raise CannotFork."""
-        if trouble:
-            raise CannotFork(trouble)
-        if hazard := fork_hazard(self.before):
-            raise CannotFork(f"after importing {', '.join(modules) or 'sitecustomize'}, {hazard}")
+    def finish_imports(self, modules: list[str], since: float, failed: dict[str, str]) -> None:
+        """After an import that began at `since`: report that the zygote is ready, or raise CannotFork. `failed`: why a
+        module could not be imported."""
+        reasons = list(failed.values())
+        guilty = {each for each in self.tree.imports if each.failed and each.name in failed}
+        for by, hazard in fork_hazards(self.births, self.before).items():
+            reasons.append(f"after importing {by.name or ', '.join(modules) or 'sitecustomize'}, {hazard}")
+            guilty.add(by)
+        for each in self.tree.guilty():
+            reasons += each.faults
+            guilty.add(each)
+        if reasons:
+            raise self.without(guilty, reasons)
+        if self.worker_env:
+            self.check_reads(self.worker_env)
+        self.generators += self.watch.generators_to_seed()
         # The collector does not write to frozen objects, so their pages stay shared.
         gc.collect()
         gc.freeze()
@@ -85,6 +122,20 @@ class Zygote:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
         self.parent.rename(b"elastic-zygote")
         self.report("ready", f"{time.monotonic() - since:.3f}", *memory_kib(), ",".join(modules))
+
+    def check_reads(self, env: dict[str, str]) -> None:
+        """Raise CannotFork if an import has read what is otherwise in the environment of this worker."""
+        if readers := self.tree.readers(differing(self.command, env)):
+            raise self.without(set(readers), [reads(each, name) for each, name in readers.items()])
+
+    def without(self, guilty: set[Import], reasons: list[str]) -> CannotFork:
+        """The error that says why nothing can be forked from this process, and what could be without these imports."""
+        if self.tree.root in guilty:
+            return CannotFork(*reasons)
+        rest = tuple(
+            name for name in self.tree.without(guilty) if not self.auto or is_standard(name) or installed(name)
+        )
+        return CannotFork(*reasons, rest=rest if any(not is_standard(name) for name in rest) else ())
 
     def run(self) -> bool:
         """Serve until the nursery has exited. True: this is a worker, ready to run its script. Raises CannotFork."""
@@ -106,10 +157,10 @@ class Zygote:
         above, the nursery. That has happened when the one between can be waited for (exit_notify in Linux'
         kernel/exit.c). The nursery receives the pid only then, so it never releases a worker that is not its child yet.
         """
-        if self.trace and request.key == self.trace.key:
-            self.import_traced()  # the worker that records has exited already, and this one replaces it
-        if reason := mismatch(self.command, request.argv, request.cwd, request.env, self.reads.names):
+        if reason := mismatch(self.command, request.argv, request.cwd, request.env):
             raise CannotFork(reason)
+        self.check_reads(request.env)
+        self.worker_env = request.env
         if self.trace:
             self.trace.allocate(request)
         pid_read, pid_write = os.pipe()
@@ -141,9 +192,21 @@ class Zygote:
         self.socket.close()
         for fd in self.frames.fds:
             os.close(fd)  # the next worker's
-        become_worker(request, self.parent, self.command)
+        become_worker(request, self.parent, self.command, self.generators)
         if self.trace and (recorder := self.trace.recorder(request)):
             recorder.install()
+
+
+def reads(by: Import, name: str) -> str:
+    """The clause about an import that has read a variable."""
+    what = "the whole environment" if name == EVERY_VARIABLE else name
+    which = "which" if name == EVERY_VARIABLE else "whose value"
+    return f"{by.name or 'sitecustomize'} reads {what} when it is imported, {which} differs between workers"
+
+
+def packages(modules: list[str]) -> list[str]:
+    """The packages of these modules, without Python's own."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in modules if not is_standard(name)))
 
 
 def memory_kib() -> tuple[int, int]:
@@ -178,8 +241,13 @@ def serve(folder: str) -> None:
         zygote.prepare()
         if not zygote.run():
             os._exit(0)
-    except CannotFork as reason:
-        zygote.report("cannot_fork", reason)
+    except CannotFork as error:
+        if error.rest:
+            for reason in error.reasons:
+                zygote.report("warning", f"{reason}; so each worker imports it")
+            zygote.report("again", ",".join(error.rest))
+        else:
+            zygote.report("cannot_fork", error)
         # Wait to be killed: by this process's pid the nursery finds, and kills, what a module may have started.
         while zygote.socket.recv(1 << 16):
             pass

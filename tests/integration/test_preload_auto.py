@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Preloaded, PreloadWarning, Started
+from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Preloaded, PreloadFailed, PreloadWarning
 from integration.test_preload import Job, make
 
 SCRIPT = """
@@ -29,10 +29,23 @@ def jobs() -> Iterator[list[Job]]:
         job.supervisor.close()
 
 
-def auto_job(jobs: list[Job], folder: Path, script: str) -> Job:
+def auto_job(jobs: list[Job], folder: Path, script: str, **env: str) -> Job:
+    """A job whose script waits to be ended, until a file named `go` is there."""
     (folder / "mine.py").write_text("")
-    (folder / "script.py").write_text(script)
-    return make(jobs, folder, ["script.py"], ["auto"])
+    (folder / "script.py").write_text(f"{script}\nimport os, signal\nif not os.path.exists('go'): signal.pause()\n")
+    return make(jobs, folder, ["script.py"], ["auto"], **env)
+
+
+def learn(job: Job, until: type[Fact] = Preloaded, count: int = 1) -> None:
+    """Run the script until what the zygote makes of its imports is reported, then end it. Rounds after that run to the
+    end."""
+    if not preloaded(job):
+        job.until(Preloaded)  # nothing yet
+    job.start(count)
+    job.until(until)
+    job.supervisor.signal(signal.SIGTERM)
+    job.until(Emptied)
+    (job.folder / "go").write_text("")
 
 
 def preloaded(job: Job) -> list[tuple[str, ...]]:
@@ -47,7 +60,7 @@ def facts(job: Job, kind: type[Fact]) -> list[Fact]:
 def test_the_next_round_has_what_the_last_one_imported(jobs: list[Job], tmp_path: Path) -> None:
     """Installed packages and their submodules; not the standard library's modules, and never the script's own."""
     job = auto_job(jobs, tmp_path, SCRIPT)
-    assert job.run(2) == [0, 0]
+    learn(job, count=2)
     assert [job.output(key)[0] for key in range(2)] == ["False False False False\n"] * 2
     assert job.run(2) == [0, 0]
     assert [job.output(key)[0] for key in range(2)] == ["True True False False\n"] * 2
@@ -55,23 +68,26 @@ def test_the_next_round_has_what_the_last_one_imported(jobs: list[Job], tmp_path
     assert job.forked()
 
 
-def test_the_imports_of_a_killed_worker_are_known(jobs: list[Job], tmp_path: Path) -> None:
-    """The memory in which it recorded them is shared with the zygote."""
-    job = auto_job(jobs, tmp_path, SCRIPT + "os.kill(os.getpid(), 9)")
+def test_a_round_that_starts_before_the_last_was_learned_is_not_delayed(jobs: list[Job], tmp_path: Path) -> None:
+    """Its workers are forked as they were, with nothing imported; what both rounds imported is learned from the second.
+    The memory in which a worker recorded it is shared with the zygote, so a killed one's is known."""
+    job = auto_job(jobs, tmp_path, SCRIPT + "if not os.path.exists('second'): os.kill(os.getpid(), 9)")
     assert job.run() == [-9]
-    assert job.run() == [-9]
-    assert job.output()[0].startswith("True")
+    (tmp_path / "second").write_text("")
+    (tmp_path / "script.py").write_text(
+        "print('numpy' in sys.modules)\n".join(["import sys\n", "import signal; signal.pause()"])
+    )
+    learn(job)
+    assert job.output()[0] == "False\n"
+    assert preloaded(job) == [(), ("numpy",)]
 
 
 def test_modules_are_preloaded_while_a_long_round_runs(jobs: list[Job], tmp_path: Path) -> None:
-    """The zygote imports them after the first seconds, and the worker goes on."""
-    job = auto_job(jobs, tmp_path, SCRIPT + "import time; time.sleep(1000)")
-    job.start()
-    job.until(Started)
-    job.until(Preloaded, 2 - len(preloaded(job)))
+    """The zygote imports them once the worker has imported nothing for a while, and the worker goes on."""
+    job = auto_job(jobs, tmp_path, SCRIPT)
+    learn(job)
     assert preloaded(job) == [(), ("numpy",)]
-    job.supervisor.signal(signal.SIGTERM)
-    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-15]
+    assert [fact.exit_code for fact in job.facts if isinstance(fact, Exited)] == [-15]
 
 
 def test_imports_of_threads_are_recorded_and_those_of_children_are_not(jobs: list[Job], tmp_path: Path) -> None:
@@ -94,8 +110,8 @@ def test_imports_of_threads_are_recorded_and_those_of_children_are_not(jobs: lis
         "    os._exit(0)\n"
         "os.wait()\n",
     )
-    for _ in range(2):
-        assert job.run() == [0]
+    learn(job)
+    assert job.run() == [0]
     assert job.output()[0] == "True False\n"
 
 
@@ -107,38 +123,75 @@ def test_an_import_after_a_change_of_the_environment_is_left_to_the_script(jobs:
         "import os, sys\nprint('numpy' in sys.modules, 'sklearn' in sys.modules)\n"
         "import numpy\nos.environ['SKLEARN_SEED'] = '1'\nimport sklearn\n",
     )
-    for _ in range(3):
-        assert job.run() == [0]
+    learn(job, PreloadWarning)
+    assert job.run() == [0]
     assert job.output()[0] == "True False\n"
     [warning] = facts(job, PreloadWarning)
     assert "the script sets SKLEARN_SEED before it imports sklearn" in str(warning)
 
 
-def test_no_trace_of_the_recorder_is_left_after_the_first_seconds(jobs: list[Job], tmp_path: Path) -> None:
-    """The finder that records is removed from sys.meta_path, and the zygote's modules are not in sys.modules."""
+LIBRARY = {
+    # As torch does when its compiler is first asked for the folder of its cache, whoever imports it.
+    "settings": "import os\ndef prepare():\n    os.environ['CACHE_FOR_LIBRARY'] = '/cache'\n",
+    "reader": "import os\ncache = os.environ.get('CACHE_FOR_LIBRARY')\n",
+    "ranked": "import os\nlocal_rank = os.environ.get('LOCAL_RANK')\n",
+    "needs_ranked": "import wave, settings, ranked\n",
+    "threaded": "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n",
+}
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """Variables with which the modules of LIBRARY are installed packages."""
+    home = folder / "home"
+    packages = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    for name, text in LIBRARY.items():
+        (packages / f"{name}.py").write_text(text)
+    return {"PYTHONUSERBASE": str(home), "PYTHONPATH": str(packages)}
+
+
+def test_what_a_library_sets_does_not_end_learning(jobs: list[Job], tmp_path: Path) -> None:
+    """An import after that sees it in the zygote, too, as in the script; and afterwards it is not set there."""
     job = auto_job(
         jobs,
         tmp_path,
-        "import sys, time\ntime.sleep(5.1)\nimport colorsys, wave\n"
-        "print([type(each).__module__ for each in sys.meta_path if 'elastic' in type(each).__module__])\n"
-        "print([name for name in sys.modules if 'elastic' in name])\n",
+        "import os, sys\nprint('reader' in sys.modules, os.environ.get('CACHE_FOR_LIBRARY'))\n"
+        "import settings\nsettings.prepare()\nimport reader\nprint(reader.cache)\n",
+        **installed(tmp_path),
     )
+    learn(job)
     assert job.run() == [0]
-    assert job.output()[0] == "[]\n[]\n"
+    assert job.output()[0] == "True None\n/cache\n"
+    assert not facts(job, PreloadWarning)
+
+
+def test_only_the_module_that_reads_what_differs_is_left_to_the_workers(jobs: list[Job], tmp_path: Path) -> None:
+    """The one that reads LOCAL_RANK and the one that imports it; what that imports besides is preloaded."""
+    job = auto_job(
+        jobs,
+        tmp_path,
+        "import sys\nprint(*(name in sys.modules for name in ('numpy', 'settings', 'ranked', 'needs_ranked')))\n"
+        "import numpy, needs_ranked, ranked\nprint(ranked.local_rank)\n",
+        **installed(tmp_path),
+    )
+    job.start(LOCAL_RANK="3")
+    job.until(PreloadWarning)
+    job.until(Preloaded)
+    job.supervisor.signal(signal.SIGTERM)
+    job.until(Emptied)
+    (tmp_path / "go").write_text("")
+    assert job.run(LOCAL_RANK="5") == [0]
+    assert job.output()[0] == "True True False False\n5\n"
+    assert "ranked reads LOCAL_RANK when it is imported" in str(facts(job, PreloadWarning))
+    assert job.forked()
 
 
 def test_a_module_that_forbids_a_fork_ends_preloading(jobs: list[Job], tmp_path: Path) -> None:
-    """After an installed module that starts a thread, workers are started plainly, and the reason is reported."""
-    home = tmp_path / "home"
-    name = f"python{os.sys.version_info[0]}.{os.sys.version_info[1]}"  # type: ignore[attr-defined]
-    packages = home / "lib" / name / "site-packages"
-    packages.mkdir(parents=True)
-    (packages / "threaded.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
-    (tmp_path / "script.py").write_text("import threaded\nprint('ran')\n")
-    job = make(jobs, tmp_path, ["script.py"], ["auto"], PYTHONUSERBASE=str(home), PYTHONPATH=str(packages))
-    for _ in range(3):
+    """After an installed module that starts a thread, and no other, workers are started plainly, and the reason is
+    reported."""
+    job = auto_job(jobs, tmp_path, "import threaded\nprint('ran')\n", **installed(tmp_path))
+    learn(job, PreloadFailed)
+    for _ in range(2):
         assert job.run() == [0]
         assert job.output()[0] == "ran\n"
     [reason] = job.reasons()
