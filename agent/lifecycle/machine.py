@@ -38,6 +38,7 @@ from .events import (
     WorkerExited,
     WorkersGone,
     WorkerStarted,
+    WorkerStoreLost,
 )
 from .state import Node, Phase, Rules
 from .transitions import Move
@@ -120,6 +121,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         PlaceFailed: on_round.on_place_failed,
         WorkersGone: ignore,
         NurseryLost: on_workers.on_nursery_lost_at_rest,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward_at_rest,
         SignalNotForwarded: ignore,
@@ -137,6 +139,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkerExited: on_workers.on_exited,
         StartFailed: on_workers.on_start_failed,
         NurseryLost: on_workers.on_nursery_lost,
+        WorkerStoreLost: on_workers.on_store_lost,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward,
         SignalNotForwarded: on_request.on_not_forwarded,
@@ -155,6 +158,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         StartFailed: on_workers.on_start_failed_while_stopping,
         WorkersGone: on_workers.on_workers_gone,
         NurseryLost: on_workers.on_nursery_lost_while_stopping,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward_while_stopping,
         SignalNotForwarded: ignore,
@@ -170,6 +174,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         LeadershipChanged: on_store.on_leadership,
         WorkersGone: ignore,
         NurseryLost: ignore,
+        WorkerStoreLost: on_workers.on_store_lost_when_finished,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,
@@ -189,6 +194,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkerExited: ignore,
         WorkersGone: ignore,
         NurseryLost: ignore,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signal_while_ending,
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,

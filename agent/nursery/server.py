@@ -32,6 +32,7 @@ from .spawn import Launch, Spawner, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .store_process import StoreProcess
     from .zygote_client import ZygoteClient
 
 LAST_KILL_S = 10.0
@@ -53,6 +54,8 @@ class Nursery:
         self.frames, self.outbox = Frames(), bytearray()
         self.zygote: ZygoteClient | None = None
         """The client of the process that workers are forked from; only with --preload."""
+        self.store: StoreProcess | None = None
+        """The workers' store of the last round that was served here."""
         self.to_come = 0
         """Launches of the current batch that have not been received; nothing is "left" before they were."""
         self.started = False
@@ -98,6 +101,7 @@ class Nursery:
             self.wait_empty(self.grace_s)
         self.killing = True
         self.wait_empty(LAST_KILL_S)
+        self.end_store()
 
     def wait_empty(self, limit_s: float) -> None:
         """Return when nothing is left, or after `limit_s`."""
@@ -117,6 +121,8 @@ class Nursery:
                 self.spawner.finish_start(self.spawner.starting[fd])
             elif self.zygote is not None and fd == self.zygote.fd:
                 self.zygote.receive(happened)
+            elif self.store is not None and fd == self.store.fd:
+                self.store.receive()
             elif not self.receive(happened):
                 return False
         return True
@@ -153,6 +159,10 @@ class Nursery:
             self.start(fields, verb == b"fork")
         elif verb == b"preload":
             self.preload(fields)
+        elif verb == b"serve":
+            self.serve(fields)
+        elif verb == b"end_store":
+            self.end_store()
         elif verb == b"signal":
             self.descendants.signal(self.workers, int(fields[0]))
         elif verb == b"forward":
@@ -208,6 +218,20 @@ class Nursery:
         from .zygote_client import ZygoteClient
 
         self.zygote = ZygoteClient(self.spawner, fields)
+
+    def serve(self, fields: list[bytes]) -> None:
+        """Serve the workers' store of a round on the socket that came along, and end that of the round before."""
+        from .store_process import StoreProcess
+
+        self.end_store()
+        [listener] = self.frames.take([b"1"])
+        self.store = StoreProcess(self.spawner, fields[0].decode(), listener)
+
+    def end_store(self) -> None:
+        """End the workers' store, if one is served."""
+        if self.store is not None:
+            self.store.close()
+            self.store = None
 
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:

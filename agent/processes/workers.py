@@ -1,4 +1,4 @@
-"""This node's workers, round after round: their files, their port, their start and their exits.
+"""This node's workers, round after round: their files, their port and store, their start and their exits.
 
 Turns effects of the lifecycle into orders to the supervisor, and the supervisor's facts into events.
 """
@@ -16,11 +16,19 @@ from ..errors import AgentError, UsageError, is_of_host, refusal
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
-from ..lifecycle.events import NurseryLost, SignalNotForwarded, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from ..lifecycle.events import (
+    NurseryLost,
+    SignalNotForwarded,
+    StartFailed,
+    WorkerExited,
+    WorkersGone,
+    WorkerStarted,
+    WorkerStoreLost,
+)
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
-from .ports import PortHold, hold_port
+from .master_port import MasterPort
 from .protocol import (
     Emptied,
     Exited,
@@ -33,6 +41,7 @@ from .protocol import (
     PreloadWarning,
     SpawnFailed,
     Started,
+    StoreEnded,
 )
 from .supervisor import Supervisor
 
@@ -50,7 +59,9 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .preload import Preloading
 
-WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalNotForwarded
+WorkerEvent = (
+    WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | WorkerStoreLost | SignalNotForwarded
+)
 
 
 class Workers:
@@ -74,7 +85,7 @@ class Workers:
         self.fileno = -1
         """Readable when `observe` has events to return."""
         self._member: Member | None = None
-        self._port: PortHold | None = None
+        self._port = MasterPort(spec, self.supervisor)
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
@@ -105,14 +116,8 @@ class Workers:
 
     def prepare(self) -> tuple[int, int]:
         """How many workers this node can run, and a port held free for the next round. Raises AgentError or OSError."""
-        if self._port is not None:
-            self._port.close()
-            self._port = None
-        nproc = self._spec.count_workers()
-        if self._spec.master_port is not None:
-            return nproc, self._spec.master_port
-        self._port = hold_port()
-        return nproc, self._port.port
+        port = self._port.renew()
+        return self._spec.count_workers(), port
 
     def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
@@ -129,6 +134,7 @@ class Workers:
             cwd = _working_directory()
             launches = list(self._launches(round, member, restart_count, cwd))
             self.supervisor.start(launches)
+            self._port.serve(round.number, member.group_rank)  # after the workers, which take longer to come to it
         except (AgentError, OSError) as error:
             failure = self._start_failure(0, refusal(error), host=is_of_host(error))
             return [StartFailed(failure), WorkersGone()]
@@ -177,6 +183,9 @@ class Workers:
         elif isinstance(fact, Emptied):
             self._drain()
             yield WorkersGone()
+        elif isinstance(fact, StoreEnded):
+            if self._port.lost(fact.round):
+                yield WorkerStoreLost(fact.reason)
         elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
             if self._preloading is not None:
                 self._preloading.report(fact)
@@ -270,8 +279,7 @@ class Workers:
         self.supervisor.close()
         self._drain()
         self.logs.close()
-        if self._port is not None:
-            self._port.close()
+        self._port.close()
 
 
 def _working_directory() -> str:

@@ -36,6 +36,7 @@ EVENTS: dict[type[Any], Any] = {
     events.StartFailed: events.StartFailed(FAILURE),
     events.WorkersGone: events.WorkersGone(),
     events.NurseryLost: events.NurseryLost("gone"),
+    events.WorkerStoreLost: events.WorkerStoreLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
     events.SignalNotForwarded: events.SignalNotForwarded(0, 10),
