@@ -55,7 +55,9 @@ class Nursery:
         self.zygote: ZygoteClient | None = None
         """The client of the process that workers are forked from; only with --preload."""
         self.store: StoreProcess | None = None
-        """The workers' store of the last round that was served here."""
+        """The workers' store of the last round that was served here, from its first client on."""
+        self.store_port, self.store_round = -1, ""
+        """The socket at which its first client is awaited, and its round; -1: there is none."""
         self.to_come = 0
         """Launches of the current batch that have not been received; nothing is "left" before they were."""
         self.started = False
@@ -121,6 +123,8 @@ class Nursery:
                 self.spawner.finish_start(self.spawner.starting[fd])
             elif self.zygote is not None and fd == self.zygote.fd:
                 self.zygote.receive(happened)
+            elif fd == self.store_port:
+                self.start_store()
             elif self.store is not None and fd == self.store.fd:
                 self.store.receive()
             elif not self.receive(happened):
@@ -221,14 +225,32 @@ class Nursery:
 
     def serve(self, fields: list[bytes]) -> None:
         """Serve the workers' store of a round on the socket that came along, and end that of the round before."""
-        from .store_process import StoreProcess
-
         self.end_store()
-        [listener] = self.frames.take([b"1"])
-        self.store = StoreProcess(self.spawner, fields[0].decode(), listener)
+        [self.store_port] = self.frames.take([b"1"])
+        self.store_round = fields[0].decode()
+        self.poll.register(self.store_port, select.POLLIN)
+
+    def start_store(self) -> None:
+        """Start the process that serves the store, as its first client comes: until then a job pays for a descriptor,
+        and no start waits for a server."""
+        listener, self.store_port = self.store_port, -1
+        self.poll.unregister(listener)
+        try:
+            from .store_process import StoreProcess
+
+            self.store = StoreProcess(self.spawner, self.store_round, listener)
+        except (OSError, ImportError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.report("store_ended", self.store_round, f"{reason}: it cannot be started")
+        finally:
+            os.close(listener)
 
     def end_store(self) -> None:
-        """End the workers' store, if one is served."""
+        """End the workers' store, if one is served, and close its port."""
+        if self.store_port >= 0:
+            self.poll.unregister(self.store_port)
+            os.close(self.store_port)
+            self.store_port = -1
         if self.store is not None:
             self.store.close()
             self.store = None

@@ -1,6 +1,5 @@
-"""The nursery's side of the workers' store: holds its port, and forks the process that serves it when the first client
-connects. So a job that never opens the store pays for a descriptor, and no start waits for a server. Part of the
-nursery, and loaded only where a round's store is served."""
+"""The nursery's side of the process that serves the workers' store: forks it, notices its end, kills it. Part of the
+nursery, and loaded only when the first client of a store connects."""
 
 from __future__ import annotations
 
@@ -21,49 +20,36 @@ PR_SET_NAME = 15
 
 
 class StoreProcess:
-    """The store of one round, from the order to serve it until `close`, or until its process has died."""
+    """The process that serves the store of one round."""
 
     def __init__(self, spawner: Spawner, number: str, listener: int) -> None:
-        """`number`: the round's, which reports repeat; `listener`: a TCP socket that listens, which becomes ours."""
+        """Fork it, to serve a socket that listens. `number`: the round's, which the report of its end repeats. Raises
+        OSError or ImportError if it cannot be started."""
+        # Imported here and not by the child: a later round needs the same code, whatever is installed by then.
+        from ..worker_store.server import serve
+
         self.spawner = spawner
         self.number = number
-        self.pid = 0
-        """Of the process; 0 before the first connection, and after its end."""
-        self.fd = listener
-        """The descriptor to poll: the socket, then the pipe whose end shows the end of the process; -1: closed."""
-        spawner.poll.register(listener, select.POLLIN)
+        nursery = os.getpid()
+        self.fd, end = os.pipe()
+        """The pipe whose end shows the end of the process, to be polled; -1: it has ended."""
+        try:
+            self.pid = os.fork()
+        except OSError:
+            close_fds(self.fd, end)
+            raise
+        if self.pid == 0:
+            self.become(serve, listener, end, nursery)
+        os.close(end)
+        spawner.descendants.excluded.add(self.pid)
+        spawner.poll.register(self.fd, select.POLLIN)
 
     def receive(self) -> None:
-        """Start the process, as a client connects; or report that it has died."""
-        if not self.pid:
-            self.start()
-            return
+        """Report that it has died: it never ends by itself."""
         reason = os.read(self.fd, REASON_BYTES).decode()
         code = self.reap()
-        self.report(reason or (f"it was killed by signal {-code}" if code < 0 else f"it exited with code {code}"))
-
-    def start(self) -> None:
-        """Fork the process that serves the store; it takes the socket over."""
-        ends: list[int] = []
-        listener, self.fd = self.fd, -1
-        self.spawner.poll.unregister(listener)
-        nursery = os.getpid()
-        try:
-            # Imported here and not by the child: a later round needs the same code, whatever is installed by then.
-            from ..worker_store.server import serve
-
-            ends += os.pipe()
-            self.pid = os.fork()
-        except (OSError, ImportError) as error:
-            close_fds(listener, *ends)
-            self.report(f"{error}: it cannot be started")
-            return
-        if self.pid == 0:
-            self.become(serve, listener, ends[1], nursery)
-        close_fds(listener, ends[1])
-        self.fd = ends[0]
-        self.spawner.descendants.excluded.add(self.pid)
-        self.spawner.poll.register(self.fd, select.POLLIN)
+        how = f"it was killed by signal {-code}" if code < 0 else f"it exited with code {code}"
+        self.spawner.report("store_ended", self.number, reason or how)
 
     def become(self, serve: Callable[[int], None], listener: int, end: int, nursery: int) -> NoReturn:
         """Serve for as long as the nursery lives; write the reason for another end to `end`."""
@@ -82,33 +68,20 @@ class StoreProcess:
         finally:
             os._exit(1)
 
-    def report(self, reason: str) -> None:
-        """Report the end of the process, once."""
-        self.spawner.report("store_ended", self.number, reason)
-
     def close(self) -> None:
-        """Close the port, and kill the process that serves it. Does nothing if it has died."""
-        if self.fd < 0:
-            return
-        if self.pid:
+        """Kill the process; its port is closed when this returns. Does nothing if it has died."""
+        if self.fd >= 0:
             os.kill(self.pid, SIGKILL)
             self.reap()
-        else:
-            self.release()
 
     def reap(self) -> int:
         """Wait for the process, which is about to exit; return its exit code."""
-        self.release()
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.spawner.descendants.excluded.discard(self.pid)
-        self.pid = 0
-        return code
-
-    def release(self) -> None:
-        """Close the descriptor."""
         self.spawner.poll.unregister(self.fd)
         os.close(self.fd)
         self.fd = -1
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.spawner.descendants.excluded.discard(self.pid)
+        return code
 
 
 def close_all_but(*kept: int) -> None:

@@ -148,8 +148,8 @@ class Requests:
         values = [self.table.values.get(key, b"") for key in keys]
         if sum(map(len, values)) > MAX_ANSWER_BYTES:
             raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        for value in values:
-            _answer(client, value)
+        # A full mesh of N workers asks for N keys in each of N requests, so this and `_keys` are written for speed.
+        client.answers += b"".join([part for value in values for part in (_SIZE.pack(len(value)), value)])
         return at
 
     def _multi_set(self, client: Client, data: bytes, at: int) -> int:
@@ -241,7 +241,12 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
 def _keys(data: bytes, at: int) -> tuple[list[bytes], int]:
     count, at = _count(data, at)
     keys = []
+    last = len(data)
     for _ in range(count):
-        key, at = _key(data, at)
-        keys.append(key)
+        begin = at + 8
+        end = begin + _size_at(data, at)[0]
+        if end > last:
+            _key(data, at)  # which says why
+        keys.append(data[begin:end])
+        at = end
     return keys, at

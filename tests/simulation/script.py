@@ -11,6 +11,7 @@
     stubborn a                its workers ignore SIGTERM
     term a | leave a | kill a | freeze a | thaw a | cut a | heal a
     nursery a dies
+    store a dies              the process that serves the workers' store
 
 Every verb is followed by MOMENT_S, in which its immediate consequences happen.
 """
@@ -126,6 +127,9 @@ class Script:
 
     def _heal(self, name: str) -> None:
         self._node(name).link.heal()
+
+    def _store(self, name: str, what: str) -> None:
+        self._node(name).nursery.lose_store()
 
     def _nursery(self, name: str, what: str) -> None:
         self._node(name).nursery.lose()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 BOUND = timedelta(seconds=20)
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -22,7 +23,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 def opened() -> Any:
     """A client of the workers' store, as every rank may open one."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(*where, is_master=False, wait_for_workers=False, timeout=BOUND)
+    return TCPStore(*where, is_master=False, wait_for_workers=False, timeout=BOUND)
 
 
 def manager() -> None:

@@ -73,8 +73,8 @@ def test_a_port_on_the_command_line_that_is_taken_is_named_before_workers_start(
 
 def test_two_nodes_open_the_store_of_group_rank_0(tmp_path: Path) -> None:
     """Each an agent of its own, meeting on c10d."""
-    flags = ("--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d")
-    flags += ("--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "last_call_timeout=1")
+    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    flags += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "last_call_timeout=1"]
     argv = [sys.executable, "-m", "elastic_agent", *flags, CLIENTS, "manager"]
     with open(tmp_path / "out", "w+") as out:
         agents = [subprocess.Popen(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=out) for _ in range(2)]

@@ -278,7 +278,7 @@ def test_as_many_clients_connect_as_the_hard_limit_allows() -> None:
             assert len(open_sockets[-1].recv(8)) == 8
         with contextlib.suppress(ConnectionError):  # once the process has ended
             for _ in range(20):
-                open_sockets.append(socket.create_connection(("127.0.0.1", hold.port), BOUND_S))
+                open_sockets += [socket.create_connection(("127.0.0.1", hold.port), BOUND_S)]
         assert "as many as this host lets one process open; raise ulimit -n" in server.communicate(timeout=BOUND_S)[1]
     finally:
         for each in open_sockets:
