@@ -212,10 +212,10 @@ def _answer(client: Client, value: bytes) -> None:
 def _key(data: bytes, at: int) -> tuple[bytes, int]:
     size = _size_at(data, at)[0]
     at += 8
+    if size > MAX_KEY_BYTES:
+        raise ValueError(f"a key of {size} bytes; the limit is {MAX_KEY_BYTES}")
     end = at + size
     if end > len(data):
-        if size > MAX_KEY_BYTES:
-            raise ValueError(f"a key of {size} bytes; the limit is {MAX_KEY_BYTES}")
         raise Incomplete(end)
     return data[at:end], end
 
@@ -223,10 +223,10 @@ def _key(data: bytes, at: int) -> tuple[bytes, int]:
 def _value(data: bytes, at: int) -> tuple[bytes, int]:
     size = _size_at(data, at)[0]
     at += 8
+    if size > MAX_VALUE_BYTES:
+        raise ValueError(f"a value of {size} bytes; the limit is {MAX_VALUE_BYTES}")
     end = at + size
     if end > len(data):
-        if size > MAX_VALUE_BYTES:
-            raise ValueError(f"a value of {size} bytes; the limit is {MAX_VALUE_BYTES}")
         raise Incomplete(end)
     return data[at:end], end
 
@@ -244,8 +244,9 @@ def _keys(data: bytes, at: int) -> tuple[list[bytes], int]:
     last = len(data)
     for _ in range(count):
         begin = at + 8
-        end = begin + _size_at(data, at)[0]
-        if end > last:
+        size = _size_at(data, at)[0]
+        end = begin + size
+        if end > last or size > MAX_KEY_BYTES:
             _key(data, at)  # which says why
         keys.append(data[begin:end])
         at = end
