@@ -79,6 +79,9 @@ class WorkerSpec:
     """How long these may run on before they are stopped."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
+    worker_store: str = "agent"
+    """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0;
+    "rank0", the worker of rank 0."""
     master_addr: str | None = None
     master_port: int | None = None
     """Static rendezvous of a single node: what workers get as MASTER_ADDR and MASTER_PORT, every round."""

@@ -185,6 +185,15 @@ def memory(run: Run, key: str) -> Iterator[float]:
     yield processes.memory_mib(run.overhead(agent), key)
 
 
+def memory_worker_store(run: Run, key: str) -> Iterator[float]:
+    """Memory of elastic-agent's process that serves the workers' store, while two gloo workers use it: "Rss" or "Pss",
+    MiB. A launcher that serves it in its own process has none."""
+    agent = run.start(one_host(2), "reduce")
+    run.wait_world(2, event="reduced")
+    run.pause(SETTLE_S)
+    yield processes.memory_mib(processes.called(run.overhead(agent), "elastic-store"), key)
+
+
 def memory_store_host(run: Run) -> Iterator[float]:
     """RSS of the launcher that hosts the store of two nodes, with its helpers, MiB."""
     port = processes.free_port()

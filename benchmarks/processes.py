@@ -78,6 +78,11 @@ def memory_mib(pids: Iterable[int], key: str) -> float:
     return total_kib / 1024
 
 
+def called(pids: Iterable[int], name: str) -> list[int]:
+    """Those of these processes that have this name (proc(5), /proc/PID/comm)."""
+    return [pid for pid in pids if _read(f"/proc/{pid}/comm").decode().strip() == name]
+
+
 def peak_mib(pid: int) -> float:
     """The largest resident set that this process ever had, in MiB."""
     for line in _read(f"/proc/{pid}/status").decode().splitlines():

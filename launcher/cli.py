@@ -226,6 +226,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         no_restart_codes=flags["no_restart_codes"],
         startup_window=flags["startup_window"],
         charge=flags["charge"],
+        worker_store=flags["worker_store"],
         monitor_interval=flags["monitor_interval"],
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],

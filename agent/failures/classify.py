@@ -58,7 +58,7 @@ SIGNS: tuple[tuple[str, Sign], ...] = (
     ("clients joined", Sign.TIMEOUT),
     ("wait timeout after", Sign.TIMEOUT),
     ("Socket Timeout", Sign.TIMEOUT),
-    # A peer, or the store in the worker of rank 0, went away.
+    # A peer, or the store of the round, went away with its node.
     ("successfully reached monitoredBarrier, but received errors", Sign.PEER),
     ("gloo/transport", Sign.PEER),
     ("gloo::IoException", Sign.PEER),

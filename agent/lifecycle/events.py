@@ -130,6 +130,13 @@ class NurseryLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStoreLost:
+    """The process died that served the workers' store of this round, and the store's keys with it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignalReceived:
     """One of the signals that stop the agent."""
 
@@ -180,6 +187,7 @@ Event = (
     | WorkersGone
     | LeftoversNamed
     | NurseryLost
+    | WorkerStoreLost
     | SignalReceived
     | ForwardAsked
     | SignalNotForwarded

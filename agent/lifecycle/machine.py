@@ -39,6 +39,7 @@ from .events import (
     WorkerExited,
     WorkersGone,
     WorkerStarted,
+    WorkerStoreLost,
 )
 from .state import Node, Phase, Rules
 from .transitions import Move
@@ -121,6 +122,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         PlaceFailed: on_round.on_place_failed,
         WorkersGone: ignore,
         NurseryLost: on_workers.on_nursery_lost_at_rest,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward_at_rest,
         SignalNotForwarded: ignore,
@@ -138,6 +140,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkerExited: on_workers.on_exited,
         StartFailed: on_workers.on_start_failed,
         NurseryLost: on_workers.on_nursery_lost,
+        WorkerStoreLost: on_workers.on_store_lost,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward,
         SignalNotForwarded: on_request.on_not_forwarded,
@@ -157,6 +160,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkersGone: on_workers.on_workers_gone,
         LeftoversNamed: on_workers.on_leftovers_named,
         NurseryLost: on_workers.on_nursery_lost_while_stopping,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward_while_stopping,
         SignalNotForwarded: ignore,
@@ -173,6 +177,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkersGone: ignore,
         LeftoversNamed: ignore,
         NurseryLost: ignore,
+        WorkerStoreLost: on_workers.on_store_lost_when_finished,
         SignalReceived: on_request.on_signalled,
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,
@@ -193,6 +198,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         WorkersGone: ignore,
         LeftoversNamed: ignore,
         NurseryLost: ignore,
+        WorkerStoreLost: ignore,
         SignalReceived: on_request.on_signal_while_ending,
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,

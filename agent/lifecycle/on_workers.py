@@ -16,6 +16,7 @@ from .events import (
     WakeAt,
     WorkerExited,
     WorkersGone,
+    WorkerStoreLost,
 )
 from .state import Node, Rules
 from .transitions import Move
@@ -113,20 +114,7 @@ def on_leftovers_named(node: Node, event: LeftoversNamed, now: float, rules: Rul
 def on_nursery_lost(node: Node, event: NurseryLost, now: float, rules: Rules) -> Move:
     """The round is over, as with any failure of this node's workers."""
     because = f"a failure of this host, not of the script: {_died(event)}, and the workers with it"
-    local_rank = min(node.tally.running, default=0)
-    member = node.latest_round.member(rules.node) if node.latest_round is not None else None
-    rank = (member.rank_offset if member is not None else 0) + local_rank
-    failure = WorkerFailure(
-        rules.name,
-        node.place.addr,
-        rank,
-        local_rank,
-        0,
-        -9,
-        because,
-        sign=Sign.HOST,
-        sign_because="died with its nursery",
-    )
+    failure = _host_failure(node, rules, because, "died with its nursery")
     node = transitions.fail(replace(node, tally=replace(node.tally, running=frozenset())), rules, now, failure)
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
@@ -146,6 +134,39 @@ def on_nursery_lost_at_rest(node: Node, event: NurseryLost, now: float, rules: R
     """No worker ran."""
     node = transitions.count_host_failure(node, rules, now, _died(event))
     return (node, (RestartNursery(),)) if node.verdict is None else transitions.end(node, rules, now, node.verdict)
+
+
+def on_store_lost(node: Node, event: WorkerStoreLost, now: float, rules: Rules) -> Move:
+    """The workers of all nodes have lost their store, whether they needed it any more or not: the round is over."""
+    because = f"a failure of this host, not of the script: {_store_died(event)}"
+    return _failed(node, _host_failure(node, rules, because, "lost its store"), now, rules)
+
+
+def on_store_lost_when_finished(node: Node, event: WorkerStoreLost, now: float, rules: Rules) -> Move:
+    """No worker runs here; those of other nodes fail if they need their store."""
+    return replace(node, because=f"{_store_died(event)}; workers of other nodes fail if they still need it"), ()
+
+
+def _host_failure(node: Node, rules: Rules, because: str, sign_because: str) -> WorkerFailure:
+    """A failure of this host, as that of its first worker that runs."""
+    local_rank = min(node.tally.running, default=0)
+    member = node.latest_round.member(rules.node) if node.latest_round is not None else None
+    rank = (member.rank_offset if member is not None else 0) + local_rank
+    return WorkerFailure(
+        rules.name,
+        node.place.addr,
+        rank,
+        local_rank,
+        0,
+        -9,
+        because,
+        sign=Sign.HOST,
+        sign_because=sign_because,
+    )
+
+
+def _store_died(event: WorkerStoreLost) -> str:
+    return f"the process that serves the workers' store died ({event.reason})"
 
 
 def _died(event: NurseryLost) -> str:

@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .store_process import StoreProcess
     from .zygote_client import ZygoteClient
 
 KEPT = 3
@@ -61,6 +62,10 @@ class Nursery:
         self.frames, self.outbox = Frames(), bytearray()
         self.zygote: ZygoteClient | None = None
         """The client of the process that workers are forked from; only with --preload."""
+        self.store: StoreProcess | None = None
+        """The workers' store of the last round that was served here, from its first client on."""
+        self.store_port, self.store_round = -1, ""
+        """The socket at which its first client is awaited, and its round; -1: there is none."""
         self.to_come = 0
         """Launches of the current batch that have not been received; nothing is "left" before they were."""
         self.started = False
@@ -110,6 +115,7 @@ class Nursery:
             self.wait_empty(self.grace_s)
         self.killing = True
         self.wait_empty(LAST_KILL_S)
+        self.end_store()
 
     def wait_empty(self, limit_s: float) -> None:
         """Return when nothing is left, or after `limit_s`."""
@@ -129,6 +135,10 @@ class Nursery:
                 self.spawner.finish_start(self.spawner.starting[fd])
             elif self.zygote is not None and fd == self.zygote.fd:
                 self.zygote.receive(happened)
+            elif fd == self.store_port:
+                self.start_store()
+            elif self.store is not None and fd == self.store.fd:
+                self.store.receive()
             elif not self.receive(happened):
                 return False
         return True
@@ -240,6 +250,38 @@ class Nursery:
         if self.descendants.cgroup is not None:
             self.descendants.cgroup.release()
 
+    def serve(self, fields: list[bytes]) -> None:
+        """Serve the workers' store of a round on the socket that came along, and end that of the round before."""
+        self.end_store()
+        [self.store_port] = self.frames.take([b"1"])
+        self.store_round = fields[0].decode()
+        self.poll.register(self.store_port, select.POLLIN)
+
+    def start_store(self) -> None:
+        """Start the process that serves the store, as its first client comes: until then a job pays for a descriptor,
+        and no start waits for a server."""
+        listener, self.store_port = self.store_port, -1
+        self.poll.unregister(listener)
+        try:
+            from .store_process import StoreProcess
+
+            self.store = StoreProcess(self.spawner, self.store_round, listener)
+        except (OSError, ImportError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.report("store_ended", self.store_round, f"{reason}: it cannot be started")
+        finally:
+            os.close(listener)
+
+    def end_store(self) -> None:
+        """End the workers' store, if one is served, and close its port."""
+        if self.store_port >= 0:
+            self.poll.unregister(self.store_port)
+            os.close(self.store_port)
+            self.store_port = -1
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+
     # -- ending --------------------------------------------------------------------------------------------------
     def reap(self) -> bool:
         """Report workers that exited, reap other children, and kill again what is left if that was ordered. True:
@@ -295,6 +337,8 @@ ORDERS: dict[bytes, Callable[[Nursery, list[bytes]], None]] = {
     b"kill": lambda nursery, fields: nursery.kill(),
     b"name": lambda nursery, fields: nursery.name_leftovers(),
     b"keep": lambda nursery, fields: nursery.keep(),
+    b"serve": lambda nursery, fields: nursery.serve(fields),
+    b"end_store": lambda nursery, fields: nursery.end_store(),
 }
 """What the agent may order, by verb; `agent/processes/protocol.py` lists the fields."""
 

@@ -9,8 +9,9 @@ The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAg
 * ELASTIC_AGENT_NODE: identity of this node's agent within the job.
 * ELASTIC_AGENT_READY_FILE: a file that the script creates when its start-up is over; empty without files.
 
-TORCHELASTIC_USE_AGENT_STORE is always "False": the worker of rank 0 serves the process group's store on MASTER_PORT, a
-port of this round alone, so it never holds a key of an earlier round.
+TORCHELASTIC_USE_AGENT_STORE is "True" as with torchrun: a store is served at MASTER_ADDR:MASTER_PORT, of which every
+worker is a client; with `--worker-store rank0` it is "False", and the worker of rank 0 serves it there. Either way the
+port is one of this round alone, so it never holds a key of an earlier round.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def worker_environment(
     env["TORCHELASTIC_RESTART_COUNT"] = str(restart_count)
     env["TORCHELASTIC_MAX_RESTARTS"] = str(spec.restarts.max_restarts)
     env["TORCHELASTIC_RUN_ID"] = spec.run_id
-    env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    env["TORCHELASTIC_USE_AGENT_STORE"] = str(spec.worker_store == "agent")
     env["TORCHELASTIC_ERROR_FILE"] = error_file
     env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(_signal_name(number) for number in spec.signals)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")

@@ -1,4 +1,4 @@
-"""Keeping a free TCP port reserved until a worker listens on it."""
+"""Keeping a free TCP port reserved: for a worker that will listen on it, or listening already."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import _socket
 import errno
 import os
 
+BACKLOG = 4096
+"""All workers of a job may connect before anybody accepts; the kernel limits it to net.core.somaxconn."""
+
 
 class PortHold:
     """A TCP port that the kernel gives to no other process, but that a worker can listen on.
@@ -14,12 +17,16 @@ class PortHold:
     A socket bound with SO_REUSEADDR that does not listen: Linux never gives its port to bind(0) or to a connection,
     and lets another socket with SO_REUSEADDR bind and listen (socket(7); torch's TCPStore sets it, with libuv and
     without). A server that does not set it is refused. Dual-stack, or IPv4 where the host has no IPv6.
+
+    One that listens is for whom its socket is handed to; no other process can listen there.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, listening: bool = False) -> None:
         """Hold `port`; 0 takes a free one. Raises OSError if it is taken or there is none left."""
         try:
             self._socket = bound(port)
+            if listening:
+                self._socket.listen(BACKLOG)
         except OSError as error:
             what = f"TCP port {port}" if port else "any free TCP port"
             step = (
@@ -31,14 +38,18 @@ class PortHold:
         self.port: int = self._socket.getsockname()[1]
         """The port's number."""
 
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Release the port. A process that listens on it by then is not affected."""
         self._socket.close()
 
 
-def hold_port(port: int = 0) -> PortHold:
+def hold_port(port: int = 0, *, listening: bool = False) -> PortHold:
     """Hold a free TCP port (or this one) until `close()`. Raises OSError."""
-    return PortHold(port)
+    return PortHold(port, listening=listening)
 
 
 def bound(port: int) -> _socket.socket:

@@ -2,10 +2,12 @@
 
 * to the nursery, frames (`agent/nursery/frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
   NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC
-  ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`, `name`, `keep`;
+  ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`, `name`, `keep`, `serve ROUND` with a
+  listening socket, `end_store`;
 * from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
   `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
-  `preload_failed REASON`, `preload_warning TEXT`, `leftovers COUNT PID COMMAND<TAB>PID COMMAND...`.
+  `preload_failed REASON`, `preload_warning TEXT`, `leftovers COUNT PID COMMAND<TAB>PID COMMAND...`,
+  `store_ended ROUND REASON`.
 """
 
 from __future__ import annotations
@@ -160,6 +162,14 @@ class PreloadWarning:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreEnded:
+    """The process that served the workers' store of this round has died, or could not be started."""
+
+    round: int
+    reason: str
+
+
 Fact = (
     Started
     | SpawnFailed
@@ -171,6 +181,7 @@ Fact = (
     | Preloaded
     | PreloadFailed
     | PreloadWarning
+    | StoreEnded
 )
 
 
@@ -196,4 +207,6 @@ def parse_fact(line: str) -> Fact:
         return Preloaded(tuple(modules.split(",")) if modules else (), float(fields[0]), int(rss_kib), int(pss_kib))
     if verb in ("preload_failed", "preload_warning"):
         return (PreloadFailed if verb == "preload_failed" else PreloadWarning)(" ".join(fields))
+    if verb == "store_ended":
+        return StoreEnded(int(fields[0]), fields[1])
     raise InternalError(f"unknown report {line!r} from the nursery; agent and nursery differ in version")

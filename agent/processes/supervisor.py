@@ -152,6 +152,15 @@ class Supervisor:
         fields = [",".join(modules), ",".join(per_round), *command_fields(like, self._mark)]
         self._send(b"\0".join([b"preload", *map(os.fsencode, fields)]))
 
+    def serve_store(self, number: int, listener: int) -> None:
+        """Have the workers' store of this round served on a TCP socket that listens, which the caller may close then;
+        that of the round before ends. Answered by StoreEnded if its process dies."""
+        self._send(b"serve\0%d" % number, [listener])
+
+    def end_store(self) -> None:
+        """End the workers' store, and close its port."""
+        self._send(b"end_store")
+
     def signal(self, signum: int) -> None:
         """Signal every worker's process group, even if its leader has exited, and everything that left those groups;
         then wake (SIGCONT) what is stopped. For signals that end workers."""

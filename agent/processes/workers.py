@@ -1,4 +1,4 @@
-"""This node's workers, round after round: their files, their port, their start and their exits.
+"""This node's workers, round after round: their files, their port and store, their start and their exits.
 
 Turns effects of the lifecycle into orders to the supervisor, and the supervisor's facts into events.
 """
@@ -25,12 +25,13 @@ from ..lifecycle.events import (
     WorkerExited,
     WorkersGone,
     WorkerStarted,
+    WorkerStoreLost,
 )
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
-from .ports import PortHold, hold_port
+from .master_port import MasterPort
 from .protocol import (
     Emptied,
     Exited,
@@ -44,6 +45,7 @@ from .protocol import (
     PreloadWarning,
     SpawnFailed,
     Started,
+    StoreEnded,
 )
 from .supervisor import Supervisor
 
@@ -62,7 +64,14 @@ if TYPE_CHECKING:
     from .preload import Preloading
 
 WorkerEvent = (
-    WorkerStarted | WorkerExited | StartFailed | WorkersGone | LeftoversNamed | NurseryLost | SignalNotForwarded
+    WorkerStarted
+    | WorkerExited
+    | StartFailed
+    | WorkersGone
+    | LeftoversNamed
+    | NurseryLost
+    | WorkerStoreLost
+    | SignalNotForwarded
 )
 
 
@@ -87,7 +96,7 @@ class Workers:
         self.fileno = -1
         """Readable when `observe` has events to return."""
         self._member: Member | None = None
-        self._port: PortHold | None = None
+        self._port = MasterPort(spec, self.supervisor)
         self._starting = 0
         """The local rank that is being started."""
         self._pids: dict[int, int] = {}
@@ -125,12 +134,8 @@ class Workers:
 
     def prepare(self) -> tuple[int, int]:
         """How many workers this node can run, and a port held free for the next round. Raises AgentError or OSError."""
-        self._release_port()
-        nproc = self._spec.count_workers()
-        if self._spec.master_port is not None:
-            return nproc, self._spec.master_port
-        self._port = hold_port()
-        return nproc, self._port.port
+        port = self._port.renew()
+        return self._spec.count_workers(), port
 
     def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
@@ -148,6 +153,7 @@ class Workers:
         try:
             cwd = _working_directory()
             self.supervisor.start(self._launches(round, member, restart_count, cwd), range(member.nproc))
+            self._port.serve(round.number, member.group_rank)  # after the workers, which take longer to come to it
         except (AgentError, OSError) as error:
             failed = StartFailed(self._start_failure(self._starting, refusal(error), host=is_of_host(error)))
             # Emptied follows for those that were started.
@@ -203,12 +209,21 @@ class Workers:
             if not self._keeping:
                 self._drain()
             yield WorkersGone()
-        elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
-            if self._preloading is not None:
-                self._preloading.report(fact)
+        else:
+            yield from self._helper_events(fact)
+
+    def _helper_events(
+        self, fact: StoreEnded | NurseryEnded | Preloaded | PreloadFailed | PreloadWarning
+    ) -> Iterator[WorkerEvent]:
+        """Of the processes beside the workers: nursery, zygote, and the one that serves the workers' store."""
+        if isinstance(fact, StoreEnded):
+            if self._port.lost(fact.round):
+                yield WorkerStoreLost(fact.reason)
         elif isinstance(fact, NurseryEnded):
             self._drain()
             yield NurseryLost(fact.reason)
+        elif self._preloading is not None:
+            self._preloading.report(fact)
 
     def signal(self, signum: int) -> None:
         """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""
@@ -306,12 +321,7 @@ class Workers:
 
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
-        in_any_case(self.supervisor.close, self._drain, self.logs.close, self._release_port)
-
-    def _release_port(self) -> None:
-        if self._port is not None:
-            self._port.close()
-            self._port = None
+        in_any_case(self.supervisor.close, self._drain, self.logs.close, self._port.close)
 
 
 def _working_directory() -> str:

@@ -26,6 +26,7 @@ LONGEST_RUN_ID = 200
 CHARGES = ("cause", "local")
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """torchrun's default of --signals-to-handle."""
+WORKER_STORES = ("agent", "rank0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,9 @@ class LaunchConfig:
     preload: str | Iterable[str] = ()
     """Modules that are imported once, and workers forked from there: names, or "torch,numpy"; "auto": what the script
     imports; none: each worker is a new interpreter."""
+    worker_store: str = "agent"
+    """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0, as
+    with torchrun; "rank0", the worker of rank 0."""
     env: Mapping[str, str] | None = None
     """Variables for the workers; each is added to this process's own, or replaces one."""
 
@@ -167,6 +171,7 @@ def plan(
         leftovers=leftovers,
         leftover_s=leftover_s,
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
+        worker_store=config.worker_store,
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,
     )
@@ -222,6 +227,8 @@ def _check_numbers(config: LaunchConfig) -> None:
     values.seconds("monitor_interval", config.monitor_interval)
     if config.charge not in CHARGES:
         raise UsageError(f"charge is {config.charge!r}; give 'cause' or 'local'")
+    if config.worker_store not in WORKER_STORES:
+        raise UsageError(f"worker_store is {config.worker_store!r}; give 'agent' or 'rank0'")
     if config.start_method != "spawn":
         raise UsageError(
             f"start_method is {config.start_method!r}, but each worker is a new interpreter; leave it at 'spawn'"

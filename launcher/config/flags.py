@@ -175,6 +175,16 @@ FLAGS: tuple[Flag, ...] = (
         ours=True,
     ),
     Flag(
+        "worker-store",
+        _RUN,
+        "Who serves the store at MASTER_ADDR:MASTER_PORT: a process beside the agent of group rank 0 (agent), or the "
+        "worker of rank 0 (rank0). (agent)",
+        partial(_one_of, choices=("agent", "rank0")),
+        "agent",
+        "WHO",
+        ours=True,
+    ),
+    Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
     ),
     Flag(

@@ -75,6 +75,12 @@ Heterogeneous `nproc-per-node` across nodes works.
 
 A fresh master port and key namespace every round.
 
+It is there before the first worker needs it and until the last one has ended, whoever exits first.
+
+It moves with group rank 0.
+
+If its process dies, the round is restarted on all nodes, and nobody is charged.
+
 A second, different job with the same id is refused in under 10 s, with both specs named and the first job untouched.
 
 Different `--nnodes` on different nodes: refused, with both named.

@@ -43,6 +43,7 @@ PROCESS_OWNERS = {
     "agent/nursery/guardian.py",
     "agent/nursery/server.py",
     "agent/nursery/spawn.py",
+    "agent/nursery/store_process.py",
     "agent/nursery/zygote_client.py",
     "agent/processes/nursery_process.py",
     "agent/processes/supervisor.py",

@@ -12,6 +12,7 @@
     term a | leave a | kill a | freeze a | thaw a | cut a | heal a
     stall a | resume a        its loop stands still while its threads live; it goes on
     nursery a dies
+    store a dies              the process that serves the workers' store
 
 Every verb is followed by MOMENT_S, in which its immediate consequences happen.
 """
@@ -134,6 +135,9 @@ class Script:
 
     def _heal(self, name: str) -> None:
         self._node(name).link.heal()
+
+    def _store(self, name: str, what: str) -> None:
+        self._node(name).nursery.lose_store()
 
     def _nursery(self, name: str, what: str) -> None:
         self._node(name).nursery.lose()

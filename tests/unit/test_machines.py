@@ -37,6 +37,7 @@ EVENTS: dict[type[Any], Any] = {
     events.WorkersGone: events.WorkersGone(),
     events.LeftoversNamed: events.LeftoversNamed(1, ("7 (sleep 9)",)),
     events.NurseryLost: events.NurseryLost("gone"),
+    events.WorkerStoreLost: events.WorkerStoreLost("gone"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
     events.SignalNotForwarded: events.SignalNotForwarded(0, 10),

@@ -297,7 +297,7 @@ class Checkers:
         if not node.nursery.live:
             return
         number = node.nursery.round
-        own = number in node.nursery.failed
+        own = number in node.nursery.failed or number in node.nursery.storeless
         holds = own or node.ident in self.cut_off or number in self.over or self.closed or node.ident in self.asked
         self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")
 

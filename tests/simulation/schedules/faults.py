@@ -184,7 +184,10 @@ def arrives(world: World, scenario: Scenario, fault: Fault, static_rank: int | N
 
 
 def lose_nursery(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
-    """Once; or again and again, as on a host that is sick."""
+    """Once; or again and again, as on a host that is sick. Or only the process that serves the workers' store."""
+    if fault.variant < 0.2:
+        _lose_store(world, node)
+        return
     _lose(world, node)
     if fault.variant > 0.7:
         for again in range(1, MAX_HOST_FAILURES):
@@ -196,6 +199,12 @@ def _lose(world: World, node: SimNode) -> None:
     if node.link.opened and not node.nursery.dead and not node.done:
         world.checkers.last_fault = world.now
         node.nursery.lose()
+
+
+def _lose_store(world: World, node: SimNode) -> None:
+    if not node.done:
+        world.checkers.last_fault = world.now
+        node.nursery.lose_store()
 
 
 def place_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle import restart_policy
-from elastic_agent.agent.lifecycle.events import NurseryLost, StartFailed, WorkerExited, WorkersGone, WorkerStarted
+from elastic_agent.agent.lifecycle.events import (
+    NurseryLost,
+    StartFailed,
+    WorkerExited,
+    WorkersGone,
+    WorkerStarted,
+    WorkerStoreLost,
+)
 from elastic_agent.rendezvous.failures import Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
 
@@ -74,7 +81,11 @@ class Nursery:
         self.stuck_until = 0.0
         """When the last worker that SIGKILL did not end has ended by itself."""
         self.losses: list[float] = []
-        """When its process died."""
+        """When its process died, or the one that serves the workers' store."""
+        self.serves = 0
+        """The round whose workers' store is served here; 0: none."""
+        self.storeless: set[int] = set()
+        """Rounds that lost the workers' store that was served here."""
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not started another."""
@@ -90,6 +101,7 @@ class Nursery:
 
     def start(self, running: Round, member: Member) -> None:
         self.round = running.number
+        self.serves = running.number if member.group_rank == 0 and not self.dead else 0
         self.open, self.stopped, self.leftovers = not self.dead, False, False
         self.clean[self.round] = 0
         if self.dead:
@@ -188,9 +200,21 @@ class Nursery:
         if self.open and self.live and not self.stopped:
             self.world.disturbed(self.round, self.node, "departure")
         self.vanish()
-        self.dead = True
+        self.dead, self.serves = True, 0
         self.losses.append(self.world.now)
         self.node.post_later(NurseryLost("signal 9"))
+
+    def lose_store(self) -> None:
+        """The process dies that serves the workers' store of this node's round."""
+        if not self.serves:
+            return
+        if self.open and self.live and not self.stopped:
+            self.world.disturbed(self.round, self.node, "departure")
+            self.losses.append(self.world.now)
+            self.world.reached.note("a round lost its workers' store")
+        self.storeless.add(self.serves)
+        self.serves = 0
+        self.node.post_later(WorkerStoreLost("it was killed by signal 9"))
 
     def vanish(self) -> None:
         """All processes are dead at once, without an event for the agent."""

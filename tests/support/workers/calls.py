@@ -75,3 +75,16 @@ def add_up() -> float:
     dist.all_reduce(mine)
     dist.destroy_process_group()
     return mine.item()
+
+
+def store_value(text: str) -> str:
+    """What rank 0 writes to the workers' store, as every rank reads it."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(*where, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=20))
+    if os.environ["RANK"] == "0":
+        store.set("text", text)
+    return str(store.get("text").decode())

@@ -78,7 +78,7 @@ def environment(
         ("TORCHELASTIC_RESTART_COUNT", "1"),
         ("TORCHELASTIC_MAX_RESTARTS", "5"),
         ("TORCHELASTIC_RUN_ID", "job 1"),
-        ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
         ("TORCHELASTIC_ERROR_FILE", "/logs/1/error.json"),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
@@ -200,10 +200,13 @@ def test_same_variables_as_a_real_torchrun_worker(tmp_path: Path) -> None:
         spec, alone, alone.members[0], 1, 0, "localhost", int(theirs["MASTER_PORT"]), theirs["TORCHELASTIC_ERROR_FILE"]
     )
     assert ours.keys() - theirs.keys() == OURS
-    different = {name for name in theirs if ours.get(name) != theirs[name]}
-    # The one variable that differs on purpose: our rank 0 worker serves its own store.
-    assert different == {"TORCHELASTIC_USE_AGENT_STORE"}
-    assert (theirs["TORCHELASTIC_USE_AGENT_STORE"], ours["TORCHELASTIC_USE_AGENT_STORE"]) == ("True", "False")
+    assert {name for name in theirs if ours.get(name) != theirs[name]} == set()
+
+
+def test_the_store_is_the_agents_unless_rank_0_is_to_serve_it() -> None:
+    """TORCHELASTIC_USE_AGENT_STORE, in torchrun's spelling: with True, torch makes every rank a client."""
+    served = [environment(make_spec(worker_store=who)) for who in ("agent", "rank0")]
+    assert [env["TORCHELASTIC_USE_AGENT_STORE"] for env in served] == ["True", "False"]
 
 
 def test_per_worker_lists_all_variables_that_are_set() -> None:

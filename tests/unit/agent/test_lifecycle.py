@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine
 from elastic_agent.agent.lifecycle.state import Node, Phase, Place, RoundTally, Rules, StoreOutage, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
+from elastic_agent.rendezvous.failures import charges
 from elastic_agent.rendezvous.records import Member, NodeState, RoundPhase
 from support.builders import announcement
 
@@ -121,3 +124,37 @@ def test_a_lost_nursery_breaks_the_round() -> None:
     assert [(each.state, each.round) for each in published] == [(NodeState.BROKEN, 1)]
     assert published[0].failure is not None
     assert after.node.phase is Phase.JOINING
+
+
+def test_a_lost_store_of_the_workers_breaks_the_round_and_charges_nobody() -> None:
+    """The workers are stopped on all nodes; the failure is the host's, named in the record."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0, 1})), latest_round=RUNNING)
+    after = machine.step(node, events.WorkerStoreLost("it was killed by signal 9"), 0.0, RULES)
+    published = [effect.record for effect in after.effects if isinstance(effect, events.Publish)]
+    assert [(each.state, each.round) for each in published] == [(NodeState.BROKEN, 1)]
+    failure = published[0].failure
+    assert failure is not None
+    assert not charges(failure)
+    assert "the process that serves the workers' store died (it was killed by signal 9)" in failure.message
+    assert after.node.phase is Phase.STOPPING
+    assert events.SignalWorkers(15) in after.effects
+
+
+def test_a_host_that_keeps_losing_its_workers_store_is_left() -> None:
+    """The third time in a row, as with any failure of the host."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0})), latest_round=RUNNING)
+    verdicts = []
+    for at in range(3):
+        lost = machine.step(node, events.WorkerStoreLost("signal 9"), float(at), RULES).node
+        verdicts.append(lost.verdict.exit_code if lost.verdict is not None else None)
+        node = replace(node, budget=lost.budget)
+    assert verdicts == [None, None, exit_status.HOST_FAILED]
+
+
+@pytest.mark.parametrize("phase", [Phase.JOINING, Phase.STOPPING, Phase.FINISHED, Phase.ENDING])
+def test_a_lost_store_of_the_workers_changes_nothing_where_none_runs(phase: Phase) -> None:
+    """Its round is over here; a node that has finished mentions it, for the others' sake."""
+    node = Node(phase=phase, tally=RoundTally(1), verdict=VERDICT if phase is Phase.ENDING else None)
+    after = machine.step(node, events.WorkerStoreLost("signal 9"), 0.0, RULES)
+    assert (after.node.phase, after.effects) == (phase, ())
+    assert ("workers of other nodes fail if they still need it" in after.because) == (phase is Phase.FINISHED)

@@ -66,6 +66,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("preload", "auto", {"preload": ("auto",)}),
     ("forward-signals", "USR1,SIGUSR2", {"forward_signals": (10, 12)}),
     ("charge", "local", {"charge": "local"}),
+    ("worker-store", "rank0", {"worker_store": "rank0"}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
     ("leftovers", "stop:5", {"leftovers": "stop:5"}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
@@ -136,6 +137,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
             "restart-backoff",
             "restart-window",
             "startup-window",
+            "worker-store",
         )
         for spelling in (name, name.replace("-", "_"))
     }
