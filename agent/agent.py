@@ -248,6 +248,7 @@ class Agent:
             failures=node.tally.failures,
             reports=dict(self._workers.reports),
             log_dir=self._workers.logs.path,
+            temporary_dir=self._workers.logs.temporary,
             round=node.round,
             ranks=self._workers.ranks if node.finished else (),
         )

@@ -72,6 +72,8 @@ class Report:
     reports: Mapping[WorkerFailure, ErrorReport] = field(default_factory=dict)
     """What those workers wrote in their error files."""
     log_dir: str = ""
+    temporary_dir: str = ""
+    """The temporary directory that `log_dir` is in; empty if the user named a directory."""
     round: int = 0
     ranks: tuple[int, ...] = ()
     """Global ranks of this node's workers that all exited 0, by local rank; empty if they did not."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .lifecycle.restart_policy import Policy
+
+NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
+"""How workers are bound to CPUs; see `processes/numa.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,9 @@ class LogSpec:
     """Prefix of tee'd lines; may hold ${role_name} or ${role}, ${local_rank}, ${rank}, ${host}, ${round}, ${time}."""
     rotation: Rotation | None = None
     """None: a file grows as long as its round lasts."""
+    reify: Callable[[dict[int, dict[str, str]]], Any] | None = None
+    """torch's `LogsSpecs.reify` of another package, called before each round with the workers' environments; what it
+    returns, torch's `LogsDest`, takes the place of the layout and of the other fields but filters and prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,10 @@ class WorkerSpec:
     preload: tuple[str, ...] = ()
     """Modules to import once, before workers are forked; only "auto": those that the script imports. Empty: plain
     starts."""
+    numa: str = ""
+    """One of `NUMA_MODES`; empty: workers may use the CPUs that this process may."""
+    numa_optional: bool = False
+    """Start a worker unbound where binding it fails."""
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Mapping
+from typing import TextIO
 
 from ..errors import AgentError, HostFailed, UsageError
 from ..spec import LogSpec
@@ -46,6 +48,7 @@ class JobLogs:
         self._spec = spec
         self._on_trouble = on_trouble
         self._console = (stdout_fd, stderr_fd)
+        self._programs = (_program(sys.stdout, stdout_fd, 1), _program(sys.stderr, stderr_fd, 2))
         self._relay: Relay | None = None
         self._path = "" if spec.base_dir == os.devnull else _make_job_dir(spec.base_dir, run_id)
 
@@ -53,6 +56,12 @@ class JobLogs:
     def path(self) -> str:
         """Absolute path of the job's directory; empty when there are no files."""
         return self._path
+
+    @property
+    def temporary(self) -> str:
+        """The temporary directory that was made for this job's directory; empty if the user named one, or there are no
+        files."""
+        return "" if self._spec.base_dir else os.path.dirname(self._path)
 
     @property
     def dropped(self) -> int:
@@ -66,8 +75,10 @@ class JobLogs:
         ranks: Mapping[int, int],
         role: str,
         host: str,
+        envs: dict[int, dict[str, str]] | None = None,
     ) -> RoundLogs:
         """Make a new attempt directory and open what the workers will write to. `ranks`: local rank to global rank.
+        `envs`: the workers' environments by local rank, which `LogSpec.reify` gets and may add to.
 
         Raises UsageError when a directory or file cannot be made, HostFailed when descriptors run out; then nothing is
         left open.
@@ -76,8 +87,14 @@ class JobLogs:
         from .round_logs import RoundLogs
 
         fields = {"role_name": role, "role": role, "host": host, "round": round}
-        logs = RoundLogs(self._spec, path, ranks, fields, self._start_relay())
+        if self._spec.reify is not None:
+            from .chosen_logs import ChosenLogs
+
+            logs: RoundLogs = ChosenLogs(self._spec, self._spec.reify(envs or {}), ranks, fields, self._start_relay())
+        else:
+            logs = RoundLogs(self._spec, path, ranks, fields, self._start_relay())
         try:
+            logs.make_filtered()
             for local_rank in ranks:
                 logs.open_worker(local_rank)
         except BaseException as error:
@@ -97,7 +114,7 @@ class JobLogs:
             from .relay import Relay
 
             out, err = self._console
-            self._relay = Relay(self._on_trouble, stdout_fd=out, stderr_fd=err)
+            self._relay = Relay(self._on_trouble, stdout_fd=out, stderr_fd=err, programs=self._programs)
         return self._relay
 
     def _make_attempt_dir(self, number: int, restart_count: int) -> str:
@@ -114,6 +131,13 @@ class JobLogs:
         return path
 
 
+def _program(stream: TextIO | None, fd: int, standard: int) -> TextIO | None:
+    """`stream` if the program around the agent prints there and not to `fd`, its standard descriptor."""
+    from .sinks import prints_elsewhere
+
+    return stream if fd == standard and prints_elsewhere(stream, fd) else None
+
+
 def _make_job_dir(base: str | None, run_id: str) -> str:
     name = f"{_file_name(run_id)}_"
     if base:
@@ -123,10 +147,15 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
             return _make_random_dir(base, name)
         except OSError as error:
             raise _log_dir_error(base, error) from error
+    return _make_random_dir(make_temporary_dir(), name)
+
+
+def make_temporary_dir() -> str:
+    """A new temporary directory, readable by this user only. Raises UsageError or HostFailed if there can be none."""
     trouble: AgentError = UsageError("there is no temporary directory; name a log directory with --log-dir")
     for place in _temporary_places():
         try:
-            return _make_random_dir(_make_random_dir(os.path.abspath(place), "elastic_agent_"), name)
+            return _make_random_dir(os.path.abspath(place), "elastic_agent_")
         except OSError as error:
             trouble = _log_dir_error(place, error)  # as `tempfile.gettempdir` does, the next place is tried
     raise trouble

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from ...rendezvous.failures import Sign, WorkerFailure
@@ -22,6 +22,7 @@ from ..spec import WorkerSpec
 from .environment import ready_file, worker_argv, worker_environment
 from .ports import PortHold, hold_port
 from .protocol import (
+    CPUS,
     Emptied,
     Exited,
     Fact,
@@ -59,6 +60,7 @@ class Workers:
     def __init__(self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, log: Callable[[str, bool], None]) -> None:
         """`log` gets each message about preloading, and whether it is routine."""
         self._spec = spec
+        self._log = log
         self._preloading: Preloading | None = None
         if spec.preload:
             from .preload import Preloading
@@ -139,23 +141,35 @@ class Workers:
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
-        logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host)
-        self.round_logs = logs
         addr = self._spec.master_addr or round.master_addr
-        forked = self._preloading is not None and self._preloading.forking
+
+        def environment(local_rank: int, error_file: str = "") -> dict[str, str]:
+            port = round.master_port
+            return worker_environment(self._spec, round, member, local_rank, restart_count, addr, port, error_file)
+
+        # Only a class of another package, which says where logs go, looks at the environments before that is known.
+        envs = {rank: environment(rank) for rank in ranks} if self._spec.logs.reify is not None else {}
+        logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host, envs)
+        self.round_logs = logs
+        forked = self._preloading is not None and self._preloading.forking and not self._spec.numa
         for local_rank in ranks:
             out, err = logs.stdio(local_rank)
-            env = worker_environment(
-                self._spec,
-                round,
-                member,
-                local_rank,
-                restart_count,
-                addr,
-                round.master_port,
-                logs.error_files[local_rank],
-            )
+            env = envs.get(local_rank, {}) | environment(local_rank, logs.error_files[local_rank])
+            if self._spec.numa:
+                env[CPUS] = self._cpus(local_rank, env)
             yield Launch(local_rank, worker_argv(self._spec, local_rank), env, cwd, out, err, forked)
+
+    def _cpus(self, local_rank: int, env: Mapping[str, str]) -> str:
+        """The CPUs to which a worker is bound, as numactl writes them; empty: not bound."""
+        from . import numa
+
+        try:
+            return numa.ranges(numa.cpus_of(self._spec.numa, numa.gpus(env), local_rank))
+        except (UsageError, OSError) as error:
+            if not self._spec.numa_optional:
+                raise
+            self._log(f"local rank {local_rank} is not bound to CPUs: {error}", False)
+            return ""
 
     def observe(self) -> list[WorkerEvent]:
         """What happened to the workers since the last call. Never blocks."""

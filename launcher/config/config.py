@@ -15,7 +15,7 @@ from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import LogSpec, RendezvousSpec, Rotation, WorkerSpec
-from . import values
+from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .rdzv_conf import PASSWORD_VARIABLE
 from .rendezvous_choice import Choice, choose_rendezvous
@@ -102,6 +102,16 @@ class LaunchConfig:
     preload: str | Iterable[str] = ()
     """Modules that are imported once, and workers forked from there: names, or "torch,numpy"; "auto": what the script
     imports; none: each worker is a new interpreter."""
+    logs_specs: object = None
+    """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
+    numa_options: object = None
+    """How workers are bound to CPUs: "node", "socket", "exclusive", "core-complex", or torch's `NumaOptions`."""
+    event_log_handler: str = "null"
+    """Where torch's events go: "null", "console", or a name registered in `torch.distributed.elastic.events`."""
+    metrics_cfg: Mapping[str, str] = field(default_factory=dict)
+    """Given to `torch.distributed.elastic.metrics` as torch does, which ignores it."""
+    rdzv_timeout: float = -1
+    """torch's earlier name of `rdzv_configs["timeout"]`; -1: not set."""
     env: Mapping[str, str] | None = None
     """Variables for the workers; each is added to this process's own, or replaces one."""
 
@@ -128,6 +138,7 @@ def plan(
     `argv` is a worker's command, `title` what the failure summary calls it, `env` the environment of this process.
     `job` is the part of the command that all nodes of the job have in common; if empty it is found in `argv`.
     """
+    config = torch_fields.spelled_out(config)
     _check_numbers(config)
     run_id, run_id_warning = _run_id(config)
     choice = _choice(config, env)
@@ -141,6 +152,7 @@ def plan(
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
+    numa, numa_optional = torch_fields.numa(config.numa_options)
     workers = WorkerSpec(
         argv=tuple(argv),
         title=title,
@@ -153,6 +165,8 @@ def plan(
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
         preload=values.modules("preload", config.preload),
+        numa=numa,
+        numa_optional=numa_optional,
         logs=_log_spec(config, nproc),
         signals=stops,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
@@ -160,7 +174,8 @@ def plan(
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,
     )
-    warnings = (*choice.warnings, run_id_warning, omp_warning)
+    numa_warning = "--preload has no effect with --numa-binding" if numa and workers.preload else ""
+    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning)
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 
@@ -281,6 +296,9 @@ def _share_cpus(base_env: dict[str, str], nproc: int) -> str:
 
 def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
     base_dir = config.log_dir or None
+    reify = torch_fields.reify_of(config.logs_specs)
+    if reify is not None:
+        base_dir = os.devnull
     if base_dir is not None and base_dir != os.devnull:
         base_dir = os.path.abspath(base_dir)
         if os.path.exists(base_dir) and not os.path.isdir(base_dir):
@@ -298,4 +316,5 @@ def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
         prefix_template=LogSpec().prefix_template
         if config.log_line_prefix_template is None
         else config.log_line_prefix_template,
+        reify=reify,
     )
