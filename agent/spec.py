@@ -81,6 +81,8 @@ class WorkerSpec:
     """Signals that stop this agent (--signals-to-handle)."""
     forward_signals: tuple[int, ...] = ()
     """Signals passed on to the workers, which stop nothing; none of `signals`."""
+    stuck_s: float = 0.0
+    """How long a worker may be in uninterruptible sleep before this node leaves the job; 0: nobody looks."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
     master_addr: str | None = None
@@ -108,14 +110,26 @@ class EtcdSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """A rendezvous handler of another package."""
+
+    name: str
+    """Its name among the entry points `torchrun.handlers`."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Its parameters: all of --rdzv-conf."""
+
+
+@dataclass(frozen=True, slots=True)
 class RendezvousSpec:
     """How this node finds the other nodes. Times in seconds."""
 
     backend: str = "memory"
-    """memory (one host), c10d, etcd."""
+    """memory (one host), c10d, etcd, handler."""
     endpoint: str = ""
     """c10d: HOST:PORT; etcd: the same, several with commas between."""
     etcd: EtcdSpec = field(default_factory=EtcdSpec)
+    handler: HandlerSpec | None = None
+    """Who brings the nodes together, where the backend is `handler`."""
     run_id: str = "none"
     command: tuple[str, ...] = ()
     """Script and arguments as the user gave them; they must be the same on all nodes of a job."""

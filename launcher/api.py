@@ -196,6 +196,9 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         made = plan(config, argv, title, os.environ)
         for warning in made.warnings:
             console.tell(warning, False)
+        if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+            # torch's open-source build serves nothing there either, and says so at this level.
+            console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
         events = _open_event_file(console)
         agent = make_agent(
             made,
@@ -262,9 +265,9 @@ def make_agent(
     # A job of one node loads no module of stores.
     make_link, find_addr = None, None
     if store is not None or spec.backend != "memory":
-        from .store_link import address, link_to
+        from .store_link import link_to
 
-        make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec)
+        make_link, find_addr = link_to(spec, store, tell, as_program=as_program)
     return Agent(
         made.workers,
         spec,

@@ -37,6 +37,7 @@ from .protocol import (
 )
 from .supervisor import Supervisor
 
+TIMER_SWITCH = "TORCHELASTIC_ENABLE_FILE_TIMER"
 CANNOT_START = 127
 """Exit code of a worker that could not be started at all: a shell's for a command that it cannot run."""
 
@@ -49,6 +50,7 @@ DRAIN_S = 5.0
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
+    from .file_timer import FileTimer
     from .preload import Preloading
 
 WorkerEvent = WorkerStarted | WorkerExited | StartFailed | WorkersGone | NurseryLost | SignalNotForwarded
@@ -75,11 +77,15 @@ class Workers:
         self.round_logs: RoundLogs | None = None
         self.fileno = -1
         """Readable when `observe` has events to return."""
-        self._member: Member | None = None
+        self.member: Member | None = None
+        """This node's place in the round whose workers were started last."""
+        self.nodes = 0
+        """Nodes of that round."""
         self._port: PortHold | None = None
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
+        self._timer: FileTimer | None = None
         self._oom = OomWatch()
         self._round_began_s = self._first_exit_s = 0.0
         self._order = 0
@@ -92,13 +98,19 @@ class Workers:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Global ranks of the workers started last, by local rank."""
-        member = self._member
+        member = self.member
         return tuple(range(member.rank_offset, member.rank_offset + member.nproc)) if member else ()
 
     @property
     def pids(self) -> dict[int, int]:
         """Process id by local rank, of the workers started last."""
         return dict(self._pids)
+
+    @property
+    def alive(self) -> dict[int, int]:
+        """Process id by local rank, of the workers that run. From any thread."""
+        pids = self.pids
+        return {rank: pids[rank] for rank in self.supervisor.alive() if rank in pids}
 
     @property
     def preload(self) -> str:
@@ -119,7 +131,7 @@ class Workers:
     def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
-        self._member = member
+        self.member, self.nodes = member, len(round.members)
         self._pids = {}
         self._started_s = {}
         self.reports = {}
@@ -214,7 +226,7 @@ class Workers:
     def _failure(
         self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
     ) -> WorkerFailure:
-        rank = self._member.rank_offset + local_rank if self._member else local_rank
+        rank = self.member.rank_offset + local_rank if self.member else local_rank
         logs = self.round_logs if not message and exit_code else None
         path = logs.error_files.get(local_rank, "") if logs else ""
         stopped_by = self._stopped_by.get(local_rank, 0)
@@ -276,11 +288,17 @@ class Workers:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
+        if TIMER_SWITCH in self._spec.base_env and self._timer is None:
+            from .file_timer import timer_of
+
+            self._timer = timer_of(self._spec.base_env, lambda: self.supervisor.mark, self._log)
         if self._preloading is not None:
             self._preloading.begin(self.supervisor, _working_directory())
 
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
+        if self._timer is not None:
+            self._timer.close()
         self.supervisor.close()
         self._drain()
         self.logs.close()

@@ -147,7 +147,7 @@ def plan(
         run_id = _random_id()
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
-    base_env = _worker_base(config, env)
+    base_env = torch_fields.with_timer(_worker_base(config, env))
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
@@ -170,6 +170,7 @@ def plan(
         logs=_log_spec(config, nproc),
         signals=stops,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        stuck_s=torch_fields.stuck_s(env),
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,

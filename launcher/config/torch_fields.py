@@ -5,14 +5,16 @@ torch (2.13) is imported only where such an object has to be made.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from ...agent.errors import UsageError
 from ...agent.spec import NUMA_MODES
+from .values import LONGEST_S
 
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
@@ -65,6 +67,23 @@ def load_logs_specs(name: str, log_dir: str | None, redirects: str, tee: str, ra
         tee=std.from_str(tee),
         local_ranks_filter=set(ranks) or None,
     )
+
+
+def with_timer(base_env: dict[str, str]) -> dict[str, str]:
+    """The workers' environment, with a name for the file timer's pipe in it if that is on and none is given."""
+    if base_env.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1" and not base_env.get("TORCHELASTIC_TIMER_FILE"):
+        folder = base_env.get("TMPDIR") or "/tmp"  # noqa: S108 - the name cannot be guessed
+        base_env["TORCHELASTIC_TIMER_FILE"] = os.path.join(folder, f"watchdog_timer_{os.urandom(16).hex()}")
+    return base_env
+
+
+def stuck_s(env: Mapping[str, str]) -> float:
+    """TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT in seconds. As in torch, 0 and what is no number turn it off."""
+    try:
+        limit_s = float(env.get("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT") or 0)
+    except ValueError:
+        return 0.0
+    return limit_s if 0 < limit_s < LONGEST_S else 0.0
 
 
 def numa(options: Any) -> tuple[str, bool]:

@@ -64,7 +64,7 @@ class FunctionCall:
     def _pickled_by_value(self, function: Callable[..., Any], args: tuple[object, ...]) -> bytes:
         """For a main program that workers cannot import, a notebook or a prompt: what it defines goes as code."""
         try:
-            from cloudpickle import dumps  # type: ignore[import-not-found, unused-ignore]
+            from cloudpickle import dumps
         except ImportError:
             if getattr(function, "__module__", "") != "__main__":
                 return self._pickled(function, args)

@@ -36,10 +36,10 @@ class TorchEvents:
             for event in self._of_workers(report, status):
                 self._record(WORKER, *event)
         stopped = report is None or report.verdict.exit_code > 128  # torch calls an agent that a signal ended failed
-        self._record(AGENT, "FAILED" if stopped else "SUCCEEDED", self._metadata(status, None, None))
+        self._record(AGENT, "FAILED" if stopped else "SUCCEEDED", self._metadata(report, status, None))
 
     def _of_workers(self, report: Report, status: Status) -> Iterator[tuple[str, dict[str, object]]]:
-        member = next((each for each in status.members if each.group_rank == status.group_rank), None)
+        member = report.member
         failures = {failure.local_rank: failure for failure in report.failures}
         for local_rank in range(member.nproc if member else 0):
             failure = failures.get(local_rank)
@@ -48,22 +48,22 @@ class TorchEvents:
             yield (
                 state,
                 {
-                    **self._metadata(status, local_rank, failure.pid if failure else None),
+                    **self._metadata(report, status, local_rank),
                     "global_rank": member.rank_offset + local_rank if member else None,
-                    "worker_id": str(status.worker_pids.get(local_rank, failure.pid if failure else "")),
+                    "worker_id": str(report.pids.get(local_rank, "")),
                     "raw_error": json.dumps(said.raw) if said and said.raw else None,
                     "exit_code": failure.exit_code if failure else None,
                 },
             )
 
-    def _metadata(self, status: Status, local_rank: int | None, pid: int | None) -> dict[str, object]:
-        more: dict[str, object] = {"group_world_size": len(status.members), "entry_point": self._title}
-        if local_rank is not None:
-            more |= {"local_rank": [local_rank], "worker_pid": [pid]}
+    def _metadata(self, report: Report | None, status: Status, local_rank: int | None) -> dict[str, object]:
+        more: dict[str, object] = {"group_world_size": report.nodes if report else None, "entry_point": self._title}
+        if local_rank is not None and report is not None:
+            more |= {"local_rank": [local_rank], "worker_pid": [report.pids.get(local_rank)]}
         return {
             **self._facts,
             "global_rank": None,
-            "group_rank": status.group_rank,
+            "group_rank": report.member.group_rank if report and report.member else None,
             "worker_id": None,
             "hostname": os.uname().nodename,
             "total_run_time": int(time.monotonic() - self._began_s),
