@@ -48,18 +48,19 @@ class TorchEvents:
             yield (
                 state,
                 {
-                    **self._metadata(report, status, local_rank),
+                    **self._metadata(report, status, local_rank, failure.exit_code if failure else None),
                     "global_rank": member.rank_offset + local_rank if member else None,
                     "worker_id": str(report.pids.get(local_rank, "")),
                     "raw_error": json.dumps(said.raw) if said and said.raw else None,
-                    "exit_code": failure.exit_code if failure else None,
                 },
             )
 
-    def _metadata(self, report: Report | None, status: Status, local_rank: int | None) -> dict[str, object]:
+    def _metadata(
+        self, report: Report | None, status: Status, local_rank: int | None, exit_code: int | None = None
+    ) -> dict[str, object]:
         more: dict[str, object] = {"group_world_size": report.nodes if report else None, "entry_point": self._title}
         if local_rank is not None and report is not None:
-            more |= {"local_rank": [local_rank], "worker_pid": [report.pids.get(local_rank)]}
+            more |= {"local_rank": [local_rank], "exit_code": [exit_code], "worker_pid": [report.pids.get(local_rank)]}
         return {
             **self._facts,
             "global_rank": None,
