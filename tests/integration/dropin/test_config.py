@@ -146,7 +146,7 @@ def test_rdzv_timeout_is_the_timeout_of_the_rendezvous() -> None:
         ("event_log_handler", "nobodys", "--event-log-handler is 'nobodys', which is not registered"),
     ],
 )
-def test_a_wrong_object_is_refused_by_its_name(field: str, value: object, words: str) -> None:
+def test_a_wrong_object_is_refused_by_its_name(field: str, value: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         LaunchConfig(**{field: value}).validate({})
 

@@ -39,12 +39,14 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(command: list[str], *, stdin: str = "", fails: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], *, stdin: str = "", fails: bool = False, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command with few threads and no GPU; returns it with what it printed."""
     quiet = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         command,
-        env={**os.environ, **quiet, **env},
+        env={**os.environ, **quiet, **(env or {})},
         input=stdin,
         capture_output=True,
         text=True,
@@ -107,7 +109,7 @@ def test_a_notebooks_function_runs_on_the_agent_and_prints_in_the_notebook(pytho
         "print('in the notebook:', out.getvalue().count('trained 42 2 1'))\n"
     )
     port = cell.replace("use_port='0'", "rdzv_backend='c10d', rdzv_endpoint='localhost:0'")
-    done = run([python, "-"], stdin=port, **variables(os.environ))
+    done = run([python, "-"], stdin=port, env=variables(os.environ))
     assert "in the notebook: 2" in done.stdout
 
 
@@ -161,7 +163,7 @@ def test_a_launcher_within_a_worker_works(python: str, script: str) -> None:
     """`elastic-agent -m accelerate.commands.launch`: torch's agent within our worker, and ours with the switch on."""
     nested = ["--nproc-per-node=1", "-m", "accelerate.commands.launch", "--multi_gpu", *ACCELERATE, script]
     assert workers(run([python, "-m", "elastic_agent", *nested])) == TWO
-    assert workers(run([python, "-m", "elastic_agent", *nested], **variables(os.environ))) == TWO
+    assert workers(run([python, "-m", "elastic_agent", *nested], env=variables(os.environ))) == TWO
 
 
 def test_an_own_sitecustomize_still_runs(tmp_path: Path) -> None:
@@ -169,7 +171,8 @@ def test_an_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.seen_by_the_user = True\n")
     path = os.pathsep.join([SITE, str(tmp_path), os.environ["PYTHONPATH"]])
     done = run(
-        [sys.executable, "-c", "import sys; print(sys.seen_by_the_user, 'torch' in sys.modules)"], PYTHONPATH=path
+        [sys.executable, "-c", "import sys; print(sys.seen_by_the_user, 'torch' in sys.modules)"],
+        env={"PYTHONPATH": path},
     )
     assert done.stdout.split() == ["True", "False"]
 

@@ -67,9 +67,9 @@ def _cases(script: str) -> list[Case]:
     """Name, flags, script and arguments, environment."""
     made: list[Case] = []
 
-    def add(*flags: str, tail: tuple[str, ...] = (), base: list[str] = TWO, **env: str) -> None:
-        name = re.sub(r"[^\w=:,.-]+", "_", " ".join((*flags, *tail, *env))) or "plain"
-        made.append((f"{len(made):02}_{name}", [*base, *flags], [script, *tail], env))
+    def add(*flags: str, tail: tuple[str, ...] = (), base: list[str] = TWO, env: dict[str, str] | None = None) -> None:
+        name = re.sub(r"[^\w=:,.-]+", "_", " ".join((*flags, *tail, *(env or {})))) or "plain"
+        made.append((f"{len(made):02}_{name}", [*base, *flags], [script, *tail], env or {}))
 
     add()
     for bits in ("1", "2", "3", "0:3", "1:1", "0:1,1:2", "0:3,1:3"):
@@ -84,7 +84,7 @@ def _cases(script: str) -> list[Case]:
         add(*FILTERS, f"--tee={bits}")
     add(*FILTERS, "--tee=0:1,1:2")
     add(*FILTERS, "--tee=3", "--local-ranks-filter=0")
-    add("--tee=3", **RANK_PREFIX)
+    add("--tee=3", env=RANK_PREFIX)
     add("--tee=3", "--role=trainer")
     add("--log-dir=/dev/null", "--redirects=0", base=TWO[:2])
     add("--redirects=3", tail=("7",))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,20 +26,20 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         _write(tmp_path, f"devices/system/node/node{node}/cpulist", f"{cpus[0]}-{cpus[-1]}")
         for cpu in cpus:
             at = f"devices/system/cpu/cpu{cpu}"
-            first = cpu - cpu % 2
-            _write(tmp_path, f"{at}/topology/thread_siblings_list", f"{first},{first + 1}")
+            sibling = cpu - cpu % 2
+            _write(tmp_path, f"{at}/topology/thread_siblings_list", f"{sibling},{sibling + 1}")
             _write(tmp_path, f"{at}/topology/physical_package_id", str(node // 2))
             small = (cpu - cpus[0]) < 4
             shared = f"{cpus[0]}-{cpus[3]}" if small else f"{cpus[4]}-{cpus[11]}"
             for index, (kind, level, list_) in enumerate(
-                [("Data", 1, str(cpu)), ("Instruction", 4, "0"), ("Unified", 3, shared)]
+                [("Data", "1", str(cpu)), ("Instruction", "4", "0"), ("Unified", "3", shared)]
             ):
                 _write(tmp_path, f"{at}/cache/index{index}/type", kind)
-                _write(tmp_path, f"{at}/cache/index{index}/level", str(level))
+                _write(tmp_path, f"{at}/cache/index{index}/level", level)
                 _write(tmp_path, f"{at}/cache/index{index}/shared_cpu_list", list_)
     _write(tmp_path, "devices/system/node/possible", "0-3")
-    for gpu, node in zip(GPUS, ["-1", "0", "1", "3", "0"], strict=True):
-        _write(tmp_path, f"bus/pci/devices/{gpu}/numa_node", node)
+    for gpu, near in zip(GPUS, ["-1", "0", "1", "3", "0"], strict=True):
+        _write(tmp_path, f"bus/pci/devices/{gpu}/numa_node", near)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(48)) - {1})
     return str(tmp_path)
 
@@ -70,9 +71,18 @@ def test_each_mode_binds_as_torch_does(host: str, mode: str, monkeypatch: pytest
     from torch.numa import binding
 
     real_open, real_list = builtins.open, os.listdir
-    found = lambda path: f"{host}{path}" if str(path).startswith("/sys/") else path  # noqa: E731
-    monkeypatch.setattr(builtins, "open", lambda path, *rest, **more: real_open(found(path), *rest, **more))
-    monkeypatch.setattr(os, "listdir", lambda path=".": real_list(found(path)))
+
+    def found(path: Any) -> Any:
+        return f"{host}{path}" if str(path).startswith("/sys/") else path
+
+    def open_found(path: Any, *rest: Any, **more: Any) -> Any:
+        return real_open(found(path), *rest, **more)
+
+    def list_found(path: Any = ".") -> Any:
+        return real_list(found(path))
+
+    monkeypatch.setattr(builtins, "open", open_found)
+    monkeypatch.setattr(os, "listdir", list_found)
     nodes = [max(0, int(Path(host, "sys/bus/pci/devices", gpu, "numa_node").read_text())) for gpu in GPUS]
     monkeypatch.setattr(binding, "_get_gpu_count", lambda: len(GPUS))
     monkeypatch.setattr(binding, "_get_numa_node_index_for_gpu_index", lambda *, gpu_index: nodes[gpu_index])
