@@ -58,7 +58,7 @@ run: setup ## the main job: two workers learn to read digits, to the end
 demo: setup ## a show: nodes join, fail and leave, and the job goes on
 	$(PY) examples/demo.py $(ARGS)
 
-test: setup check .protoc/.ready .foreign/.ready ## all checks and all tests
+test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 quick: setup check ## under a minute: checks, both machines, unit tests, stories, one real job
@@ -68,7 +68,7 @@ quick: setup check ## under a minute: checks, both machines, unit tests, stories
 check: setup ## lint, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	MYPYPATH=.typing $(PY) -m mypy -m elastic_agent -m elastic_agent.__main__ $(CORE:%=-p elastic_agent.%)
+	MYPYPATH=.typing $(PY) -m mypy -m elastic_agent -m elastic_agent.__main__ -m elastic_agent.torchrun $(CORE:%=-p elastic_agent.%)
 	MYPYPATH=.typing:tests $(PY) -m mypy --explicit-package-bases $(BESIDE)
 
 format: setup ## put the sources in the house format
@@ -129,6 +129,15 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	  protobuf==3.20.2 grpcio==1.62.3
 	@touch $@
 
+# Launchers of others, which launch through torch; torch itself is that of .venv.
+.frameworks/.ready: Makefile $(READY)
+	$(PYTHON) -m venv .frameworks
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) accelerate==1.15.0 \
+	  lightning-fabric==2.6.6
+	@touch $@
+
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

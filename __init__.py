@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from .agent.lifecycle.state import Phase as Phase
     from .agent.report import AgentEvent as AgentEvent
     from .agent.report import Status as Status
+    from .launcher.api import Module as Module
     from .launcher.api import NodeAgent as NodeAgent
+    from .launcher.api import Program as Program
     from .launcher.api import launch as launch
     from .launcher.config.config import LaunchConfig as LaunchConfig
     from .rendezvous.failures import WorkerFailure as WorkerFailure
@@ -46,11 +48,13 @@ _HOMES = {
     "HostFailed": "agent.errors",
     "LaunchConfig": "launcher.config.config",
     "Member": "rendezvous.records",
+    "Module": "launcher.api",
     "NodeAgent": "launcher.api",
     "OtherJob": "agent.errors",
     "OtherVersion": "agent.errors",
     "Phase": "agent.lifecycle.state",
     "Preempted": "agent.errors",
+    "Program": "launcher.api",
     "RendezvousTimedOut": "agent.errors",
     "RestartForbidden": "agent.errors",
     "Status": "agent.report",
@@ -70,11 +74,13 @@ __all__ = [
     "LaunchConfig",
     "HostFailed",
     "Member",
+    "Module",
     "NodeAgent",
     "OtherJob",
     "OtherVersion",
     "Phase",
     "Preempted",
+    "Program",
     "RendezvousTimedOut",
     "RestartForbidden",
     "Status",

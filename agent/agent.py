@@ -27,6 +27,7 @@ from .spec import RendezvousSpec, WorkerSpec
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.driver.listener import Listener
+    from .processes.stuck import StuckWatch
 
 
 class Link(Protocol):
@@ -95,8 +96,10 @@ class Agent:
         AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
         signums = (*self._spec.signals, *self._spec.forward_signals)
         give_back = signals.catch(signums, self._signalled, self._loop.waker, named=self._spec.signals_named)
+        watch: StuckWatch | None = None
         try:
             self._open_nursery()
+            watch = self._watch_stuck()
             self._node, first = machine.begin()
             self._perform(first)
             while self._conclusion is None:
@@ -115,7 +118,8 @@ class Agent:
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error
         finally:
-            in_any_case(self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
+            stop_watch = watch.close if watch is not None else lambda: None
+            in_any_case(stop_watch, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
@@ -196,6 +200,13 @@ class Agent:
         self._workers.open()
         self._loop.watch(self._workers.fileno, self._observe)
 
+    def _watch_stuck(self) -> StuckWatch | None:
+        if not self._spec.stuck_s:
+            return None
+        from .processes.stuck import StuckWatch
+
+        return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
+
     def _observe(self) -> list[WorkerEvent]:
         seen = self._workers.observe()
         if any(isinstance(event, events.NurseryLost) for event in seen):
@@ -263,7 +274,11 @@ class Agent:
             failures=node.tally.failures,
             reports=dict(self._workers.reports),
             log_dir=self._workers.logs.path,
+            temporary_dir=self._workers.logs.temporary,
             round=node.round,
+            member=self._workers.member,
+            nodes=self._workers.nodes,
+            pids=self._workers.pids,
             ranks=self._workers.ranks if node.finished else (),
         )
 

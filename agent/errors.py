@@ -54,8 +54,9 @@ def _again(kind: type[AgentError], args: tuple[object, ...], state: dict[str, ob
     return error
 
 
-class UsageError(AgentError):
-    """The caller asked for something that cannot be: a flag, a value, a file that is not there."""
+class UsageError(AgentError, ValueError):
+    """The caller asked for something that cannot be: a flag, a value, a file that is not there. A ValueError too, which
+    is what torchrun raises."""
 
     exit_code = exit_status.USAGE
 

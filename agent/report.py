@@ -72,7 +72,15 @@ class Report:
     reports: Mapping[WorkerFailure, ErrorReport] = field(default_factory=dict)
     """What those workers wrote in their error files."""
     log_dir: str = ""
+    temporary_dir: str = ""
+    """The temporary directory that `log_dir` is in; empty if the user named a directory."""
     round: int = 0
+    member: Member | None = None
+    """This node's place in the last round for which it started workers; None if it never did."""
+    nodes: int = 0
+    """Nodes of that round."""
+    pids: Mapping[int, int] = field(default_factory=dict)
+    """Process ids of its workers, by local rank."""
     ranks: tuple[int, ...] = ()
     """Global ranks of this node's workers that all exited 0, by local rank; empty if they did not."""
 

@@ -75,6 +75,14 @@ def begin() -> None:
     _early = EarlySignals()
 
 
+def abandon() -> None:
+    """Undo `begin`: another program takes this one's place, and inherits the mask."""
+    global _early  # noqa: PLW0603 - as in `begin`
+    if _early is not None:
+        _early.hand_over((), lambda signum: None)
+        _early = None
+
+
 def ready() -> None:
     """From here on the program creates what only the agent cleans up; see `EarlySignals.keep`."""
     if _early is not None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .lifecycle.restart_policy import Policy
 from .lifecycle.stop_ladder import LEFTOVER_S, Leftovers
+
+NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
+"""How workers are bound to CPUs; see `processes/numa.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ class LogSpec:
     """Prefix of tee'd lines; may hold ${role_name} or ${role}, ${local_rank}, ${rank}, ${host}, ${round}, ${time}."""
     rotation: Rotation | None = None
     """None: a file grows as long as its round lasts."""
+    reify: Callable[[dict[int, dict[str, str]]], Any] | None = None
+    """torch's `LogsSpecs.reify` of another package, called before each round with the workers' environments; what it
+    returns, torch's `LogsDest`, takes the place of the layout and of the other fields but filters and prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,10 @@ class WorkerSpec:
     preload: tuple[str, ...] = ()
     """Modules to import once, before workers are forked; only "auto": those that the script imports. Empty: plain
     starts."""
+    numa: str = ""
+    """One of `NUMA_MODES`; empty: workers may use the CPUs that this process may."""
+    numa_optional: bool = False
+    """Start a worker unbound where binding it fails."""
     logs: LogSpec = field(default_factory=LogSpec)
     signals: tuple[int, ...] = (15, 2, 1, 3)
     """Signals that stop this agent (--signals-to-handle)."""
@@ -77,6 +88,8 @@ class WorkerSpec:
     """What becomes of processes that workers left behind when all exited 0."""
     leftover_s: float = LEFTOVER_S
     """How long these may run on before they are stopped."""
+    stuck_s: float = 0.0
+    """How long a worker may be in uninterruptible sleep before this node leaves the job; 0: nobody looks."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
     worker_store: str = "agent"
@@ -113,14 +126,26 @@ class EtcdSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """A rendezvous handler of another package."""
+
+    name: str
+    """Its name among the entry points `torchrun.handlers`."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Its parameters: all of --rdzv-conf."""
+
+
+@dataclass(frozen=True, slots=True)
 class RendezvousSpec:
     """How this node finds the other nodes. Times in seconds."""
 
     backend: str = "memory"
-    """memory (one host), c10d, etcd."""
+    """memory (one host), c10d, etcd, handler."""
     endpoint: str = ""
     """c10d: HOST:PORT; etcd: the same, several with commas between."""
     etcd: EtcdSpec = field(default_factory=EtcdSpec)
+    handler: HandlerSpec | None = None
+    """Who brings the nodes together, where the backend is `handler`."""
     run_id: str = "none"
     command: tuple[str, ...] = ()
     """Script and arguments as the user gave them; they must be the same on all nodes of a job."""

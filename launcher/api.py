@@ -10,8 +10,10 @@ handlers are restored afterwards.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..agent.agent import Agent
@@ -28,6 +30,27 @@ if TYPE_CHECKING:
     from .in_worker.functions import FunctionCall
     from .reporting.console import Console
     from .reporting.event_file import EventFile
+    from .reporting.torch_events import TorchEvents
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """An entry point: a module, run as `python -u -m NAME ARGS`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An entry point: a program, run as it is, `PATH ARGS`."""
+
+    path: str
+    """Looked up on PATH if it has no slash."""
+    title: str = ""
+    """What the failure summary calls the job; empty: the path."""
+
+
+Entrypoint = str | os.PathLike[str] | Callable[..., Any] | Module | Program
 
 
 class NodeAgent:
@@ -36,20 +59,22 @@ class NodeAgent:
     def __init__(
         self,
         config: LaunchConfig,
-        entrypoint: str | os.PathLike[str] | Callable[..., Any],
+        entrypoint: Entrypoint,
         *args: object,
         on_event: Callable[[AgentEvent], None] | None = None,
         tell: Callable[[str, bool], None] | None = None,
         store: Store | None = None,
         name: str = "",
     ) -> None:
-        """`entrypoint`: path of a Python script, run as `python -u SCRIPT ARGS`, or a function that can be pickled,
-        called as `entrypoint(*args)` in each worker; `${local_rank}` in an argument is replaced.
+        """`entrypoint`: path of a Python script, run as `python -u SCRIPT ARGS`, a `Module`, a `Program`, or a function
+        that can be pickled, called as `entrypoint(*args)` in each worker; `${local_rank}` in an argument is replaced.
 
         `on_event` is called with each event on the agent's thread, so it must be quick; what it raises is logged and
         does not affect the job. `tell` is called with each sentence for people and whether it is routine; without it
         they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
         in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError."""
+        self.report: Report | None = None
+        """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
         tell = tell or _log
@@ -57,6 +82,7 @@ class NodeAgent:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
             guarded = _guarded(on_event) if on_event else None
+            self._torch_events = torch_events(config, made, title)
             self._agent = make_agent(made, store=store, on_event=guarded, tell=tell, name=name)
         except BaseException:
             self._remove_call()
@@ -70,13 +96,21 @@ class NodeAgent:
 
             self._call = FunctionCall(entrypoint, args)
             return self._call.argv, self._call.title, self._call.job
-        if not isinstance(entrypoint, (str, os.PathLike)):
-            raise UsageError(f"entrypoint is {entrypoint!r}; give a script's path or a function")
-        from .config.worker_command import job_command, worker_command
+        from .config.worker_command import check_module, job_command, worker_command
 
-        script, script_args = os.fspath(entrypoint), [str(arg) for arg in args]
-        argv = worker_command(script, script_args, os.environ, module=False, no_python=False, run_path=False)
-        return argv, script, job_command(argv, script)
+        module, program = isinstance(entrypoint, Module), isinstance(entrypoint, Program)
+        if isinstance(entrypoint, Module):
+            name = title = entrypoint.name
+        elif isinstance(entrypoint, Program):
+            name, title = entrypoint.path, entrypoint.title or entrypoint.path
+        elif isinstance(entrypoint, (str, os.PathLike)):
+            name = title = os.fspath(entrypoint)
+        else:
+            raise UsageError(f"entrypoint is {entrypoint!r}; give a script's path, a Module, a Program or a function")
+        words = [str(arg) for arg in args]
+        argv = worker_command(name, words, os.environ, module=module, no_python=program, run_path=False)
+        check_module(argv)
+        return argv, title, job_command(argv, title)
 
     @property
     def name(self) -> str:
@@ -92,11 +126,15 @@ class NodeAgent:
         if not self._unused.acquire(blocking=False):
             raise UsageError("this NodeAgent was run or closed already; make another one")
         try:
-            report = self._agent.run()
-            error = error_of(report, self.name)
+            try:
+                self.report = self._agent.run()
+            finally:
+                if self._torch_events is not None:
+                    self._torch_events.concluded(self.report, self._agent.status())
+            error = error_of(self.report, self.name)
             if error is not None:
                 raise error
-            return self._results(report)
+            return self._results(self.report)
         finally:
             self._remove_call()
 
@@ -135,7 +173,7 @@ class NodeAgent:
 
 def launch(
     config: LaunchConfig,
-    entrypoint: str | os.PathLike[str] | Callable[..., Any],
+    entrypoint: Entrypoint,
     *args: object,
     on_event: Callable[[AgentEvent], None] | None = None,
 ) -> dict[int, Any]:
@@ -159,6 +197,9 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         made = plan(config, argv, title, _environment(console) if as_program else os.environ)
         for warning in made.warnings:
             console.tell(warning, False)
+        if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+            # torch's open-source build serves nothing there either, and says so at this level.
+            console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
         events = _open_event_file(console)
         agent = make_agent(
             made,
@@ -170,7 +211,10 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         console.name = agent.name
         if events is not None:
             events.name = agent.name
+        recorded = torch_events(config, made, title)
         report = agent.run(last=as_program)
+        if recorded is not None:
+            recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)
         if events is not None:
             events.concluded(report)
@@ -214,6 +258,17 @@ def _open_event_file(console: Console) -> EventFile | None:
     return EventFile(path, console.tell)
 
 
+def torch_events(config: LaunchConfig, made: Plan, title: str) -> TorchEvents | None:
+    """What records torch's events of this job; None if its handler writes nothing and torch is not here to be asked."""
+    handler = config.event_log_handler
+    if handler in ("null", "dynamic_rendezvous") and "torch.distributed.elastic.events" not in sys.modules:
+        return None
+    from .reporting.torch_events import TorchEvents
+
+    workers = made.workers
+    return TorchEvents(handler, run_id=workers.run_id, role=workers.role, backend=config.rdzv_backend, title=title)
+
+
 def make_agent(
     made: Plan,
     *,
@@ -229,9 +284,9 @@ def make_agent(
     # A job of one node loads no module of stores.
     make_link, find_addr = None, None
     if store is not None or spec.backend != "memory":
-        from .store_link import address, link_to
+        from .store_link import link_to
 
-        make_link, find_addr = link_to(spec, store, tell, as_program=as_program), lambda: address(spec, tell)
+        make_link, find_addr = link_to(spec, store, tell, as_program=as_program)
     return Agent(
         made.workers,
         spec,

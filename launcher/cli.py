@@ -134,7 +134,8 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
     as_program = args is None if standalone is None else standalone
     args = sys.argv[1:] if args is None else args
     try:
-        _run(parse(args, os.environ), as_program)
+        if not _took_torchs_place(args, as_program):
+            _run(parse(args, os.environ), as_program)
     except click.exceptions.Exit as done:
         raise SystemExit(done.exit_code) from None
     except AgentError as error:
@@ -177,6 +178,20 @@ def _refused(error: OSError) -> AgentError:
     return InternalError(f"this host refuses what the agent needs: {problem}; check `ulimit -a` and free disk space")
 
 
+def _took_torchs_place(args: Sequence[str], as_program: bool) -> bool:
+    """With --as-torchrun: do what it says. False without it."""
+    if not any(arg.startswith("--as") for arg in args):
+        return False
+    from .as_torchrun.become import SWITCH, become
+
+    spelled = spell_out(args)
+    flags = spelled[: spelled.index("--")]
+    if SWITCH not in flags or {"--help", "--version"}.intersection(flags):
+        return False
+    become(spelled, as_program=as_program)
+    return True
+
+
 def _run(invocation: Invocation, as_program: bool) -> None:
     from .api import run_command
     from .config.worker_command import check_module
@@ -189,11 +204,11 @@ def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
     script = given["script"]
     if not script:
         raise UsageError("there is no script to run; give its path after the flags")
-    from .config.worker_command import worker_command
+    from .config.worker_command import LOCAL_RANK, worker_command
 
     argv = worker_command(
         script,
-        given["script_args"],
+        (*([LOCAL_RANK] if given["pass_local_rank"] else ()), *given["script_args"]),
         env,
         module=given["module"],
         no_python=given["no_python"],
@@ -205,6 +220,17 @@ def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
             "leave it out"
         )
     return Invocation(_config(given, env), argv, script)
+
+
+def _logs_specs(flags: Mapping[str, Any]) -> object:
+    """What --logs-specs names, made as torchrun makes it; None without the flag."""
+    if flags["logs_specs"] is None:
+        return None
+    from .config.torch_fields import load_logs_specs
+
+    given = (flags[name] for name in ("logs_specs", "log_dir", "redirects", "tee", "local_ranks_filter"))
+    specs: object = load_logs_specs(*given)
+    return specs
 
 
 def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
@@ -231,6 +257,9 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],
         tee=flags["tee"],
+        logs_specs=_logs_specs(flags),
+        event_log_handler=flags["event_log_handler"],
+        numa_options=flags["numa_binding"],
         log_rotate=flags["log_rotate"],
         local_ranks_filter=flags["local_ranks_filter"],
         duplicate_stdout_filters=flags["duplicate_stdout_filters"],

@@ -20,19 +20,47 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.etcd.client import EtcdClient
     from ..rendezvous.etcd.credentials import Login, Tls
+    from .as_torchrun.meeting import Meeting
 
 Tell = Callable[[str, bool], None]
 
 
-def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
-    """The function with which an agent makes its link to the store: `given`, or the one that `spec` names. `tell` is
-    called with sentences for people. `as_program`: nothing but the agent runs in this process."""
+def link_to(
+    spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool
+) -> tuple[MakeLink, Callable[[], str]]:
+    """The function with which an agent makes its link to the store: `given`, or the one that `spec` names; and the one
+    that finds this node's address once the store is open. `tell` is called with sentences for people. `as_program`:
+    nothing but the agent runs in this process. Raises UsageError if a handler refuses its parameters."""
+    meeting = _meeting(spec) if spec.handler is not None and given is None else None
 
     def make(node: str, name: str, listener: Listener) -> Link:
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
+        if meeting is not None:
+            return _MetDriver(meeting, node, name, job, listener, spec.beat_s, spec.lease_s)
         return Driver(node, name, job, _opener(spec, given, tell, as_program), listener, spec.beat_s, spec.lease_s)
 
-    return make
+    return make, meeting.address if meeting is not None else partial(address, spec, tell)
+
+
+class _MetDriver(Driver):
+    """A driver whose nodes a handler of another package brings together."""
+
+    def __init__(
+        self, meeting: Meeting, node: str, name: str, job: JobSpec, listener: Listener, beat_s: float, lease_s: float
+    ) -> None:
+        """As `Driver`, which opens the store where the nodes have met."""
+        super().__init__(node, name, job, meeting.open, listener, beat_s, lease_s)
+        self._meeting = meeting
+
+    def close(self) -> None:
+        super().close()
+        self._meeting.close()
+
+
+def _meeting(spec: RendezvousSpec) -> Meeting:
+    from .as_torchrun.meeting import Meeting, create_handler
+
+    return Meeting(spec, create_handler(spec))
 
 
 def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:

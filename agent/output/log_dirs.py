@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Mapping
+from typing import TextIO
 
 from .. import descriptors
 from ..errors import AgentError, HostFailed, UsageError
@@ -49,6 +51,7 @@ class JobLogs:
         self._spec = spec
         self._on_trouble = on_trouble
         self._console = (stdout_fd, stderr_fd)
+        self._programs = (_program(sys.stdout, stdout_fd, 1), _program(sys.stderr, stderr_fd, 2))
         self._relay: Relay | None = None
         self._path = "" if spec.base_dir == os.devnull else _make_job_dir(spec.base_dir, run_id)
 
@@ -56,6 +59,12 @@ class JobLogs:
     def path(self) -> str:
         """Absolute path of the job's directory; empty when there are no files."""
         return self._path
+
+    @property
+    def temporary(self) -> str:
+        """The temporary directory that was made for this job's directory; empty if the user named one, or there are no
+        files."""
+        return "" if self._spec.base_dir else os.path.dirname(self._path)
 
     @property
     def dropped(self) -> int:
@@ -69,8 +78,10 @@ class JobLogs:
         ranks: Mapping[int, int],
         role: str,
         host: str,
+        envs: dict[int, dict[str, str]] | None = None,
     ) -> RoundLogs:
         """Make a new attempt directory and open what the workers will write to. `ranks`: local rank to global rank.
+        `envs`: the workers' environments by local rank, which `LogSpec.reify` gets and may add to.
 
         Where a directory cannot be made (a full disk), the round has no files, and `on_trouble` gets a line. Raises
         HostFailed if threads or descriptors run out.
@@ -82,9 +93,16 @@ class JobLogs:
         except OSError as error:
             why = f"{error.strerror or error}; raise this node's limits (ulimit -n)"
             raise HostFailed(f"cannot relay the workers' output: {why}") from error
-        path = self._make_attempt_dir(relay, round, restart_count) if self._path else ""
         fields = {"role_name": role, "role": role, "host": host, "round": round}
-        return RoundLogs(self._spec, path, ranks, fields, relay)
+        if self._spec.reify is not None:
+            from .chosen_logs import ChosenLogs
+
+            logs: RoundLogs = ChosenLogs(self._spec, self._spec.reify(envs or {}), ranks, fields, relay)
+        else:
+            path = self._make_attempt_dir(relay, round, restart_count) if self._path else ""
+            logs = RoundLogs(self._spec, path, ranks, fields, relay)
+        logs.make_filtered()
+        return logs
 
     def close(self) -> None:
         """End the relay's threads; output that is written after it is lost. Idempotent."""
@@ -96,7 +114,7 @@ class JobLogs:
             from .relay import Relay
 
             out, err = self._console
-            self._relay = Relay(self._on_trouble, stdout_fd=out, stderr_fd=err)
+            self._relay = Relay(self._on_trouble, stdout_fd=out, stderr_fd=err, programs=self._programs)
         return self._relay
 
     def _make_attempt_dir(self, relay: Relay, number: int, restart_count: int) -> str:
@@ -121,6 +139,13 @@ class JobLogs:
         return path
 
 
+def _program(stream: TextIO | None, fd: int, standard: int) -> TextIO | None:
+    """`stream` if the program around the agent prints there and not to `fd`, its standard descriptor."""
+    from .sinks import prints_elsewhere
+
+    return stream if fd == standard and prints_elsewhere(stream, fd) else None
+
+
 def _make_job_dir(base: str | None, run_id: str) -> str:
     """Make it; or, on a disk that is full now, only name it: each round tries again. Raises UsageError."""
     name = f"{_file_name(run_id)}_"
@@ -133,16 +158,28 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
             if error.errno in FULL:
                 return f"{base}/{name}{_random()}"
             raise _log_dir_error(base, error) from error
+    temporary = make_temporary_dir()
+    try:
+        return _make_random_dir(temporary, name)
+    except OSError as error:
+        if error.errno in FULL or not os.path.isdir(temporary):
+            return f"{temporary}/{name}{_random()}"
+        raise _log_dir_error(temporary, error) from error
+
+
+def make_temporary_dir() -> str:
+    """A new temporary directory, readable by this user only; on disks that are full now, only its name. Raises
+    UsageError or HostFailed if there can be none."""
     trouble: AgentError = UsageError("there is no temporary directory; name a log directory with --log-dir")
     full = ""
     for place in map(os.path.abspath, _temporary_places()):
         try:
-            return _make_random_dir(_make_random_dir(place, "elastic_agent_"), name)
+            return _make_random_dir(place, "elastic_agent_")
         except OSError as error:
             trouble = _log_dir_error(place, error)  # as `tempfile.gettempdir` does, the next place is tried
             full = full or (place if error.errno in FULL else "")
     if full:
-        return f"{full}/elastic_agent_{_random()}/{name}{_random()}"
+        return f"{full}/elastic_agent_{_random()}"
     raise trouble
 
 

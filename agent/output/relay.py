@@ -14,11 +14,16 @@ import select
 import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import TextIO
 
 from .. import descriptors
 from .sinks import Console, same_console
 from .streams import ALL_PIPES_SIZE, CHUNK, PIPE_SIZE, Route, Stream, await_done, make_pipe, make_terminal
 from .writers import HOLD_S, QueuedWriter, started_thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .program_console import ProgramConsole
 
 FILES_BUFFER = 12 << 20
 """Bytes kept for files on a slow disk."""
@@ -49,21 +54,24 @@ class Relay:
         *,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
+        programs: tuple[TextIO | None, TextIO | None] = (None, None),
         hold_s: float = HOLD_S,
         stall_s: float = STALL_S,
     ) -> None:
         """`on_trouble` gets a line when a sink begins to lose output and one when that is over, on the thread that
-        writes to the console's stderr; without it the lines are written there. `hold_s`: as `writers.HOLD_S`;
+        writes to the console's stderr; without it the lines are written there. `programs`: where the program around
+        the agent prints stdout and stderr, if not to these descriptors. `hold_s`: as `writers.HOLD_S`;
         `stall_s`: as `STALL_S`."""
         self._on_trouble = on_trouble
         self._lock = threading.Lock()
         self._closed = False
         """The descriptors that the threads use are closed. Set under the lock: their numbers may be reused after it."""
         self._files = QueuedWriter("files", FILES_BUFFER, hold_s, stall_s, self._wake_reader)
-        self._shared = same_console(stdout_fd, stderr_fd)
-        self._consoles: list[tuple[Console, QueuedWriter]] = []
-        for fd, name in [(stdout_fd, "stdout"), (stderr_fd, "stderr")][: 1 if self._shared else 2]:
-            console = Console(fd, f"the agent's {name}", self.report)
+        out, err = programs
+        self._shared = out is err and (out is not None or same_console(stdout_fd, stderr_fd))
+        self._consoles: list[tuple[Console | ProgramConsole, QueuedWriter]] = []
+        for fd, stream, name in [(stdout_fd, out, "stdout"), (stderr_fd, err, "stderr")][: 1 if self._shared else 2]:
+            console = _console(fd, stream, f"the agent's {name}", self.report)
             # On a terminal old lines are of no use, so workers never wait for it; a program that reads may catch up.
             waits = (0.0, min(stall_s, GIVE_UP_S)) if console.terminal else (hold_s, stall_s)
             self._consoles.append((console, QueuedWriter(name, CONSOLE_BUFFER, *waits, self._wake_reader)))
@@ -120,7 +128,7 @@ class Relay:
             raise RuntimeError("the relay of workers' output has ended; it takes no new stream")
         return write_end, stream
 
-    def _start_threads(self, route: Route, shown: tuple[Console, QueuedWriter] | None) -> None:
+    def _start_threads(self, route: Route, shown: tuple[Console | ProgramConsole, QueuedWriter] | None) -> None:
         """Start what will read this stream, what will write it, and what reports a loss. Raises OSError."""
         for writer in (self._consoles[-1][1], *([shown[1]] if shown else []), *([self._files] if route.files else [])):
             writer.start()
@@ -294,6 +302,14 @@ class Relay:
         self._epoll.close()
         for stream in left:
             stream.close(False)
+
+
+def _console(fd: int, stream: TextIO | None, name: str, report: Callable[[str], None]) -> Console | ProgramConsole:
+    if stream is None:
+        return Console(fd, name, report)
+    from .program_console import ProgramConsole
+
+    return ProgramConsole(stream, name, report)
 
 
 def pause_ms(most: int, within_s: float, capacity: int) -> int:

@@ -17,7 +17,7 @@ from ..spec import LogSpec
 from .lines import prefix_of
 from .relay import Relay
 from .rotation import RotatingFile
-from .sinks import FileSink
+from .sinks import FileSink, open_log
 from .streams import LineFilter, Route, Stream
 
 OUT, ERR = 1, 2
@@ -118,7 +118,8 @@ class RoundLogs:
         kept = self._spec.redirects.get(local_rank, 0) | self._spec.tee.get(local_rank, 0) if folder else 0
         for bit, name in NAMES.items():
             if kept & bit:
-                ends[bit] = self._open_kept(local_rank, bit, f"{folder}/{name}.log")
+                teed = bool(self._spec.tee.get(local_rank, 0) & bit)
+                ends[bit] = self._open_kept(local_rank, bit, f"{folder}/{name}.log", teed=teed)
             elif bit == ERR and not kept and self._relay.shared:
                 ends[ERR] = ends[OUT]  # one pipe for both keeps the order of what was written, as `2>&1` does
             elif local_rank in self._shown:
@@ -135,10 +136,19 @@ class RoundLogs:
         route = Route(err=bit == ERR, shown=True, at_once=len(self._shown) == 1)
         return self._add(route, terminal=True)
 
-    def _open_kept(self, local_rank: int, bit: int, path: str) -> int:
+    def make_filtered(self) -> None:
+        """Make the files of filtered lines, as torchrun does even if nothing is tee'd and so nothing filtered."""
+        for bit in NAMES:
+            if self._substrings(bit) and (path := self._filtered_path(bit)):
+                try:
+                    os.close(open_log(path))
+                except OSError as error:
+                    self._complain(path, error)
+
+    def _open_kept(self, local_rank: int, bit: int, path: str, *, teed: bool) -> int:
         file = self._open_file(path)
         # Without a file the console is the only place that is left.
-        shown = (file is None or bool(self._spec.tee.get(local_rank, 0) & bit)) and local_rank in self._shown
+        shown = (file is None or teed) and local_rank in self._shown
         fields = {**self._fields, "local_rank": local_rank, "rank": self._ranks[local_rank]}
         line_filter = self._line_filter(bit) if shown else None
         route = Route(
@@ -156,12 +166,17 @@ class RoundLogs:
     def _line_filter(self, bit: int) -> LineFilter | None:
         """The filter of stdout or stderr, one for all workers of this round; None if no filter is asked for."""
         if bit not in self._filters:
-            filters = self._spec.stdout_filters if bit == OUT else self._spec.stderr_filters
-            substrings = tuple(os.fsencode(substring) for substring in filters)
-            path = f"{self.path}/filtered_{NAMES[bit]}.log"
-            file = self._open_file(path) if substrings else None
+            substrings, path = self._substrings(bit), self._filtered_path(bit)
+            file = self._open_file(path) if substrings and path else None
             self._filters[bit] = LineFilter(substrings, file) if file is not None else None
         return self._filters[bit]
+
+    def _substrings(self, bit: int) -> tuple[bytes, ...]:
+        filters = self._spec.stdout_filters if bit == OUT else self._spec.stderr_filters
+        return tuple(os.fsencode(substring) for substring in filters)
+
+    def _filtered_path(self, bit: int) -> str:
+        return f"{self.path}/filtered_{NAMES[bit]}.log" if self.path else ""
 
     def _open_file(self, path: str) -> FileSink | None:
         """A new log file; None if this disk does not take it. Raises OSError when descriptors run out."""

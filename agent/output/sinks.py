@@ -12,6 +12,7 @@ import stat
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import TextIO
 
 from ...rendezvous.text import count
 
@@ -238,3 +239,20 @@ def same_console(one: int, other: int) -> bool:
         return os.path.sameopenfile(one, other)
     except OSError:
         return False
+
+
+def prints_elsewhere(stream: TextIO | None, fd: int) -> bool:
+    """Whether what is written to `stream`, such as `sys.stdout`, does not get to the descriptor `fd`: in a notebook, or
+    where the program around the agent has put an object of its own there. Not if `fd` is closed: then no output is
+    wanted."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    if stream is None:
+        return False
+    try:
+        own = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return True
+    return own != fd and not same_console(own, fd)

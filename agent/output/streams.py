@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from .lines import ConsoleLines, Prefix, no_prefix
-from .sinks import Console, FileSink
+from .sinks import FileSink, Sink
 from .writers import QueuedWriter
 
 PIPE_SIZE = 1 << 20
@@ -67,7 +67,7 @@ class Stream:
         capacity: int,
         route: Route,
         files: QueuedWriter,
-        shown: tuple[Console, QueuedWriter] | None,
+        shown: tuple[Sink, QueuedWriter] | None,
     ) -> None:
         """`fd`: what to read from; `capacity`: bytes that the kernel buffers for it. `files` writes the route's files;
         `shown` is the console and its writer, None if the stream is not shown."""

@@ -91,24 +91,31 @@ def kill_leftovers(mark: str, cgroup: str) -> None:
 
 
 def kill_if_marked(pid: int, mark: bytes) -> None:
-    """SIGKILL a process if it has this NAME=VALUE in its environment.
+    """SIGKILL a process if it has this NAME=VALUE in its environment."""
+    signal_if_marked(pid, mark, signal.SIGKILL)
+
+
+def signal_if_marked(pid: int, mark: bytes, signum: int) -> bool:
+    """Send a process a signal if it has this NAME=VALUE in its environment; returns whether it was sent.
 
     A pidfd (pidfd_open(2)) holds the process during the check, so that no other one that got its number is killed.
     """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return
+        return False
     except (AttributeError, OSError):  # a Python built against old headers, or a kernel before 5.3
         fd = -1
     try:
-        if is_marked(pid, mark):
-            signal.pidfd_send_signal(fd, signal.SIGKILL) if fd >= 0 else os.kill(pid, signal.SIGKILL)
+        if not is_marked(pid, mark):
+            return False
+        signal.pidfd_send_signal(fd, signum) if fd >= 0 else os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
-        pass  # gone, or another user's
+        return False  # gone, or another user's
     finally:
         if fd >= 0:
             os.close(fd)
+    return True
 
 
 def kill_marked(mark: bytes) -> None:

@@ -26,6 +26,11 @@ MARK = "ELASTIC_AGENT_NURSERY"
 nursery that was killed together with its guardian."""
 
 
+CPUS = "ELASTIC_AGENT_CPUS"
+"""A variable of a launch, which the worker does not get: the CPUs it may use (`0-3,8`); empty or missing: those that
+the nursery may use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One worker to start. Strings may hold no NUL."""

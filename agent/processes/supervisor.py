@@ -61,6 +61,11 @@ class Supervisor:
         """Pids, by key, of workers that were reported as started, and not as exited."""
         self._killing = False
 
+    @property
+    def mark(self) -> str:
+        """NAME=VALUE in the environment of the nursery and of every worker; empty before `open`."""
+        return self._mark
+
     def open(self) -> None:
         """Start the nursery and return before it serves; orders that are sent meanwhile wait for it. Raises OSError if
         it cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
-from ..errors import AgentError, HostFailed, in_any_case, is_of_host, refusal
+from ..errors import AgentError, HostFailed, UsageError, in_any_case, is_of_host, refusal
 from ..failures.classify import died_importing
 from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
@@ -33,6 +33,7 @@ from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .master_port import MasterPort
 from .protocol import (
+    CPUS,
     Emptied,
     Exited,
     Fact,
@@ -49,6 +50,7 @@ from .protocol import (
 )
 from .supervisor import Supervisor
 
+TIMER_SWITCH = "TORCHELASTIC_ENABLE_FILE_TIMER"
 CANNOT_START = 127
 """Exit code of a worker that could not be started at all: a shell's for a command that it cannot run."""
 
@@ -61,6 +63,7 @@ DRAIN_S = 5.0
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
+    from .file_timer import FileTimer
     from .preload import Preloading
 
 WorkerEvent = (
@@ -81,6 +84,7 @@ class Workers:
     def __init__(self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, log: Callable[[str, bool], None]) -> None:
         """`log` gets each message about preloading, and whether it is routine."""
         self._spec = spec
+        self._log = log
         self._preloading: Preloading | None = None
         if spec.preload:
             from .preload import Preloading
@@ -95,13 +99,17 @@ class Workers:
         self.round_logs: RoundLogs | None = None
         self.fileno = -1
         """Readable when `observe` has events to return."""
-        self._member: Member | None = None
+        self.member: Member | None = None
+        """This node's place in the round whose workers were started last."""
+        self.nodes = 0
+        """Nodes of that round."""
         self._port = MasterPort(spec, self.supervisor)
         self._starting = 0
         """The local rank that is being started."""
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
+        self._timer: FileTimer | None = None
         self._oom = OomWatch()
         self._round_began_s = self._first_exit_s = 0.0
         self._order = 0
@@ -119,13 +127,19 @@ class Workers:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Global ranks of the workers started last, by local rank."""
-        member = self._member
+        member = self.member
         return tuple(range(member.rank_offset, member.rank_offset + member.nproc)) if member else ()
 
     @property
     def pids(self) -> dict[int, int]:
         """Process id by local rank, of the workers started last."""
         return dict(self._pids)
+
+    @property
+    def alive(self) -> dict[int, int]:
+        """Process id by local rank, of the workers that run. From any thread."""
+        pids = self.pids
+        return {rank: pids[rank] for rank in self.supervisor.alive() if rank in pids}
 
     @property
     def preload(self) -> str:
@@ -140,7 +154,7 @@ class Workers:
     def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
-        self._member = member
+        self.member, self.nodes = member, len(round.members)
         self._pids = {}
         self._started_s = {}
         self.reports = {}
@@ -165,26 +179,38 @@ class Workers:
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
-        logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host)
-        self.round_logs = logs
         addr = self._spec.master_addr or round.master_addr
-        forked = self._preloading is not None and self._preloading.forking
+
+        def environment(local_rank: int, error_file: str = "") -> dict[str, str]:
+            port = round.master_port
+            return worker_environment(self._spec, round, member, local_rank, restart_count, addr, port, error_file)
+
+        # Only a class of another package, which says where logs go, looks at the environments before that is known.
+        envs = {rank: environment(rank) for rank in ranks} if self._spec.logs.reify is not None else {}
+        logs = self.logs.open_round(round.number, restart_count, ranks, member.role, self._host, envs)
+        self.round_logs = logs
+        forked = self._preloading is not None and self._preloading.forking and not self._spec.numa
         for local_rank in ranks:
             self._starting = local_rank
             out, err = logs.stdio(local_rank)
-            env = worker_environment(
-                self._spec,
-                round,
-                member,
-                local_rank,
-                restart_count,
-                addr,
-                round.master_port,
-                logs.error_files[local_rank],
-            )
+            env = envs.get(local_rank, {}) | environment(local_rank, logs.error_files[local_rank])
+            if self._spec.numa:
+                env[CPUS] = self._cpus(local_rank, env)
             argv = followed(worker_argv(self._spec, local_rank))
             yield Launch(local_rank, argv, env, cwd, out, err, forked)
             logs.close_worker_ends()  # the nursery has them
+
+    def _cpus(self, local_rank: int, env: Mapping[str, str]) -> str:
+        """The CPUs to which a worker is bound, as numactl writes them; empty: not bound."""
+        from . import numa
+
+        try:
+            return numa.ranges(numa.cpus_of(self._spec.numa, numa.gpus(env), local_rank))
+        except (UsageError, OSError) as error:
+            if not self._spec.numa_optional:
+                raise
+            self._log(f"local rank {local_rank} is not bound to CPUs: {error}", False)
+            return ""
 
     def observe(self) -> list[WorkerEvent]:
         """What happened to the workers since the last call. Never blocks."""
@@ -246,7 +272,7 @@ class Workers:
     def _failure(
         self, local_rank: int, pid: int, exit_code: int, message: str = "", *, dumped: bool = False
     ) -> WorkerFailure:
-        rank = self._member.rank_offset + local_rank if self._member else local_rank
+        rank = self.member.rank_offset + local_rank if self.member else local_rank
         logs = self.round_logs if not message and exit_code else None
         path = logs.error_files.get(local_rank, "") if logs else ""
         stopped_by = self._stopped_by.get(local_rank, 0)
@@ -316,12 +342,17 @@ class Workers:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
+        if TIMER_SWITCH in self._spec.base_env and self._timer is None:
+            from .file_timer import timer_of
+
+            self._timer = timer_of(self._spec.base_env, lambda: self.supervisor.mark, self._log)
         if self._preloading is not None:
             self._preloading.begin(self.supervisor, _working_directory())
 
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
-        in_any_case(self.supervisor.close, self._drain, self.logs.close, self._port.close)
+        stop_timer = self._timer.close if self._timer is not None else lambda: None
+        in_any_case(stop_timer, self.supervisor.close, self._drain, self.logs.close, self._port.close)
 
 
 def _working_directory() -> str:

@@ -15,7 +15,7 @@ from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
-from . import values
+from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
@@ -111,6 +111,16 @@ class LaunchConfig:
     worker_store: str = "agent"
     """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0, as
     with torchrun; "rank0", the worker of rank 0."""
+    logs_specs: object = None
+    """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
+    numa_options: object = None
+    """How workers are bound to CPUs: "node", "socket", "exclusive", "core-complex", or torch's `NumaOptions`."""
+    event_log_handler: str = "null"
+    """Where torch's events go: "null", "console", or a name registered in `torch.distributed.elastic.events`."""
+    metrics_cfg: Mapping[str, str] = field(default_factory=dict)
+    """Given to `torch.distributed.elastic.metrics` as torch does, which ignores it."""
+    rdzv_timeout: float = -1
+    """torch's earlier name of `rdzv_configs["timeout"]`; -1: not set."""
     env: Mapping[str, str] | None = None
     """Variables for the workers; each is added to this process's own, or replaces one."""
 
@@ -137,6 +147,7 @@ def plan(
     `argv` is a worker's command, `title` what the failure summary calls it, `env` the environment of this process.
     `job` is the part of the command that all nodes of the job have in common; if empty it is found in `argv`.
     """
+    config = torch_fields.spelled_out(config)
     _check_numbers(config)
     run_id, run_id_warning = _run_id(config)
     choice = _choice(config, env)
@@ -146,12 +157,13 @@ def plan(
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
     _check_nodes(rendezvous, config.role)
-    base_env = _worker_base(config, env)
+    base_env = torch_fields.with_timer(_worker_base(config, env))
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
+    numa, numa_optional = torch_fields.numa(config.numa_options)
     workers = WorkerSpec(
         argv=tuple(argv),
         title=title,
@@ -164,18 +176,22 @@ def plan(
         base_env=base_env,
         virtual_local_rank=config.virtual_local_rank,
         preload=values.modules("preload", config.preload),
+        numa=numa,
+        numa_optional=numa_optional,
         logs=_log_spec(config, nproc),
         signals=stops,
         signals_named=config.signals_to_handle != SIGNALS,
         forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
         leftovers=leftovers,
         leftover_s=leftover_s,
+        stuck_s=torch_fields.stuck_s(env),
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         worker_store=config.worker_store,
         master_addr=choice.fixed[0] if choice.fixed else None,
         master_port=choice.fixed[1] if choice.fixed else None,
     )
-    warnings = (*choice.warnings, run_id_warning, omp_warning)
+    numa_warning = "--preload has no effect with --numa-binding" if numa and workers.preload else ""
+    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning)
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 
@@ -313,6 +329,9 @@ def _share_cpus(base_env: dict[str, str], nproc: int) -> str:
 
 def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
     base_dir = config.log_dir or None
+    reify = torch_fields.reify_of(config.logs_specs)
+    if reify is not None:
+        base_dir = os.devnull
     if base_dir is not None and base_dir != os.devnull:
         base_dir = os.path.abspath(base_dir)
         if os.path.exists(base_dir) and not os.path.isdir(base_dir):
@@ -330,4 +349,5 @@ def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
         prefix_template=LogSpec().prefix_template
         if config.log_line_prefix_template is None
         else config.log_line_prefix_template,
+        reify=reify,
     )

@@ -12,6 +12,7 @@ from functools import partial
 
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
+from ...agent.spec import NUMA_MODES
 from . import values
 from .rdzv_conf import split_rdzv_conf
 
@@ -87,16 +88,6 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _null(name: str, value: str) -> str:
-    if value != "null":
-        raise UsageError(f"{name} is {value!r}, but this version supports only null; leave it out")
-    return value
-
-
-def _unsupported(name: str, value: str, instead: str) -> object:
-    raise UsageError(f"{name} is {value!r}, but this version does not support {name}; {instead}")
-
-
 _SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
 _RUN, _STOP, _LOGS, _MORE = "Workers", "Restarts and stopping", "Logs", "Other"
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, such as 0:3,1:2. (0)"
@@ -154,6 +145,24 @@ FLAGS: tuple[Flag, ...] = (
     Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
     Flag("module", _RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
     Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
+    Flag(
+        "use-env", _RUN, "Accepted, as torch.distributed.launch has it; LOCAL_RANK is always set.", env=False, ours=True
+    ),
+    Flag(
+        "pass-local-rank",
+        _RUN,
+        "Give SCRIPT the argument --local-rank=N first, as torch.distributed.launch does without --use-env.",
+        ours=True,
+    ),
+    Flag(
+        "numa-binding",
+        _RUN,
+        "Bind each worker to the CPUs near its GPU: node, socket, exclusive or core-complex. (none)",
+        partial(_one_of, choices=NUMA_MODES),
+        None,
+        "MODE",
+        env=False,
+    ),
     Flag("run-path", _RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
     Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
     Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
@@ -317,24 +326,30 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
     Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
-    Flag("event-log-handler", _MORE, "Only null is supported. (null)", _null, "null", "NAME"),
+    Flag(
+        "event-log-handler",
+        _MORE,
+        "Where torch's events of workers and agent go: null, console (stderr). (null)",
+        _text,
+        "null",
+        "NAME",
+    ),
     Flag(
         "logs-specs",
         _MORE,
-        "Not supported by this version.",
-        partial(_unsupported, instead="use --log-dir, --redirects and --tee"),
+        "Log files as a class of another package says, an entry point of torchrun.logs_specs. (torch's layout)",
+        _text,
         None,
         "NAME",
         env=False,
     ),
     Flag(
-        "numa-binding",
+        "as-torchrun",
         _MORE,
-        "Not supported by this version.",
-        partial(_unsupported, instead="leave it out, or start the script through numactl with --no-python"),
-        None,
-        "MODE",
+        "Run the command SCRIPT, such as accelerate, with this agent in torchrun's place in all that it starts; "
+        "without one, print that as shell variables.",
         env=False,
+        ours=True,
     ),
     Flag("version", _MORE, "Print the version and exit.", env=False, ours=True),
     Flag("help", _MORE, "Print this and exit.", short="h", env=False),

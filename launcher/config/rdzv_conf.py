@@ -70,10 +70,12 @@ class RdzvConf:
 
 
 def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
-    """`key=value,key=value` as a mapping. Raises UsageError for a part without key or value, or a key given twice."""
+    """`key=value,key=value` as a mapping. Quotes that a shell did not take off, around all of it or around a value, are
+    taken off. Raises UsageError for a part without key or value, or a key given twice."""
     pairs: dict[str, str] = {}
-    for part in text.split(",") if text.strip() else ():
-        key, _, value = (piece.strip() for piece in part.partition("="))
+    text = unquoted(text)
+    for part in text.split(",") if text else ():
+        key, _, value = (unquoted(piece) for piece in part.partition("="))
         if not key or not value:
             raise UsageError(
                 f"{name} has {part!r}, which is no key=value; write, for example, join_timeout=60,is_host=true"
@@ -82,6 +84,12 @@ def split_rdzv_conf(name: str, text: str) -> dict[str, str]:
             raise UsageError(f"{name} gives {key} twice, {pairs[key]!r} and {value!r}; give it once")
         pairs[key] = value
     return pairs
+
+
+def unquoted(text: str) -> str:
+    """`text` without space around it, and without the quotes that it begins and ends with."""
+    text = text.strip()
+    return text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> RdzvConf:

@@ -5,6 +5,7 @@ error.
 * static with one node: the same; its workers get `--master-addr` and `--master-port` as typed.
 * static with several nodes: a c10d store on node 0 at that address; group ranks are the nodes' `--node-rank`.
 * c10d: a store at the endpoint.
+* the name of a handler of another package: a c10d store on one of the nodes that meet there.
 * etcd: the cluster at the endpoints; if it does not answer, nothing else is used instead.
 """
 
@@ -14,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...agent.errors import UsageError
-from ...agent.spec import RendezvousSpec
-from .rdzv_conf import Conf, RdzvConf, read_rdzv_conf
+from ...agent.spec import HandlerSpec, RendezvousSpec
+from .rdzv_conf import KEYS, Conf, RdzvConf, read_rdzv_conf
 from .values import endpoint as parse_endpoint
 from .values import joined, suggest, whole
 
@@ -25,6 +26,7 @@ STATIC_PORT = 29500
 """Port of a static rendezvous without --master-port."""
 
 _BACKENDS = ("static", "c10d", "etcd")
+_OLD = ("etcd-v2", "elastic-etcd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ def choose_rendezvous(
         whole("--master-port", master[1], most=65535)
     if standalone:
         return _alone("--standalone", configs, nodes, node_rank)
+    if (other := _other(backend.strip())) is not None:
+        return _handler(other, endpoint, configs, nodes, node_rank)
     backend = _known(backend)
     if not backend:
         backend = "c10d" if endpoint else "static"
@@ -75,6 +79,8 @@ def choose_rendezvous(
 
 def _known(backend: str) -> str:
     name = backend.strip()
+    if name == "elastic-etcd":
+        return "etcd"  # what this package is called where torchrun loads it
     if not name or name in _BACKENDS:
         return name
     if name == "etcd-v2":
@@ -84,8 +90,24 @@ def _known(backend: str) -> str:
         )
     raise UsageError(
         f"--rdzv-backend is {name!r}, which is unknown{suggest(name.lower(), _BACKENDS)}; give c10d, etcd or static; "
-        "handlers from other packages (torchrun.handlers) are not supported by this version"
+        "no package has a handler of that name (torchrun.handlers)"
     )
+
+
+def _other(name: str) -> str | None:
+    """`name` if it is a handler of another package; None if it is a backend of ours, or nobody's."""
+    if not name or name in _BACKENDS or name in _OLD:
+        return None
+    from ..as_torchrun.meeting import is_registered
+
+    return name if is_registered(name) else None
+
+
+def _handler(name: str, endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+    """Of --rdzv-conf we read the keys that are ours; the handler gets all."""
+    conf = read_rdzv_conf({key: value for key, value in configs.items() if key in KEYS}, static=False)
+    handler = HandlerSpec(name, dict(configs))
+    return Choice(replace(_base(conf, "handler", *nodes), endpoint=endpoint, node_rank=node_rank, handler=handler))
 
 
 def _base(conf: RdzvConf, backend: str, low: int, high: int) -> RendezvousSpec:

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from ...agent.errors import UsageError
 
+LOCAL_RANK = "--local-rank=${local_rank}"
+"""The argument that `torch.distributed.launch` gives each script."""
+
 
 def worker_command(
     script: str, args: Sequence[str], env: Mapping[str, str], *, module: bool, no_python: bool, run_path: bool

@@ -26,7 +26,11 @@ class FunctionCall:
         """Raises UsageError if the function or an argument cannot be pickled (a lambda, a function defined in another,
         one typed at a prompt), or the files cannot be written."""
         self.title: str = getattr(function, "__qualname__", None) or repr(function)
-        parts = (_preparation(self.title, function), self._pickled(function, args))
+        known, typed = _preparation(self.title)
+        parts = (
+            pickle.dumps(known),
+            self._pickled_by_value(function, args) if typed else self._pickled(function, args),
+        )
         self.job = (self.title, *(shown(arg) for arg in args))
         """What must be the same on all nodes of a job. It does not have the function's module, whose name depends on
         how the program was started."""
@@ -57,6 +61,23 @@ class FunctionCall:
                 "arguments that can be pickled"
             ) from error
 
+    def _pickled_by_value(self, function: Callable[..., Any], args: tuple[object, ...]) -> bytes:
+        """For a main program that workers cannot import, a notebook or a prompt: what it defines goes as code."""
+        try:
+            from cloudpickle import dumps
+        except ImportError:
+            if getattr(function, "__module__", "") != "__main__":
+                return self._pickled(function, args)
+            raise UsageError(
+                f"{self.title} was typed at a prompt or read from standard input, and workers cannot import it; "
+                "install cloudpickle, which passes functions as code, or use a function of a module"
+            ) from None
+        try:
+            pickled: bytes = dumps((function, args))
+        except Exception as error:  # as above
+            raise UsageError(f"{self.title} cannot be pickled for the workers: {_line(error)}") from error
+        return pickled
+
     def result(self, round: int, rank: int) -> object:  # noqa: A002 - the field's word
         """The result of the worker with that global rank. Raises UsageError if it cannot be unpickled here."""
         try:
@@ -81,7 +102,9 @@ def shown(arg: object) -> str:
     return repr(arg) if isinstance(arg, (str, bytes, int, float, bool, type(None))) else type(arg).__name__
 
 
-def _preparation(title: str, function: Callable[..., Any]) -> bytes:
+def _preparation(title: str) -> tuple[dict[str, object], bool]:
+    """What `multiprocessing` would pass on to a new process, and whether the main program is one that it cannot import:
+    typed at a prompt or in a notebook, or read from standard input."""
     from multiprocessing import spawn
 
     try:
@@ -91,20 +114,12 @@ def _preparation(title: str, function: Callable[..., Any]) -> bytes:
             f"{title} is launched by a worker, which imports the main program; launch it below "
             "`if __name__ == '__main__':`"
         ) from None
-    in_main = getattr(function, "__module__", "") == "__main__"
     path = known.get("init_main_from_path")
     if path is not None and not os.path.isfile(path):
-        # Python was given the program as standard input (`python - <file`), and calls its file "<stdin>".
-        if in_main:
-            raise UsageError(
-                f"{title} was read from standard input, and workers cannot import it; put the program into a file"
-            )
-        del known["init_main_from_path"]
-    if in_main and "init_main_from_name" not in known and "init_main_from_path" not in known:
-        raise UsageError(f"{title} was typed at a prompt, and workers cannot import it; use a function of a module")
+        del known["init_main_from_path"]  # the program came from standard input, and Python calls its file "<stdin>"
     # The key of this process's own connections is of no use to workers and must not be written to a file.
     known.pop("authkey", None)
-    return pickle.dumps(known)
+    return known, not {"init_main_from_name", "init_main_from_path"} & known.keys()
 
 
 def _line(error: Exception) -> str:

@@ -40,13 +40,13 @@ class Console:
         """Print the failure summary, if workers failed, and the last line; write the agent's error file and the JSON
         summary. `title`: what the failure summary calls the job; `error`: None if the exit status is 0."""
         cause = report.verdict.cause
+        self._warn(write_summary(report, self.name, os.environ))
         if isinstance(error, WorkersFailed) and cause is not None:
             self._write(summary(title, cause, failed_workers(report)) + verdict_lines(report))
             if self._error_file:
                 self._warn(write_error_file(self._error_file, cause, report.said_by(cause)))
         elif error is not None:
             self._write_error_file(error)
-        self._warn(write_summary(report, self.name, os.environ))
         self._write(last_line.of_report(report))
 
     def fail(self, error: AgentError) -> None:
@@ -60,9 +60,9 @@ class Console:
             text = f"{type(error).__name__}: {error}"
             self._warn(write_agent_error(self._error_file, text, int(time.time()), error.exit_code))
 
-    def _warn(self, problem: str) -> None:
-        if problem:
-            self._write(f"{PROGRAM}: {problem}")
+    def _warn(self, line: str) -> None:
+        if line:
+            self._write(f"{PROGRAM}: {line}")
 
     def _write(self, text: str) -> None:
         text += "\n"

@@ -10,12 +10,15 @@ import json
 import os
 from collections.abc import Mapping
 
+from ...agent.errors import AgentError
+from ...agent.output.log_dirs import make_temporary_dir
 from ...agent.report import Report
 from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
 
 VARIABLE = "ELASTIC_AGENT_SUMMARY"
 FILE = "summary.json"
-"""Name of the file in the job's log directory, if there is one and the variable names no other file."""
+"""Name of the file in a temporary directory, if the variable names no other file and the job has log files. It is never
+in the log directory, whose content is torchrun's."""
 
 
 def failed_workers(report: Report) -> tuple[WorkerFailure, ...]:
@@ -44,11 +47,16 @@ def verdict_lines(report: Report) -> str:
 
 
 def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
-    """Write the file, if the job did not succeed, for the node called `name`. Returns "", or in one line why it could
-    not be written."""
+    """Write the file, if the job did not succeed, for the node called `name`. Returns one line for people: where it is,
+    unless the user said where, or why it could not be written; or an empty string."""
     if report.verdict.exit_code == 0 and report.verdict.cause is None:
         return ""
-    path = env.get(VARIABLE) or (f"{report.log_dir}/{FILE}" if report.log_dir else "")
+    path = env.get(VARIABLE) or ""
+    if not path and report.log_dir:
+        try:
+            path = f"{report.temporary_dir or make_temporary_dir()}/{FILE}"
+        except AgentError as error:
+            return f"cannot write the summary: {error}; name a file with {VARIABLE}"
     if not path:
         return ""
     spare = f"{path}.{os.getpid()}.tmp"
@@ -60,8 +68,8 @@ def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
     except OSError as error:
         if os.path.lexists(spare):
             os.unlink(spare)
-        return f"cannot write the summary {path}: {error.strerror or error}; check the log directory, or {VARIABLE}"
-    return ""
+        return f"cannot write the summary {path}: {error.strerror or error}; name another file with {VARIABLE}"
+    return "" if env.get(VARIABLE) else f"the summary for programs is {path}"
 
 
 def as_dict(report: Report, name: str) -> dict[str, object]:

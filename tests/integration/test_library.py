@@ -177,9 +177,14 @@ def test_launching_without_a_main_guard_is_refused_at_once(tmp_path: Path) -> No
     assert "launch it below `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
 
 
-def test_a_function_typed_at_a_prompt_is_refused(tmp_path: Path) -> None:
-    """Workers cannot import a function that is in no file; the error comes before any worker starts."""
-    text = "from elastic_agent import *\ndef work(): pass\nlaunch(LaunchConfig(), work)\n"
+def test_a_function_typed_at_a_prompt_is_passed_as_code_or_refused(tmp_path: Path) -> None:
+    """Workers cannot import a function that is in no file. cloudpickle passes it on; without, the error comes before
+    any worker starts."""
+    pytest.importorskip("cloudpickle")
+    text = "from elastic_agent import *\ndef work(n): return n + 1\nprint(launch(LaunchConfig(), work, 2))\n"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "{0: 3}\n", done.stderr
+    text = f"import sys; sys.modules['cloudpickle'] = None\n{text}"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
     last = done.stderr.splitlines()[-1]
     assert "UsageError" in last
@@ -243,8 +248,11 @@ def test_a_handler_of_a_c_library_is_put_back(installed: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("what", ["function", "argument"])
-def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(what: str) -> None:
+def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lambda, or a lock as argument, cannot be passed to a worker; the error comes at once, and no file is left."""
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)  # which passes lambdas of programs like pytest's workers
     call: tuple[Any, ...] = (lambda: None,) if what == "function" else (calls.identity, threading.Lock())
     with pytest.raises(UsageError, match="cannot be pickled for the workers: "):
         NodeAgent(ONE, *call)

@@ -30,9 +30,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def written(folder: Path) -> dict[str, Any]:
-    """The one summary below this log directory."""
-    (path,) = folder.glob("*/summary.json")
+def written(path: Path) -> dict[str, Any]:
+    """A summary."""
     summary: dict[str, Any] = json.loads(path.read_text())
     return summary
 
@@ -48,7 +47,7 @@ def test_all_nodes_have_the_same_verdict(cluster: Cluster) -> None:
     assert "  rank      : 3 " in blocks[0]
     assert "RuntimeError: boom" in blocks[0]
     assert "cause     : rank 3 on " in blocks[0]
-    one, other = (written(cluster.folder / f"logs-{name}") for name in "ab")
+    one, other = (written(cluster.folder / f"summary-{name}.json") for name in "ab")
     for each in (one, other):
         each.pop("node")
     assert one == other
@@ -66,7 +65,7 @@ def test_an_error_of_a_worker_that_was_stopped_is_the_cause(cluster: Cluster) ->
     cluster.desk.wait(lambda: "signal 15" in world[2].sent, "the agent's SIGTERM")
     world[2].order("raise boom")
     assert (a.wait(), b.wait()) == (1, 1)
-    summary = written(cluster.folder / "logs-a")
+    summary = written(cluster.folder / "summary-a.json")
     assert summary["cause"]["rank"] == 2
     assert "boom" in summary["because"]
 
@@ -83,9 +82,10 @@ def solo(folder: Path, script: str, *wrap: str) -> tuple[dict[str, Any], str]:
         str(folder / "logs"),
         str(folder / "script.py"),
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=RUN_S, check=False)
+    env = {**os.environ, "ELASTIC_AGENT_SUMMARY": str(folder / "summary.json")}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 1, done.stderr
-    return written(folder / "logs"), done.stderr
+    return written(folder / "summary.json"), done.stderr
 
 
 def test_a_kill_by_hand_is_no_oom_kill(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_variable_names_the_summary_file(tmp_path: Path, monkeypatch: pytest
     command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert json.loads(wanted.read_text())["cause"]["exit_code"] == 3
-    assert not list((tmp_path / "logs").glob("*/summary.json"))
+    assert "the summary for programs is" not in done.stderr
     shutil.rmtree(tmp_path / "logs")
     monkeypatch.setenv("ELASTIC_AGENT_SUMMARY", str(tmp_path / "no" / "where"))
     again = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
@@ -146,8 +146,28 @@ def test_success_leaves_no_summary(tmp_path: Path) -> None:
     """A job that succeeded has no cause."""
     (tmp_path / "script.py").write_text("pass")
     command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
-    assert subprocess.run(command, timeout=RUN_S, check=False).returncode == 0
-    assert not list((tmp_path / "logs").glob("*/summary.json"))
+    env = {**os.environ, "ELASTIC_AGENT_SUMMARY": str(tmp_path / "summary.json")}
+    assert subprocess.run(command, env=env, timeout=RUN_S, check=False).returncode == 0
+    assert not (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["--log-dir", "temporary"])
+def test_the_summary_is_not_in_the_log_directory_and_a_line_names_it(tmp_path: Path, named: bool) -> None:
+    """The log directory has what torchrun's has; the summary is in a temporary one of this user's."""
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    (tmp_path / "tmp").mkdir()
+    flags = ["--log-dir", str(tmp_path / "logs"), "--redirects=3"] if named else ["--redirects=3"]
+    command = [sys.executable, "-m", "elastic_agent", *flags, str(tmp_path / "script.py")]
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False)
+    (line,) = (line for line in done.stderr.splitlines() if "the summary for programs is " in line)
+    path = Path(line.rpartition(" is ")[2])
+    assert written(path)["cause"]["exit_code"] == 3
+    assert path.parent.parent == tmp_path / "tmp"
+    assert path.parent.stat().st_mode & 0o077 == 0
+    logs = tmp_path / "logs" if named else path.parent
+    (job,) = (each for each in logs.iterdir() if each.is_dir())
+    assert [each.name for each in job.iterdir()] == ["attempt_0"]
 
 
 @pytest.mark.parametrize("kind", ["slow death", "exit 0", "node lost", "gloo barrier"])

@@ -68,7 +68,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     wanted = {
         f"elastic_agent/{path}"
         for path in ours - {"setup.py"}
-        if path.endswith((".py", ".pyi", ".proto")) or path == "py.typed"
+        if path.endswith((".py", ".pyi", ".proto", "bin/torchrun")) or path == "py.typed"
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
 

@@ -337,6 +337,7 @@ class Cluster:
         for option, value in wanted.get("policy", {}).items():
             flags += [f"--{option}", str(value)]
         env = {**os.environ, "LOGLEVEL": "INFO", **self._env(name, wanted)}
+        env.setdefault("ELASTIC_AGENT_SUMMARY", str(self.folder / f"summary-{name}.json"))
         start = ("-c", OTHER_PROTOCOL.format(wanted["protocol"])) if "protocol" in wanted else ()
         command = [*flags, *wanted["flags"], wanted["worker"], *wanted["args"]]
         return ProcessNode(name, command, env, self.folder, start, wanted.get("within", ()))

@@ -58,9 +58,8 @@ def wait_running(mesh: Path, workers: int) -> None:
 
 
 def _summary(folder: Path, node: ProcessNode) -> dict[str, Any]:
-    """This node's summary.json, with what it printed about the failure."""
-    (path,) = (folder / f"logs-{node.name}").glob("*/summary.json")
-    summary: dict[str, Any] = json.loads(path.read_text())
+    """This node's summary, with what it printed about the failure."""
+    summary: dict[str, Any] = json.loads((folder / f"summary-{node.name}.json").read_text())
     # From the block on: the lines before it differ between nodes.
     block, found, rest = node.text().partition("=" * 20)
     return {**summary, "printed": found + rest if found else block.splitlines()[-1]}

@@ -199,7 +199,7 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({"rdzv_backend": "etcd-v2"}, "etcd 3.6 removed"),
         ({"rdzv_backend": "c1od"}, "'c1od', which is unknown; did you mean 'c10d'?"),
         ({"rdzv_backend": "C10D"}, "did you mean 'c10d'?"),
-        ({"rdzv_backend": "mine"}, "handlers from other packages"),
+        ({"rdzv_backend": "mine"}, "no package has a handler of that name"),
         ({"max_nodes": 2, "node_rank": 2}, "--node-rank is 2, but with --nnodes 2 it must be 0 to 1"),
         ({"master_port": 5, "node_rank": 1}, "--node-rank is 1"),
         ({**C10D, "node_rank": -1}, "--node-rank is -1"),
