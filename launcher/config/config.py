@@ -161,10 +161,26 @@ def plan(
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
+    workers = _worker_spec(config, argv, title, run_id, env, base_env, nproc, choice.fixed)
+    numa_warning = "--preload has no effect with --numa-binding" if workers.numa and workers.preload else ""
+    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning)
+    return Plan(rendezvous, workers, tuple(line for line in warnings if line))
+
+
+def _worker_spec(
+    config: LaunchConfig,
+    argv: Sequence[str],
+    title: str,
+    run_id: str,
+    env: Mapping[str, str],
+    base_env: dict[str, str],
+    nproc: int,
+    fixed: tuple[str, int] | None,
+) -> WorkerSpec:
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
-    workers = WorkerSpec(
+    return WorkerSpec(
         argv=tuple(argv),
         title=title,
         run_id=run_id,
@@ -187,12 +203,9 @@ def plan(
         stuck_s=torch_fields.stuck_s(env),
         orphan_grace_s=values.seconds("orphan_grace", config.orphan_grace),
         worker_store=config.worker_store,
-        master_addr=choice.fixed[0] if choice.fixed else None,
-        master_port=choice.fixed[1] if choice.fixed else None,
+        master_addr=fixed[0] if fixed else None,
+        master_port=fixed[1] if fixed else None,
     )
-    numa_warning = "--preload has no effect with --numa-binding" if numa and workers.preload else ""
-    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning)
-    return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 
 def _check_nodes(spec: RendezvousSpec, role: str) -> None:

@@ -300,7 +300,7 @@ def test_unreachable_endpoints_are_reported_after_read_timeout(cluster: Cluster)
 @pytest.mark.parametrize("endpoints", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"])
 def test_a_dead_cluster_is_given_up_after_the_join_timeout(cluster: Cluster, endpoints: str) -> None:
     """If that is shorter than `read_timeout`, 60 s: a node that has waited so long could not join any more."""
-    cluster._endpoint = endpoints
+    cluster.endpoint = endpoints
     began = time.monotonic()
     node = cluster.start("a", conf={"join_timeout": 3})
     assert node.wait() == 80

@@ -64,7 +64,7 @@ ESCAPES = {
     "the place of a node is forgotten": (
         "it must report again that it waits before it receives the round that it has a place in, which must be over by "
         "then; "
-        "tests/unit/rendezvous/test_takeover.py has it"
+        "tests/unit/rendezvous/coordinator/test_takeover.py has it"
     ),
     "an announcement received while preparing is forgotten": (
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
