@@ -51,7 +51,7 @@ def test_losing_the_host_by_force_is_an_orderly_end_that_names_it(c10d: Cluster)
     world = c10d.desk.wait_world(2)
     rest = worker_of(world, "b")
     host.vanish()
-    b.wait_text("the store does not answer")
+    b.wait_text("does not answer")
     c10d.desk.ask(rest, "ping")
     assert b.wait() == 80
     assert "127.0.0.1" in b.last_line()
