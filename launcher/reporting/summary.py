@@ -47,12 +47,14 @@ def verdict_lines(report: Report) -> str:
 
 
 def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
-    """Write the file, if the job did not succeed, for the node called `name`. Returns one line for people: where it is,
+    """Write the file, if the job did not succeed, for the node called `name`: to the path that `VARIABLE` names, else,
+    if a worker failed or a round was ended, to a temporary directory. Returns one line for people: where it is,
     unless the user said where, or why it could not be written; or an empty string."""
     if report.verdict.exit_code == 0 and report.verdict.cause is None:
         return ""
     path = env.get(VARIABLE) or ""
-    if not path and report.log_dir:
+    if not path and report.log_dir and (report.failures or _ending(report)):
+        # Where no worker failed the last line says all; whoever wants a file then names it.
         try:
             path = f"{report.temporary_dir or make_temporary_dir()}/{FILE}"
         except AgentError as error:

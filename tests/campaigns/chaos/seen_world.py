@@ -44,6 +44,7 @@ class SeenNursery:
     busy: bool = False
     round: int = 0
     clean: dict[int, int] = field(default_factory=dict)
+    storeless: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     codes: dict[int, list[int]] = field(default_factory=dict)
     """Per round: exit codes other than 0 with which workers were ordered to exit."""
@@ -69,6 +70,9 @@ class SeenNode:
     link: SeenLink = field(default_factory=SeenLink)
     nursery: SeenNursery = field(default_factory=SeenNursery)
     place_fails: bool = False
+    stalled: bool = False
+    attends: bool = True
+    """No fault of the campaign stops one thread of an agent alone."""
     skew_s: float = 0.0
     places: dict[int, tuple[Member, ...]] = field(default_factory=dict)
     """Per round: its members, as announced to this node."""
@@ -107,6 +111,8 @@ class SeenWorld:
         self.reached = Reached()
         self.store = SimpleNamespace(spoiled=False)
         self.elects = False
+        self.shared_store = object()
+        """Real agents have drivers."""
         self.rendezvous: Rendezvous | None = None
 
 
