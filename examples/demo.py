@@ -149,7 +149,10 @@ def run_demo(transcript: Transcript, folder: str, epoch_seconds: float) -> None:
         third = start("node-c")
         transcript.wait({"node-a"}, "round 3 begins with 2 nodes")
         statuses = {node.name: node.end() for node in (first, third)}
-        transcript.wait({"node-a", "node-c"}, r"trained 12 epochs on 2 workers: test accuracy (9[5-9]|100)\.")
+        transcript.wait(
+            {"node-a", "node-c"},
+            r"trained 12 epochs on 2 workers, every sample of every epoch exactly once: test accuracy (9[5-9]|100)\.",
+        )
     finally:
         for node in nodes:
             node.end(signal.SIGTERM)

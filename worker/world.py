@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,11 +20,13 @@ class World:
     def __init__(self) -> None:
         """Collective. Raises Misused where a launcher started several ranks and no process group exists yet."""
         self.rank, self.size = 0, 1
-        self._group: Any = None
+        self._group: Callable[[], Any] = lambda: None
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            # The training's own groups carry no message of ours, whatever its backend is.
-            self._group = dist.new_group(backend="gloo") if self.size > 1 else None
+            # The training's own groups carry no message of ours, whatever its backend is. Weak: torch holds the group
+            # until destroy_process_group; one that lives on to the end of the interpreter may abort the process there.
+            if self.size > 1:
+                self._group = weakref.ref(dist.new_group(backend="gloo"))
         elif (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
             raise Misused(
                 f"WORLD_SIZE is {size} and there is no process group: call torch.distributed.init_process_group() "
@@ -36,12 +40,12 @@ class World:
             return [message]
         data = json.dumps(message).encode()
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group)
+        dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group())
         longest = max(int(length) for length in lengths)
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(parts, mine, group=self._group)
+        dist.all_gather(parts, mine, group=self._group())
         return [
             json.loads(bytes(part[: int(length)].tolist()).decode())
             for part, length in zip(parts, lengths, strict=True)
@@ -59,12 +63,12 @@ class World:
         if self.size == 1:
             return data
         length = torch.tensor([len(data)])
-        dist.broadcast(length, source, group=self._group)
+        dist.broadcast(length, source, group=self._group())
         buffer = torch.empty(int(length), dtype=torch.uint8)
         if self.rank == source:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer)
         if len(buffer):
-            dist.broadcast(buffer, source, group=self._group)
+            dist.broadcast(buffer, source, group=self._group())
         return buffer.numpy().tobytes() if _has_numpy() else bytes(buffer.tolist())
 
     def sum(self, numbers: list[float]) -> list[float]:
@@ -72,7 +76,7 @@ class World:
         if self.size == 1:
             return numbers
         totals = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(totals, group=self._group)
+        dist.all_reduce(totals, group=self._group())
         return [float(total) for total in totals]
 
     def most(self, numbers: list[int]) -> list[int]:
@@ -80,7 +84,7 @@ class World:
         if self.size == 1:
             return numbers
         largest = torch.tensor(numbers, dtype=torch.int64)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group())
         return [int(number) for number in largest]
 
 

@@ -54,7 +54,7 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
         r"node-a agent .*round 2 is over: node-c arrived",
         r"node-a agent .*round 3 begins with 2 nodes",
         r"node-[ac] worker .*resuming from epoch \d",
-        r"trained 12 epochs on 2 workers: test accuracy (9[5-9]|100)\.\d%",
+        r"trained 12 epochs on 2 workers, every sample of every epoch exactly once: test accuracy (9[5-9]|100)\.\d%",
         r"exit statuses: node-a 0, node-c 0\n",
     )
 
