@@ -34,7 +34,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     """The state to go on from. It announces itself with the next version, so that all nodes receive the new epoch."""
     began = _begin(event, now) if event.newest is None else _resume(event.newest, event, now, rules)
     finishing = event.newest is not None and event.newest.finishing
-    if finishing or any(record.finished for record in event.records):
+    if finishing or any(seen.finished and not seen.lost for seen in began.nodes.values()):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
     for _, seen in began.seen_members():
         began = charging.add_exits(began, seen.record)
@@ -93,12 +93,15 @@ def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float) -> dict[s
     members = {member.node: member for member in newest.members}
     known = {record.node: record for record in records}
     order = [*members, *(node for node in known if node not in members)]
-    return {
+    nodes = {
         node: _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
         else _without_record(members[node], arrival, begun, now)
         for arrival, node in enumerate(order)
     }
+    # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
+    before = () if newest.finishing else [n for n, at in nodes.items() if at.finished and at.record.round < begun]
+    return nodes | {node: replace(nodes[node], lost=True) for node in before}
 
 
 def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:

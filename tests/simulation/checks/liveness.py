@@ -10,7 +10,7 @@ from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import RoundPhase
+from elastic_agent.rendezvous.records import NodeState, RoundPhase
 
 from .invariants import (
     ANSWERED,
@@ -126,9 +126,10 @@ class Liveness:
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
     def _reports_finish(self, node: SimNode) -> bool:
-        """It finished, its record says so, and it reaches the store."""
+        """It finished, its record says so, and it reaches the store. One that has ended stands for its run no more."""
         record = node.state.record
-        return record is not None and record.finished and self._truth.fit(node)
+        reports = record is not None and record.finished and record.state is not NodeState.ENDED
+        return reports and self._truth.fit(node)
 
     def _waiting(self) -> list[SimNode]:
         fit = self._truth.fit
