@@ -67,7 +67,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         phase=newest.phase,
         number=newest.number,
         because=newest.because,
-        nodes=_nodes(newest, event.records, now),
+        nodes=_nodes(newest, event.records, now, rules.own),
         placement=Placement(newest.members, newest.master_addr, newest.master_port),
         end=end,
         since=now,
@@ -87,7 +87,7 @@ def _settled(newest: Round) -> Ending | None:
     return Ending(newest.number, EndKind.DEPARTURE, newest.because)
 
 
-def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float) -> dict[str, Seen]:
+def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> dict[str, Seen]:
     begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
     others = begun - 1 if newest.phase in UNDER_WAY else begun
     members = {member.node: member for member in newest.members}
@@ -99,8 +99,10 @@ def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float) -> dict[s
         else _without_record(members[node], arrival, begun, now)
         for arrival, node in enumerate(order)
     }
+    if newest.finishing:
+        return nodes
     # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
-    before = () if newest.finishing else [n for n, at in nodes.items() if at.finished and at.record.round < begun]
+    before = {node for node, seen in nodes.items() if seen.finished and seen.record.round < begun} - {own}
     return nodes | {node: replace(nodes[node], lost=True) for node in before}
 
 

@@ -433,6 +433,7 @@ def test_a_successor_in_a_rerun_inherits_no_finalisation_barrier() -> None:
     assert not third.state.finishing
     assert not third.read("c", "d", "e").state.finishing
     assert third.read("b", "c", "d", "e").state.finishing
+    assert second.successor("b", min_nodes=2).state.finishing  # it reads no lease of its own
 
 
 def test_a_finished_node_that_is_back_begins_the_barrier_again() -> None:
