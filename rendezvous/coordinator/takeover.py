@@ -34,7 +34,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     """The state to go on from. It announces itself with the next version, so that all nodes receive the new epoch."""
     began = _begin(event, now) if event.newest is None else _resume(event.newest, event, now, rules)
     finishing = event.newest is not None and event.newest.finishing
-    if finishing or any(record.finished for record in event.records):
+    if finishing or any(seen.finished and not seen.lost for seen in began.nodes.values()):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
     for _, seen in began.seen_members():
         began = charging.add_exits(began, seen.record)
@@ -67,7 +67,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         phase=newest.phase,
         number=newest.number,
         because=newest.because,
-        nodes=_nodes(newest, event.records, now),
+        nodes=_nodes(newest, event.records, now, rules.own),
         placement=Placement(newest.members, newest.master_addr, newest.master_port),
         end=end,
         since=now,
@@ -87,18 +87,23 @@ def _settled(newest: Round) -> Ending | None:
     return Ending(newest.number, EndKind.DEPARTURE, newest.because)
 
 
-def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float) -> dict[str, Seen]:
+def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> dict[str, Seen]:
     begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
     others = begun - 1 if newest.phase in UNDER_WAY else begun
     members = {member.node: member for member in newest.members}
     known = {record.node: record for record in records}
     order = [*members, *(node for node in known if node not in members)]
-    return {
+    nodes = {
         node: _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
         else _without_record(members[node], arrival, begun, now)
         for arrival, node in enumerate(order)
     }
+    if newest.finishing:
+        return nodes
+    # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
+    before = {node for node, seen in nodes.items() if seen.finished and seen.record.round < begun} - {own}
+    return nodes | {node: replace(nodes[node], lost=True) for node in before}
 
 
 def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:

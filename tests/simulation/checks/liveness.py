@@ -10,7 +10,7 @@ from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import RoundPhase
+from elastic_agent.rendezvous.records import NodeState, RoundPhase
 
 from .invariants import (
     ANSWERED,
@@ -126,9 +126,10 @@ class Liveness:
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
     def _reports_finish(self, node: SimNode) -> bool:
-        """It finished, its record says so, and it reaches the store."""
+        """It finished, its record says so, and it reaches the store. One that has ended stands for its run no more."""
         record = node.state.record
-        return record is not None and record.finished and self._truth.fit(node)
+        reports = record is not None and record.finished and record.state is not NodeState.ENDED
+        return reports and self._truth.fit(node)
 
     def _waiting(self) -> list[SimNode]:
         fit = self._truth.fit
@@ -167,17 +168,18 @@ class Liveness:
             since = max(link.silent_since, unread_at)
         self._need(since, self._job.lease_s + SLACK_S, VOUCHED, f"{node.ident} still sends heartbeats")
 
-    def coordinates(self, node: SimNode, bound_s: float) -> None:
+    def coordinates(self, node: SimNode, bound_s: float, term: int | None) -> None:
         """A coordinator that does not do its part has had `bound_s` to resign, or the other nodes to end; counted anew
-        from each fault."""
+        from each fault. `term`: the one in which that could be found out; None: it can be in any."""
         world = self._truth.world
         if node.attends or node.done or node.frozen:
             return
         if world.now < self._truth.last_fault + bound_s:
-            world.when(self._truth.last_fault + bound_s, self.coordinates, node, bound_s)
+            world.when(self._truth.last_fault + bound_s, self.coordinates, node, bound_s, term)
             return
         if world.elects:
-            self._truth.need(world.leader is not node, RESIGNED, f"{node.ident} still coordinates")
+            leads = world.leader is node and term in (None, world.term)
+            self._truth.need(not leads, RESIGNED, f"{node.ident} still coordinates")
             return
         still = [n.ident for n in world.nodes.values() if n is not node and n.link.opened and not (n.done or n.frozen)]
         self._truth.need(not still, LED, f"{still} are still there")

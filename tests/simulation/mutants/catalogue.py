@@ -166,8 +166,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the time before a late reading counts as silence", leases._unwatched_s, returned(0).becomes(0.0)),
     Mutant("the time between two readings counts as silence", leases._unwatched_s, returned(1).becomes(0.0)),
     Mutant("a lost node never returns", leases._aged, given(SEEN.lost).removed()),
-    Mutant("a lease is short", leases._aged, assignment(1).value.comparison(0).operand(1).times(0.25)),
-    Mutant("no node is ever lost", leases._aged, assignment(1).value.operand(1).removed()),
+    Mutant("a lease is short", leases._aged, assignment(2).value.comparison(0).operand(1).times(0.25)),
+    Mutant("no node is ever lost", leases._aged, assignment(2).value.operand(1).removed()),
     Mutant(
         "heartbeats of lost nodes are not read",
         leases.watched,
@@ -276,7 +276,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
     Mutant("a heartbeat stands still", Heart.beat, assignment(1).operator("=")),
-    Mutant("a refused record starves the heartbeat", Connection._repeat, branch(0).never()),
+    Mutant("a refused record starves the heartbeat", Connection._repeat, branch(1).never()),
     Mutant("a written record is not reported", Driver._write_record, call(Listener.record_written).removed()),
     Mutant(
         "a record is written once, come what may",

@@ -292,28 +292,38 @@ def deafen(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> Non
     world.reached.note(f"a {role} received nothing")
     if role != "watcher":
         # Found out only by calls that take too long: the coordinator is as good as gone from then on.
-        _stays_unknown(world, node, world.now + patience_s(WAIT_S) + world.job.lease_s)
+        _stays_unknown(world, node, world.term, _found_out_at(world))
     world.at(fault.lasts_s, _speaks, world, node)
 
 
-def _stays_unknown(world: World, node: SimNode, until: float) -> None:
+def _found_out_at(world: World) -> float:
+    """When it is found out at the latest that a thread of the coordinator receives nothing from now on."""
+    return world.now + patience_s(WAIT_S) + world.job.lease_s
+
+
+def _stays_unknown(world: World, node: SimNode, term: int, until: float) -> None:
+    """`until`: when it is found out at the latest that this node, in this term, receives nothing."""
     if not node.link.silent or node.done:
         return
-    world.checkers.last_fault = world.now
+    if world.leader is node and world.term != term:
+        # Where no other node could, it coordinates again, with threads whose calls have not taken too long yet.
+        world.reached.note("a coordinator that received nothing was elected again")
+        term, until = world.term, _found_out_at(world)
     if world.now < until:
-        world.at(1.0, _stays_unknown, world, node, until)
-    else:
-        _must_resign(world, node, 0.0)
+        world.checkers.last_fault = world.now
+        if world.now + 1.0 >= until:
+            world.at(until - world.now, _must_resign, world, node, 0.0, term)
+    world.at(1.0, _stays_unknown, world, node, term, until)
 
 
-def _must_resign(world: World, node: SimNode, found_s: float) -> None:
-    """`found_s`: until it is found out that it does not do its part."""
+def _must_resign(world: World, node: SimNode, found_s: float, term: int | None = None) -> None:
+    """`found_s`: until it is found out that it does not do its part. `term`: this one must end; None: any."""
     if world.elects:
         bound_s = found_s + RESIGNS_S
     else:
         ends_s = world.job.store_grace_s + world.checkers.liveness.stopping_s
         bound_s = found_s + 2 * world.job.lease_s + ends_s + SLACK_S
-    world.at(bound_s, world.checkers.liveness.coordinates, node, bound_s)
+    world.at(bound_s, world.checkers.liveness.coordinates, node, bound_s, term)
 
 
 def _speaks(world: World, node: SimNode) -> None:

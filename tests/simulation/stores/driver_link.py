@@ -56,6 +56,10 @@ class CheckedInbox(Inbox):
         self._link.back_at = None
         super().store_went_away(reason)
 
+    def record_written(self, seq: int) -> None:
+        self._link.taken()
+        super().record_written(seq)
+
     def round_seen(self, seen: Round) -> None:
         self._link.newest = max(self._link.newest, seen.version)
         super().round_seen(seen)
@@ -215,15 +219,22 @@ class DriverLink:
         self.world.reached.note(f"a {what} was lost")
         return True
 
+    def taken(self) -> None:
+        """The driver has written a record. No wire shows when that is: a heartbeat too may write the last record again,
+        over late bytes, while the driver still tries to."""
+        self._unwritten -= 1
+        self._usable()
+
     def answered(self, wrote: bytes) -> None:
-        """A call of the writer returned. `wrote`: its record; empty for a heartbeat."""
-        self._unwritten -= bool(wrote)
-        # A heartbeat between two tries of a record does not show that the store takes the record.
-        usable = not self.silent and not self._host_stands() and (wrote or not self._unwritten)
-        if self.absences and self.back_at is None and usable:
-            self.back_at = self.world.now
+        """A call of the writer returned. `wrote`: the record that it wrote; empty for a heartbeat."""
+        if not wrote and not self._unwritten:  # else it does not show that the store takes the record
+            self._usable()
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now
+
+    def _usable(self) -> None:
+        if self.absences and self.back_at is None and not self.silent and not self._host_stands():
+            self.back_at = self.world.now
 
     def _host_stands(self) -> bool:
         """Whether the node that hosts the store and coordinates does not do its part."""

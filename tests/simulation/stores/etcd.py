@@ -87,7 +87,7 @@ class Server:
 
     def _takes_space(self, name: str, arguments: tuple[Any, ...]) -> bool:
         if name == "beat":
-            return arguments[0] not in self.leases
+            return arguments[-1] not in self.leases
         return name in ("publish", "announce", "write_job") or (name == "stand" and not self.leader)
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:

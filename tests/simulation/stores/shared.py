@@ -55,6 +55,11 @@ class SharedStore:
         """The node that the store has elected; None while there is none."""
         raise NotImplementedError
 
+    @property
+    def term(self) -> int:
+        """The epoch of the newest term; 0 if it elects nobody."""
+        return 0
+
     def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
         raise NotImplementedError
 
@@ -213,6 +218,10 @@ class SharedEtcd(SharedStore):
 
     def leader(self) -> SimNode | None:
         return self.world.nodes.get(self.server.leader)
+
+    @property
+    def term(self) -> int:
+        return self.server.epoch
 
     def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
         store = etcd.open_etcd(link, self.server, self.world.job.connect_timeout_s, cancelled)

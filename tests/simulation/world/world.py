@@ -180,6 +180,11 @@ class World:
         store = self.shared_store
         return store.leader() if store is not None and store.elects else getattr(self, "host", None)
 
+    @property
+    def term(self) -> int:
+        """The epoch of the newest term; 0 where the host coordinates."""
+        return self.shared_store.term if self.shared_store is not None else 0
+
     def coordinate(self, event: coordinator_events.Event) -> None:
         if self.host.coordinator is not None:
             self.host.turn(self.host.coordinator.take, event)

@@ -422,6 +422,20 @@ def test_a_record_of_an_earlier_member_ends_the_doubt() -> None:
     assert {member.node for member in second.state.members} == {"b", "c"}
 
 
+def test_a_successor_in_a_rerun_inherits_no_finalisation_barrier() -> None:
+    """The job began again, and then its coordinator was lost: what the dead of the first run finished, which is still in
+    the store, begins no barrier; unless one of them is alive after all."""
+    first = running("a", "b", min_nodes=2).publish(finished("b"))
+    second = rerun(first, "c", "d", "e", min_nodes=2).read("c", "d", "e")
+    second.publish(*(record(name, 2, NodeState.WORKING, 2) for name in "cde"))
+    assert (second.state.phase, second.state.number, second.state.finishing) == (RoundPhase.RUNNING, 2, False)
+    third = second.successor("d", min_nodes=2)
+    assert not third.state.finishing
+    assert not third.read("c", "d", "e").state.finishing
+    assert third.read("b", "c", "d", "e").state.finishing
+    assert second.successor("b", min_nodes=2).state.finishing  # it reads no lease of its own
+
+
 def test_a_finished_node_that_is_back_begins_the_barrier_again() -> None:
     """All of the first run were frozen, so the job began again; one that had finished goes on, and waits no longer than
     the barrier."""
