@@ -71,6 +71,7 @@ class WorkerFailure:
     """Global rank in the round that it died in."""
     local_rank: int
     pid: int
+    """0: it never ran, or its host failed and its end was not seen."""
     exit_code: int
     """As `subprocess` has it: negative is the signal that killed it."""
     message: str = ""
@@ -109,12 +110,16 @@ class WorkerFailure:
         return self.rank, self.local_rank, self.pid, self.node
 
     def __str__(self) -> str:
-        died = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
+        process, died = f", pid {self.pid}", f", exit code {self.exit_code}"
+        if self.exit_code < 0:
+            died = f", signal {-self.exit_code}"
+            if not self.pid:
+                process = died = ""  # the host failed, with this worker or before it began: no signal was seen
         lived = f", {duration(self.lived_s)} after its start" if self.lived_s > 0 else ""
         when = " in its start-up" if self.startup else lived
         said = f": {self.message}" if self.message else ""
         said += f" ({self.note})" if self.note else ""
-        return f"rank {self.rank} (local rank {self.local_rank}, pid {self.pid}) on {self.node}, {died}{when}{said}"
+        return f"rank {self.rank} (local rank {self.local_rank}{process}) on {self.node}{died}{when}{said}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from ...agent.errors import UsageError
@@ -37,6 +38,7 @@ def create_handler(spec: RendezvousSpec) -> Any:
     if spec.handler is None:
         raise UsageError(f"--rdzv-backend {spec.backend} has no handler")
     try:
+        _register(spec.handler.name)
         return get_rendezvous_handler(
             RendezvousParameters(
                 spec.handler.name,
@@ -57,9 +59,24 @@ def is_registered(name: str) -> bool:
     registry = getattr(sys.modules.get("torch.distributed.elastic.rendezvous"), "rendezvous_handler_registry", None)
     if name in getattr(registry, "_registry", ()):
         return True
+    return any(True for _ in _entry_points(name))
+
+
+def _register(name: str) -> None:
+    """Register the entry point of that name in torch, which looks for entry points only once, when it is imported: it
+    has not seen a package that was installed later, as from a notebook, and has only logged why one cannot be loaded.
+    Raises what the package does."""
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+
+    if name not in getattr(rendezvous_handler_registry, "_registry", (name,)):
+        for point in _entry_points(name):
+            rendezvous_handler_registry.register(name, point.load()())
+
+
+def _entry_points(name: str) -> Iterable[Any]:
     from importlib import metadata
 
-    return bool(metadata.entry_points().select(group="torchrun.handlers", name=name))
+    return metadata.entry_points().select(group="torchrun.handlers", name=name)
 
 
 class Meeting:

@@ -55,13 +55,27 @@ def in_mount_namespace(setup: str, *command: str, **streams: int) -> subprocess.
 # -- threads and processes ---------------------------------------------------------------------------------------------
 
 
+TALKS = ("/bin/sh", "-c", "echo out; echo err >&2")
+MEETS = (
+    "/bin/sh", "-c", 'exec "$0" "$@"', sys.executable, "-S", "-c",
+    "import os, socket\n"
+    "from elastic_agent.rendezvous.c10d.client import connect\n"
+    "at = socket.getaddrinfo(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))[0]\n"
+    "try: connect((at[0], at[4]), 'the store', 20, 20).close()\n"
+    "except Exception: os._exit(1)\n"
+    "print('out')\n",
+)  # fmt: skip
+"""Uses the workers' store, whose process is forked for its first client. By a shell, as the other user may execute this
+Python, but access(2) denies it."""
+
+
 @can_be_other
-def test_a_process_limit_at_any_point_ends_in_success_or_in_the_hosts_failure() -> None:
+@pytest.mark.parametrize("worker", [TALKS, MEETS], ids=["talks", "meets"])
+def test_a_process_limit_at_any_point_ends_in_success_or_in_the_hosts_failure(worker: Sequence[str]) -> None:
     """Whichever thread or process the limit refuses: no traceback, no worker that fails for it, and one last line."""
-    talks = ("--nproc-per-node", "2", "--no-python", "/bin/sh", "-c", "echo out; echo err >&2")
     seen = set()
     for most in range(2, 13):
-        done = run(*AS_OTHER, "prlimit", f"--nproc={most}", *AGENT, *talks)
+        done = run(*AS_OTHER, "prlimit", f"--nproc={most}", *AGENT, "--nproc-per-node", "2", "--no-python", *worker)
         seen.add(done.returncode)
         assert done.returncode in (0, exit_status.HOST_FAILED), (most, done.stderr)
         assert "Traceback" not in done.stderr, (most, done.stderr)

@@ -102,9 +102,16 @@ def test_a_node_that_waits_in_the_handler_is_let_in(job: Job) -> None:
 
 
 def test_what_a_handler_refuses_is_a_usage_error(job: Job, monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
-    """Its own words, before anything starts; and a name that nobody has."""
+    """Its own words, before anything starts; and a name that nobody has. The package is found although torch, which
+    looks for handlers when it is imported, was imported before it was there."""
+    import torch.distributed.elastic.rendezvous.registry  # noqa: F401 - for its effect
+
+    with (package / "others-1.dist-info" / "entry_points.txt").open("a") as points:
+        points.write("broken = nowhere:entry\n")
     monkeypatch.syspath_prepend(str(package))
     with pytest.raises(UsageError, match="--rdzv-backend others: ValueError: it needs a secret"):
         launch(LaunchConfig(max_nodes=2, rdzv_backend="others", rdzv_endpoint="127.0.0.1:1"), WORKER)
+    with pytest.raises(UsageError, match=r"--rdzv-backend broken: ModuleNotFoundError: .*nowhere"):
+        launch(LaunchConfig(max_nodes=2, rdzv_backend="broken", rdzv_endpoint="127.0.0.1:1"), WORKER)
     with pytest.raises(UsageError, match=r"no package has a handler of that name"):
         launch(LaunchConfig(rdzv_backend="nobodys"), WORKER)
