@@ -56,15 +56,17 @@ def in_mount_namespace(setup: str, *command: str, **streams: int) -> subprocess.
 
 
 TALKS = ("/bin/sh", "-c", "echo out; echo err >&2")
-MEETS = (
-    "/bin/sh", "-c", 'exec "$0" "$@"', sys.executable, "-S", "-c",
-    "import os, socket\n"
-    "from elastic_agent.rendezvous.c10d.client import connect\n"
-    "at = socket.getaddrinfo(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))[0]\n"
-    "try: connect((at[0], at[4]), 'the store', 20, 20).close()\n"
-    "except Exception: os._exit(1)\n"
-    "print('out')\n",
-)  # fmt: skip
+MEETING = """
+import os, socket
+from elastic_agent.rendezvous.c10d.client import connect
+at = socket.getaddrinfo(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))[0]
+try:
+    connect((at[0], at[4]), 'the store', 20, 20).close()
+except Exception:
+    os._exit(1)
+print('out')
+"""
+MEETS = ("/bin/sh", "-c", 'exec "$0" "$@"', sys.executable, "-S", "-c", MEETING)
 """Uses the workers' store, whose process is forked for its first client. By a shell, as the other user may execute this
 Python, but access(2) denies it."""
 

@@ -83,14 +83,28 @@ def seconds(do: Callable[[], object]) -> float:
 
 
 def test_a_hung_server_costs_one_attempt(three: Servers) -> None:
-    """It keeps its connections and answers nothing; reads, writes and renewals continue on another server."""
+    """It keeps its connections and answers nothing; reads, writes and renewals continue on another server. The fastest
+    of three tries counts: a call that waits for the hung server is slow every time, a busy host only now and then."""
+    tries: list[tuple[float, float]] = []
+    while not tries or (len(tries) < 3 and not is_quick(*tries[-1])):
+        tries.append(with_a_hung_server(three))
+    assert is_quick(*tries[-1]), tries
+
+
+def with_a_hung_server(three: Servers) -> tuple[float, float]:
+    """How long a put took (s) while the server in use hung, and a renewal after it."""
     with closing(client_of_a_follower(three)) as client:
         lease = client.grant(60)
         with frozen(three, used_by(client, three)):
-            assert seconds(lambda: client.put(Put(b"k", b"1"))) < HUNG_S
-            assert seconds(lambda: client.renew(lease)) < HUNG_S / 4
+            took = seconds(lambda: client.put(Put(b"k", b"1"))), seconds(lambda: client.renew(lease))
             assert client.read(Read(b"k")).items[0].value == b"1"
         client.revoke(lease)
+    return took
+
+
+def is_quick(put_s: float, renew_s: float) -> bool:
+    """Whether a put passed over the hung server, and the renewal after it did not try that one again."""
+    return put_s < HUNG_S and renew_s < HUNG_S / 4
 
 
 def test_a_dead_server_is_skipped_at_once(three: Servers) -> None:
