@@ -236,6 +236,9 @@ class Checkers:
         self.need(number in self.world.nodes[node].nursery.failed, CHARGED, f"{node} was charged for round {number}")
         origin, how = self.causes.get(number, ("", "failure"))
         self.need(how != "departure", CHARGED, f"{node} was charged for round {number}, which {origin} left")
+        # A loss of what owns the workers, or serves their store, is a failure too, seen first or not.
+        own = how != "loss" or number in self.world.nodes[node].nursery.raised
+        self.need(own, CHARGED, f"{node} was charged for round {number}, in which {origin} lost its workers")
 
     def _closed(self, after: Rendezvous) -> None:
         outcome = after.outcome or Outcome.FAILED

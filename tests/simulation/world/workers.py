@@ -76,6 +76,8 @@ class Nursery:
         """Per round: how many workers exited 0, with which exit statuses are compared."""
         self.failed: set[int] = set()
         """Rounds in which a worker of this node failed before the workers were stopped."""
+        self.raised: set[int] = set()
+        """Those in which one did by an error of its own, and showed it."""
         self.codes: dict[int, list[int]] = {}
         """Per round: exit codes other than 0."""
         self.stuck_until = 0.0
@@ -148,6 +150,8 @@ class Nursery:
             self.clean[self.round] += 1
         elif not self.stopped:
             self.failed.add(self.round)
+            if code == OWN_CODE and not of_a_peer:
+                self.raised.add(self.round)
             self.world.disturbed(self.round, self.node, "failure")
         failure = self._failure(worker, code, of_a_peer=of_a_peer) if code else None
         if code:
@@ -198,7 +202,7 @@ class Nursery:
     def lose(self) -> None:
         """The process that owns the workers dies, and the workers with it."""
         if self.open and self.live and not self.stopped:
-            self.world.disturbed(self.round, self.node, "departure")
+            self.world.disturbed(self.round, self.node, "loss")
         self.vanish()
         self.dead, self.serves = True, 0
         self.losses.append(self.world.now)
@@ -209,7 +213,7 @@ class Nursery:
         if not self.serves:
             return
         if self.open and self.live and not self.stopped:
-            self.world.disturbed(self.round, self.node, "departure")
+            self.world.disturbed(self.round, self.node, "loss")
             self.losses.append(self.world.now)
             self.world.reached.note("a round lost its workers' store")
         self.storeless.add(self.serves)

@@ -423,8 +423,8 @@ def test_a_record_of_an_earlier_member_ends_the_doubt() -> None:
 
 
 def test_a_successor_in_a_rerun_inherits_no_finalisation_barrier() -> None:
-    """The job began again, and then its coordinator was lost: what the dead of the first run finished, which is still in
-    the store, begins no barrier; unless one of them is alive after all."""
+    """The job began again, and then its coordinator was lost: what the dead of the first run finished is still in the
+    store, and begins no barrier; unless one of them is alive after all."""
     first = running("a", "b", min_nodes=2).publish(finished("b"))
     second = rerun(first, "c", "d", "e", min_nodes=2).read("c", "d", "e")
     second.publish(*(record(name, 2, NodeState.WORKING, 2) for name in "cde"))
