@@ -70,6 +70,7 @@ ESCAPES = {
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
     ),
+    "the barrier never begins": "the next reading of the heartbeats, half a second later, begins it as well",
 }
 """Bugs that no seed needs to find, and why."""
 

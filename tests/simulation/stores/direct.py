@@ -293,6 +293,10 @@ class DirectLink:
     def beat_arrived(self) -> None:
         """Nothing: heartbeats are counted by arithmetic."""
 
+    def beats_on(self) -> bool:
+        """A heartbeat of this node has arrived within a lease."""
+        return self._beating
+
     def settle_beats(self) -> None:
         """Call after anything that may start or stop the heartbeat; also before it, where the store is frozen."""
         node = self.node

@@ -237,8 +237,12 @@ class DriverLink:
             self.back_at = self.world.now
 
     def _host_stands(self) -> bool:
-        """Whether the node that hosts the store and coordinates does not do its part."""
-        return not self.world.elects and not self.world.host.attends
+        """Whether the node that hosts the store does not do its part, or has sent no heartbeat since."""
+        return not self.world.elects and not (self.world.host.attends and self.world.host.link.beats_on())
+
+    def beats_on(self) -> bool:
+        """A heartbeat of this node has arrived within a lease."""
+        return self.world.now - self._beat_at < self.world.job.lease_s
 
     def reset(self) -> None:
         """The server has ended."""
