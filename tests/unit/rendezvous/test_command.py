@@ -61,7 +61,7 @@ def test_a_refused_stranger_reads_no_value_of_the_jobs_arguments() -> None:
     """It reads the script and the names."""
     text = refusal(COMMAND, ("other.py",))
     assert "`--nnodes 1 train.py --lr … --wandb-api-key … model.depth=… …" in text
-    assert not [value for value in VALUES if value in text]
+    assert not [value for value in VALUES if len(value) >= 4 and value in text]
 
 
 def test_a_refusal_names_the_arguments_that_differ() -> None:
