@@ -17,15 +17,16 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-WORKER = (
-    "import os, sys\n"
-    "rank = os.environ['RANK']\n"
-    "print(f'out apple {rank}', flush=True)\n"
-    "print(f'out pear {rank}', flush=True)\n"
-    "print(f'err apple {rank}', file=sys.stderr, flush=True)\n"
-    "print(f'err fig, {rank}', file=sys.stderr, flush=True)\n"
-    "sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and rank == '1' else 0)\n"
-)
+WORKER = """
+import os, sys
+rank = os.environ["RANK"]
+for fd, stream, words in ((1, "out", ("apple", "pear")), (2, "err", ("apple", "fig,"))):
+    for word in words:
+        os.write(fd, f"{stream} {word} {rank}\\n".encode())
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and rank == "1" else 0)
+"""
+"""Writes each line in one call: `print` in an unbuffered worker makes two, and two workers' lines would mix."""
+
 DRIVER = """
 import contextlib, json, os, shutil, sys
 from importlib import import_module
