@@ -19,7 +19,7 @@ from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
 from .output.log_dirs import JobLogs
-from .processes.workers import WorkerEvent, Workers
+from .processes.workers import Workers
 from .report import AgentEvent, Report, Status, describe, is_routine, status_of
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
@@ -207,7 +207,7 @@ class Agent:
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
 
-    def _observe(self) -> list[WorkerEvent]:
+    def _observe(self) -> list[events.Event]:
         seen = self._workers.observe()
         if any(isinstance(event, events.NurseryLost) for event in seen):
             # Its descriptor is closed by now, and the number may be in use again.

@@ -18,6 +18,7 @@ from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
 from ..lifecycle.events import (
+    Event,
     LeftoversNamed,
     NurseryLost,
     SignalNotForwarded,
@@ -65,17 +66,6 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .file_timer import FileTimer
     from .preload import Preloading
-
-WorkerEvent = (
-    WorkerStarted
-    | WorkerExited
-    | StartFailed
-    | WorkersGone
-    | LeftoversNamed
-    | NurseryLost
-    | WorkerStoreLost
-    | SignalNotForwarded
-)
 
 
 class Workers:
@@ -151,7 +141,7 @@ class Workers:
         port = self._port.renew()
         return self._spec.count_workers(), port
 
-    def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
+    def start(self, round: Round, member: Member, restart_count: int) -> list[Event]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
         self.member, self.nodes = member, len(round.members)
@@ -212,11 +202,11 @@ class Workers:
             self._log(f"local rank {local_rank} is not bound to CPUs: {error}", False)
             return ""
 
-    def observe(self) -> list[WorkerEvent]:
+    def observe(self) -> list[Event]:
         """What happened to the workers since the last call. Never blocks."""
         return [event for fact in self.supervisor.observe() for event in self._events(fact)]
 
-    def _events(self, fact: Fact) -> Iterator[WorkerEvent]:
+    def _events(self, fact: Fact) -> Iterator[Event]:
         if isinstance(fact, Started):
             self._pids[fact.key] = fact.pid
             self._started_s[fact.key] = time.monotonic()
@@ -240,7 +230,7 @@ class Workers:
 
     def _helper_events(
         self, fact: StoreEnded | NurseryEnded | Preloaded | PreloadFailed | PreloadWarning
-    ) -> Iterator[WorkerEvent]:
+    ) -> Iterator[Event]:
         """Of the processes beside the workers: nursery, zygote, and the one that serves the workers' store."""
         if isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):
