@@ -144,7 +144,6 @@ _ROUTINE = (
     events.PlacePrepared,
     events.RoundSeen,
     events.WorkersGone,
-    events.WorkerStarted,
     events.OthersEnded,
 )
 """Events whose consequence is routine, but for what `is_routine` says."""

@@ -85,14 +85,6 @@ class PlaceFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStarted:
-    """A worker's process runs; whether its script is ready is another matter."""
-
-    local_rank: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerExited:
     """A worker is gone. `failure` is None where its exit code is 0; `end` then describes its exit."""
 
@@ -181,7 +173,6 @@ Event = (
     | OthersEnded
     | PlacePrepared
     | PlaceFailed
-    | WorkerStarted
     | WorkerExited
     | StartFailed
     | WorkersGone
@@ -217,7 +208,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Answered by WorkerStarted for each, or StartFailed."""
+    """Answered by StartFailed where one could not be started, and later by WorkerExited and WorkersGone."""
 
     round: Round
     member: Member

@@ -38,7 +38,6 @@ from .events import (
     StoreWentAway,
     WorkerExited,
     WorkersGone,
-    WorkerStarted,
     WorkerStoreLost,
 )
 from .state import Node, Phase, Rules
@@ -136,7 +135,6 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         RoundSeen: on_round.on_round_while_working,
         RecordWritten: ignore,
         LeadershipChanged: on_store.on_leadership,
-        WorkerStarted: ignore,
         WorkerExited: on_workers.on_exited,
         StartFailed: on_workers.on_start_failed,
         NurseryLost: on_workers.on_nursery_lost,
@@ -154,7 +152,6 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         RoundSeen: on_round.on_round_while_stopping,
         RecordWritten: ignore,
         LeadershipChanged: on_store.on_leadership,
-        WorkerStarted: ignore,
         WorkerExited: on_workers.on_exited_while_stopping,
         StartFailed: on_workers.on_start_failed_while_stopping,
         WorkersGone: on_workers.on_workers_gone,

@@ -31,7 +31,6 @@ EVENTS: dict[type[Any], Any] = {
     events.OthersEnded: events.OthersEnded(),
     events.PlacePrepared: events.PlacePrepared(1, 1),
     events.PlaceFailed: events.PlaceFailed("no"),
-    events.WorkerStarted: events.WorkerStarted(0, 1),
     events.WorkerExited: events.WorkerExited(0, None),
     events.StartFailed: events.StartFailed(FAILURE),
     events.WorkersGone: events.WorkersGone(),
