@@ -35,9 +35,7 @@ class Link(Protocol):
 
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
-    def announce(self, announced: Round) -> None: ...
-    def read_beats(self, nodes: tuple[str, ...]) -> None: ...
-    def retire(self) -> None: ...
+    def carry_out(self, effect: coordination.StoreEffect) -> None: ...
     def resign(self) -> None: ...
     def close(self) -> None: ...
 
@@ -179,18 +177,14 @@ class Agent:
             _PERFORM[type(effect)](self, effect)
 
     def _carry_out(self, order: coordination.Effect) -> None:
-        if isinstance(order, coordination.Announce):
-            if self._on_announce is not None:
-                self._on_announce(order.round)
-            self._link.announce(order.round)
-        elif isinstance(order, coordination.ReadBeats):
-            self._link.read_beats(order.nodes)
-        elif isinstance(order, coordination.WakeAt):
+        if isinstance(order, coordination.WakeAt):
             self._loop.wake_at(order.when, coordination.DeadlineReached())
         elif isinstance(order, coordination.Tell):
             self._tell(order.because, False)
         else:
-            self._link.retire()
+            if isinstance(order, coordination.Announce) and self._on_announce is not None:
+                self._on_announce(order.round)
+            self._link.carry_out(order)
 
     def _signalled(self, signum: int) -> None:
         stops = signum in self._spec.signals

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..rendezvous.coordinator.events import Elected
+from ..rendezvous.coordinator.events import Announce, Elected, ReadBeats, StoreEffect
 from ..rendezvous.driver.listener import Listener
-from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.records import NodeRecord
 from ..rendezvous.store import FIRST_EPOCH
 
 
@@ -24,14 +22,13 @@ class Solo:
         self._listener.node_seen(record)
         self._listener.record_written(record.seq)
 
-    def announce(self, announced: Round) -> None:
-        self._listener.round_seen(announced)
-
-    def read_beats(self, nodes: Sequence[str]) -> None:
-        self._listener.beats_seen({}, None)
-
-    def retire(self) -> None:
-        self._listener.retired()
+    def carry_out(self, effect: StoreEffect) -> None:
+        if isinstance(effect, Announce):
+            self._listener.round_seen(effect.round)
+        elif isinstance(effect, ReadBeats):
+            self._listener.beats_seen({}, None)
+        else:
+            self._listener.retired()
 
     def resign(self) -> None:
         """No other node could coordinate."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from ..codec import job as jobs
 from ..codec import records as codec
-from ..coordinator.events import Elected
-from ..records import JobSpec, NodeRecord, NodeState, Round
+from ..coordinator.events import Announce, Elected, StoreEffect
+from ..records import JobSpec, NodeRecord, NodeState
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
 from .connection import CallGuard, Connection
@@ -89,22 +89,12 @@ class Driver:
             self._may_lead = False
         self._unwritten.put(record)
 
-    def announce(self, announcement: Round) -> None:
-        """As the coordinator, write an announcement. No effect if its term is over."""
+    def carry_out(self, effect: StoreEffect) -> None:
+        """As the coordinator, do this on the store. Does nothing if the term is over, as an announcement's may be while
+        the next has begun."""
         term = self._term
-        if term is not None and term.epoch == announcement.epoch:
-            term.announce(announcement)
-
-    def read_beats(self, nodes: Sequence[str]) -> None:
-        """As the coordinator, read heartbeats; the listener's `beats_seen` follows."""
-        if self._term is not None:
-            self._term.read_beats(nodes)
-
-    def retire(self) -> None:
-        """As the coordinator of a closed job whose nodes have all ended, clear the store; the listener's `retired`
-        follows."""
-        if self._term is not None:
-            self._term.retire()
+        if term is not None and not (isinstance(effect, Announce) and effect.round.epoch != term.epoch):
+            term.carry_out(effect)
 
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.

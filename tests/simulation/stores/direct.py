@@ -15,7 +15,7 @@ from elastic_agent.agent.lifecycle.events import (
     StoreOpened,
     StoreWentAway,
 )
-from elastic_agent.rendezvous.coordinator.events import BeatsSeen, NodeSeen
+from elastic_agent.rendezvous.coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, StoreEffect
 from elastic_agent.rendezvous.records import NodeRecord, Round
 
 if TYPE_CHECKING:
@@ -244,20 +244,19 @@ class DirectLink:
             self.away, self.away_since = False, None
             self.node.post_later(StoreCameBack())
 
-    def announce(self, announcement: Round) -> None:
+    def carry_out(self, effect: StoreEffect) -> None:
         """As the coordinator; announcements arrive in their order."""
-        self._announced_at = max(self._announced_at, self.world.now + self.world.delays.local())
-        self.world.at(self._announced_at - self.world.now, self.store.announce, announcement)
-
-    def read_beats(self, nodes: tuple[str, ...]) -> None:
-        self.world.at(self.world.delays.local(), self._count, nodes)
+        if isinstance(effect, Announce):
+            self._announced_at = max(self._announced_at, self.world.now + self.world.delays.local())
+            self.world.at(self._announced_at - self.world.now, self.store.announce, effect.round)
+        elif isinstance(effect, ReadBeats):
+            self.world.at(self.world.delays.local(), self._count, effect.nodes)
+        else:
+            self.node.post_later(OthersEnded())
 
     def _count(self, nodes: tuple[str, ...]) -> None:
         counts = self.store.counts(nodes)
         self.world.at(self.world.delays.local(), self.world.coordinate, BeatsSeen(counts))
-
-    def retire(self) -> None:
-        self.node.post_later(OthersEnded())
 
     def resign(self) -> None:
         """Nothing: no other node could coordinate."""

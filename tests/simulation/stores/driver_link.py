@@ -135,21 +135,15 @@ class DriverLink:
         self._unwritten += 1
         self._as_node(self.driver.publish, record)
 
-    def announce(self, announcement: Round) -> None:
-        if self.world.elects:
-            self._unaccepted[announcement.epoch, announcement.version] = announcement
-        self._as_node(self.driver.announce, announcement)
+    def carry_out(self, effect: coordination.StoreEffect) -> None:
+        if isinstance(effect, coordination.Announce) and self.world.elects:
+            self._unaccepted[effect.round.epoch, effect.round.version] = effect.round
+        self._as_node(self.driver.carry_out, effect)
 
     def accepted(self, version: int, epoch: int) -> None:
         """The store, which elects, has accepted this announcement of the node."""
         if self.node.coordinator is not None:
             self.node.coordinator.accepted(self._unaccepted.pop((epoch, version)))
-
-    def read_beats(self, nodes: tuple[str, ...]) -> None:
-        self._as_node(self.driver.read_beats, nodes)
-
-    def retire(self) -> None:
-        self._as_node(self.driver.retire)
 
     def resign(self) -> None:
         """Does not wait for the call, as production does."""
