@@ -11,10 +11,10 @@ from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
 from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
+from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
 from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
-from .inbox import Inbox, LoopAsked
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
@@ -26,12 +26,14 @@ from .spec import RendezvousSpec, WorkerSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.driver.listener import Listener
     from .processes.stuck import StuckWatch
 
 
 class Link(Protocol):
     """The connection to the other nodes: `rendezvous.driver.driver.Driver` on a store, or `Solo`."""
+
+    newest: int
+    """Version of the newest announcement received; 0 before the first."""
 
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
@@ -40,8 +42,8 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-MakeLink = Callable[[str, str, "Listener"], Link]
-"""Makes the link from this node's identity, its name for people and a listener."""
+MakeLink = Callable[[str, str, Post], Link]
+"""Makes the link from this node's identity, its name for people, and what takes the link's events."""
 
 
 class Agent:
@@ -56,16 +58,15 @@ class Agent:
         rendezvous: RendezvousSpec,
         *,
         make_link: MakeLink | None = None,
-        find_addr: Callable[[], str] | None = None,
         on_event: Callable[[AgentEvent], None] | None = None,
         on_announce: Callable[[Round], None] | None = None,
         tell: Callable[[str, bool], None] | None = None,
         name: str = "",
     ) -> None:
-        """`make_link`: None for a job on one host. `find_addr`: how other nodes reach this one. `on_event` is called
-        with each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's
-        thread: they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`:
-        the node's name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
+        """`make_link`: None for a job on one host. `on_event` is called with each event, and `on_announce` with each
+        announcement of this node as the coordinator, on the agent's thread: they must be quick. `tell` is called with
+        sentences for people, and whether each is routine. `name`: the node's name; host and process id if empty. Raises
+        UsageError if the log directory cannot be used."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
         node = os.urandom(8).hex()
@@ -79,8 +80,8 @@ class Agent:
             workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble), self._tell
         )
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
-        self._inbox = Inbox(self._loop.post, self._trouble, find_addr or (lambda: rendezvous.local_addr or "127.0.0.1"))
-        self._link = make_link(node, self.name, self._inbox) if make_link else Solo(self._inbox)
+        post = self._loop.post
+        self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
         self._node = Node()
         self._coordinator = Rendezvous()
         self._conclusion: events.Conclude | None = None
@@ -151,7 +152,7 @@ class Agent:
             for order in step.effects:
                 self._carry_out(order)
             return
-        if isinstance(event, events.RoundSeen) and event.round.version < self._inbox.newest:
+        if overtaken(event, self._link.newest):
             return
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]

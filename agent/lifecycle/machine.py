@@ -13,29 +13,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from ...rendezvous.driver.events import (
+    LeadershipChanged,
+    OthersEnded,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+)
 from . import on_deadline, on_request, on_round, on_store, on_workers
 from .events import (
     DeadlineReached,
     Effect,
     Event,
     ForwardAsked,
-    LeadershipChanged,
     LeaveAsked,
     LeftoversNamed,
     NurseryLost,
     OpenStore,
-    OthersEnded,
     PlaceFailed,
     PlacePrepared,
-    RecordWritten,
-    RoundSeen,
     SignalNotForwarded,
     SignalReceived,
     StartFailed,
-    StoreCameBack,
-    StoreFailed,
-    StoreOpened,
-    StoreWentAway,
     WorkerExited,
     WorkersGone,
     WorkerStoreLost,

@@ -16,12 +16,12 @@ from functools import partial
 from ..codec import job as jobs
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
-from ..coordinator.events import Announce, ReadBeats, Retire, StoreEffect
+from ..coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, Retire, StoreEffect
 from ..records import Round
 from ..store import Store, StoreError, StoreFenced
 from .connection import Connection
-from .inbound import read_records
-from .listener import Listener
+from .events import OthersEnded, Post
+from .inbound import Warn, read_records
 from .threads import OwnHeartbeats, ThreadGroup
 
 WAIT_S = 10.0
@@ -32,17 +32,25 @@ class Term:
     """Begun once; carries out the effects of the coordinator's machine on the store."""
 
     def __init__(
-        self, store: Store, epoch: int, job: bytes, listener: Listener, own_beats: OwnHeartbeats, reader_wait_s: float
+        self,
+        store: Store,
+        epoch: int,
+        job: bytes,
+        post: Post,
+        warn: Warn,
+        own_beats: OwnHeartbeats,
+        reader_wait_s: float,
     ) -> None:
         """`job`: the job's record as stored. `reader_wait_s`: the longest wait of the reader on a hosted store, where a
         notification can get lost."""
         self.epoch = epoch
         self._store = store
         self._job = job
-        self._listener = listener
+        self._post = post
+        self._warn = warn
         self._own_beats = own_beats
         self._wait_s = WAIT_S if store.elects else reader_wait_s
-        self._threads = ThreadGroup(listener.store_failed)
+        self._threads = ThreadGroup(post)
         self._effects: queue.SimpleQueue[StoreEffect | None] = queue.SimpleQueue()
 
     def begin(self, cursor: int = 0) -> None:
@@ -72,8 +80,8 @@ class Term:
             if found is None:
                 continue
             cursor, values = found
-            for record in read_records(values, self._listener):
-                self._listener.node_seen(record)
+            for record in read_records(values, self._warn):
+                self._post(NodeSeen(record))
 
     def _run_announcer(self) -> None:
         connection = self._threads.connect(self._store, "announcer", 0.0)
@@ -86,7 +94,7 @@ class Term:
                     self._report_beats(connection, effect.nodes)
                 elif isinstance(effect, Retire):
                     connection.call(lambda session: session.clear(self.epoch))
-                    self._listener.retired()
+                    self._post(OthersEnded())
             except StoreFenced:
                 if not self._store.elects or connection.call(partial(_is_deposed, self.epoch)) is False:
                     raise  # the term goes on, so another program wrote that version
@@ -100,7 +108,7 @@ class Term:
             return
         ended = jobs.with_outcome(self._job, announcement.outcome)
         if connection.call(lambda session: session.announce_end(version, value, epoch, ended, self._job)) is False:
-            self._listener.foreign_bytes_seen(
+            self._warn(
                 "another program changed the job's record in the store, "
                 f"so that record does not show how the job ended: {announcement.outcome.value}"
             )
@@ -109,7 +117,7 @@ class Term:
         counts = connection.call(lambda session: session.read_beats(nodes))
         if counts is not None:
             read = {node: counts.get(node, -1) for node in nodes}
-            self._listener.beats_seen(read, self._own_beats.steady_s() if self._store.elects else None)
+            self._post(BeatsSeen(read, self._own_beats.steady_s() if self._store.elects else None))
 
 
 def _encoded(announcement: Round) -> bytes:

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.lifecycle.events import (
+from elastic_agent.rendezvous.coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, StoreEffect
+from elastic_agent.rendezvous.driver.events import (
     OthersEnded,
     RecordWritten,
     RoundSeen,
@@ -15,8 +16,8 @@ from elastic_agent.agent.lifecycle.events import (
     StoreOpened,
     StoreWentAway,
 )
-from elastic_agent.rendezvous.coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, StoreEffect
 from elastic_agent.rendezvous.records import NodeRecord, Round
+from elastic_agent.rendezvous.store import StoreUnreachable
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -169,7 +170,7 @@ class DirectLink:
             self.node.post_later(StoreOpened(self.node.host, f"{self.node.ident}.example"))
             self.world.at(self.world.delays.network(), self.look)
         elif self.world.now >= deadline:
-            self.node.post_later(StoreFailed("nobody serves the store"))
+            self.node.post_later(StoreFailed(StoreUnreachable("nobody serves the store")))
         else:
             self.world.at(0.5, self.open, deadline)
 
