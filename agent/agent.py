@@ -154,6 +154,8 @@ class Agent:
             return
         if overtaken(event, self._link.newest):
             return
+        if isinstance(event, events.NurseryLost):
+            self._loop.forget(self._workers.fileno)  # closed by now; the loop waits at none before this event
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
         self._node = after.node
@@ -193,7 +195,7 @@ class Agent:
 
     def _open_nursery(self) -> None:
         self._workers.open()
-        self._loop.watch(self._workers.fileno, self._observe)
+        self._loop.watch(self._workers.fileno, self._workers.observe)
 
     def _watch_stuck(self) -> StuckWatch | None:
         if not self._spec.stuck_s:
@@ -201,13 +203,6 @@ class Agent:
         from .processes.stuck import StuckWatch
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
-
-    def _observe(self) -> list[events.Event]:
-        seen = self._workers.observe()
-        if any(isinstance(event, events.NurseryLost) for event in seen):
-            # Its descriptor is closed by now, and the number may be in use again.
-            self._loop.forget(self._workers.fileno)
-        return seen
 
     # -- effects ------------------------------------------------------------------------------------------------------
 

@@ -155,11 +155,15 @@ class Driver:
         loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)
         health = Health(loop, self._lease_s, self._beat_s)
         heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health))
+
+        def resign(epoch: int) -> None:
+            connection.call(lambda session: session.resign(epoch))
+
         while not self._threads.ending.is_set():
             try:
                 record = self._unwritten.get(timeout=heart.due_in_s())
             except queue.Empty:
-                if self._does_its_part(store, health, lambda epoch: connection.call(partial(_resign, epoch))):
+                if self._does_its_part(store, health, resign):
                     connection.call(heart.beat)
                 heart.seen_to()
                 continue
@@ -228,7 +232,7 @@ class Driver:
     def _run_watcher(self, store: Store) -> None:
         connection = self._threads.connect(store, "watcher", WAIT_S)
         while not self._threads.ending.is_set():
-            found = connection.call(partial(_wait_round, self.newest))
+            found = connection.call(lambda session: session.wait_round(self.newest, WAIT_S))
             if found is None:
                 continue
             self.newest, value = found
@@ -241,19 +245,19 @@ class Driver:
         while self._may_lead and not self._threads.ending.is_set():
             if not self._well.wait(WAIT_S):
                 continue
-            epoch = connection.call(partial(_campaign, self._node))
+            epoch = connection.call(lambda session: session.lead(self._node, WAIT_S))
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):
-            connection.call(partial(_resign, epoch))
+            connection.call(lambda session: session.resign(epoch))
             return
         state = connection.call(partial(read_state, epoch, self._job_record, self.newest, self._warn))
         if state is None:
             return
         term = self._begin_term(store, own_beats, *state)
-        while connection.call(partial(_wait_deposed, epoch)) is False:
+        while connection.call(lambda session: session.wait_deposed(epoch, WAIT_S)) is False:
             continue
         if not self._threads.ending.is_set():
             self._term = None
@@ -270,19 +274,3 @@ class Driver:
         self._post(LeadershipChanged(leads=True))
         term.begin(cursor)
         return term
-
-
-def _resign(epoch: int, session: Store) -> None:
-    session.resign(epoch)
-
-
-def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:
-    return session.wait_round(after, WAIT_S)
-
-
-def _campaign(node: str, session: Store) -> int | None:
-    return session.lead(node, WAIT_S)
-
-
-def _wait_deposed(epoch: int, session: Store) -> bool:
-    return session.wait_deposed(epoch, WAIT_S)

@@ -96,9 +96,12 @@ class Term:
                     connection.call(lambda session: session.clear(self.epoch))
                     self._post(OthersEnded())
             except StoreFenced:
-                if not self._store.elects or connection.call(partial(_is_deposed, self.epoch)) is False:
-                    raise  # the term goes on, so another program wrote that version
+                if not self._store.elects or self._goes_on(connection):
+                    raise  # another program wrote that version
                 return
+
+    def _goes_on(self, connection: Connection) -> bool:
+        return connection.call(lambda session: session.wait_deposed(self.epoch, 0.0)) is False
 
     def _write_announcement(self, connection: Connection, announcement: Round) -> None:
         value = _encoded(announcement)
@@ -132,7 +135,3 @@ def _encoded(announcement: Round) -> bytes:
 
 def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:
     return session.wait_nodes(cursor, timeout_s)
-
-
-def _is_deposed(epoch: int, session: Store) -> bool:
-    return session.wait_deposed(epoch, 0.0)

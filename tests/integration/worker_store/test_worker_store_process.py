@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from elastic_agent.agent.lifecycle.events import NurseryLost, WorkersGone
-from elastic_agent.agent.processes.ports import hold_port
+from elastic_agent.agent.processes.ports import PortHold
 from elastic_agent.agent.processes.protocol import Exited, Fact, Launch, StoreEnded
 from elastic_agent.agent.processes.supervisor import Supervisor
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
@@ -33,7 +33,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 def serve(supervisor: Supervisor, number: int = 1) -> int:
     """Have a store served; its port."""
-    hold = hold_port(listening=True)
+    hold = PortHold(listening=True)
     supervisor.serve_store(number, hold.fileno())
     hold.close()
     return hold.port
@@ -161,9 +161,9 @@ def test_it_ends_with_the_agent() -> None:
     """kill -9 of the agent: within a second nothing is left."""
     code = (
         "import sys, signal\n"
-        "from elastic_agent.agent.processes.ports import hold_port\n"
+        "from elastic_agent.agent.processes.ports import PortHold\n"
         "from elastic_agent.agent.processes.supervisor import Supervisor\n"
-        "supervisor, hold = Supervisor(), hold_port(listening=True)\n"
+        "supervisor, hold = Supervisor(), PortHold(listening=True)\n"
         "supervisor.open()\n"
         "supervisor.serve_store(1, hold.fileno())\n"
         "hold.close()\n"
