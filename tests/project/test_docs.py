@@ -284,7 +284,7 @@ def anchors(file: Path) -> set[str]:
 
 def test_files_that_the_pages_name_are_there() -> None:
     """A path in backticks with a folder of ours in front is a file or a folder of this repository."""
-    folders = "agent|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
+    folders = "agent|control|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
     gone = []
     for path in PAGES:
         named = [code for code in quoted(page(path.as_posix())) if re.fullmatch(rf"(?:{folders})/[\w./*-]+", code)]

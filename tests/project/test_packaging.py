@@ -81,7 +81,8 @@ def test_metadata_of_the_wheel(wheel: Path) -> None:
     needed = {line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line}
     assert f"Version: {elastic_agent.__version__}" in lines
     assert "Requires-Python: >=3.10" in lines
-    assert needed == {f"Requires-Dist: {what}" for what in ("click>=8.1", "grpcio>=1.62", "protobuf<8,>=3.20.2")}
+    everywhere = ("click>=8.1", "grpcio>=1.62", "protobuf<8,>=3.20.2")
+    assert needed == {f"Requires-Dist: {what}" for what in (*everywhere, 'tomli>=2; python_version < "3.11"')}
     assert "Provides-Extra: etcd" in lines  # which adds nothing any more
     assert not [line for line in lines if line.startswith("Requires-Dist:") and "'etcd'" in line.replace('"', "'")]
 
