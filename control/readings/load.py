@@ -23,21 +23,31 @@ class Load:
         self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
+        cores = self.cores(now)
+        if cores is None:
+            return not_yet("measuring the load of others")
+        text = f"others use {sum(cores.values()):.1f} cores"
+        if cores:
+            busiest = max(cores, key=lambda pid: cores[pid])
+            found = stat(busiest)
+            text += (
+                f", most of them {found.name if found else 'one that ended'} (pid {busiest}) with {cores[busiest]:.1f}"
+            )
+        return judged(sum(cores.values()) >= self._threshold.value, f"{text} (limit {self._threshold.text})")
+
+    def cores(self, now: float) -> dict[int, float] | None:
+        """Cores that each foreign process has used since the last call; None at the first."""
         stats = {pid: found for pid in pids() if (found := stat(pid))}
-        jobs = _families(stats, {*matching(self._watch.process), os.getpid()})
-        foreign = {
-            pid: each for pid, each in stats.items() if pid not in jobs and pid != KTHREADD and each.parent != KTHREADD
-        }
         before, self._before = self._before, (now, {(each.pid, each.started): each.cpu_s for each in stats.values()})
         if before is None or now <= before[0]:
-            return not_yet("measuring the load of others")
-        over_s = now - before[0]
-        cores = {pid: (each.cpu_s - before[1].get((pid, each.started), 0.0)) / over_s for pid, each in foreign.items()}
-        busiest = max(cores, key=lambda pid: cores[pid], default=0)
-        text = f"others use {sum(cores.values()):.1f} cores"
-        if busiest:
-            text += f", most of them {foreign[busiest].name} (pid {busiest}) with {cores[busiest]:.1f}"
-        return judged(sum(cores.values()) >= self._threshold.value, f"{text} (limit {self._threshold.text})")
+            return None
+        # This process and its helpers are not the job's, but not worth an alarm either.
+        jobs = _families(stats, {*matching(self._watch.process), os.getpid()})
+        return {
+            pid: (each.cpu_s - before[1].get((pid, each.started), 0.0)) / (now - before[0])
+            for pid, each in stats.items()
+            if pid not in jobs and KTHREADD not in (pid, each.parent)
+        }
 
     def close(self) -> None:
         """Holds nothing."""
