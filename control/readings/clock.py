@@ -55,7 +55,8 @@ def _ntp(host: str, port: int) -> tuple[float, float]:
     with socket.socket(family, kind, proto) as connection:
         connection.settimeout(ANSWER_S)
         sent = time.time()
-        connection.sendto(b"\x23" + 47 * b"\0", address)  # version 4, client
+        connection.connect(address)  # so that a port where nobody listens is an error at once
+        connection.send(b"\x23" + 47 * b"\0")  # version 4, client
         answer = connection.recv(512)
         received = time.time()
     if len(answer) < 48 or answer[0] & 7 != 4 or not answer[1]:
