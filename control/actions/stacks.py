@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...rendezvous.text import count
 from ..commands import Asker, NoAnswer, signal_process
-from ..readings.processes import rank_of
+from ..readings.processes import rank_of, stat
 
 PROCESSES_MAX = 64
 """Most processes whose stacks are taken at once; each takes some 10 ms."""
@@ -70,8 +70,11 @@ def take(pid: int, signal_name: str = "") -> Stacks:
     who, tool = rank_of(pid), py_spy()
     why = "py-spy is not installed"
     if tool:
+        found = stat(pid)
+        # A process that is stopped already cannot be stopped for the look, and need not be.
+        how = ["--nonblocking"] if found and found.state in "Tt" else []
         try:
-            return of_py_spy(who, Asker().run([tool, "dump", "--pid", str(pid)], DUMP_S))
+            return of_py_spy(who, Asker().run([tool, "dump", *how, "--pid", str(pid)], DUMP_S))
         except NoAnswer as error:
             why = str(error)
     if signal_name and signal_process(pid, signal_name):

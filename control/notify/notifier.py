@@ -20,7 +20,11 @@ class Notifier:
     def __init__(
         self, channels: Iterable[Channel], pace: Pace, job: str, node: str, log: Callable[[str], None]
     ) -> None:
-        self._lines = [_Line(channel, Outbox(pace), job, node, log) for channel in channels]
+        self._lines: list[_Line] = []
+        for channel in channels:
+            same = sum(line.channel.name == channel.name for line in self._lines)
+            name = f"{channel.name} ({same + 1})" if same else channel.name
+            self._lines.append(_Line(name, channel, Outbox(pace), job, node, log))
 
     def tell(self, key: str, text: str) -> None:
         """An event, for all channels. Returns at once. Events of one key are one line of a message, with a count."""
@@ -47,9 +51,11 @@ class Notifier:
 class _Line:
     """One channel, its outbox and its thread."""
 
-    def __init__(self, channel: Channel, outbox: Outbox, job: str, node: str, log: Callable[[str], None]) -> None:
-        self.name = channel.name
-        self._channel, self._outbox, self._job, self._node, self._log = channel, outbox, job, node, log
+    def __init__(
+        self, name: str, channel: Channel, outbox: Outbox, job: str, node: str, log: Callable[[str], None]
+    ) -> None:
+        self.name, self.channel = name, channel
+        self._outbox, self._job, self._node, self._log = outbox, job, node, log
         self._changed = threading.Condition()
         self._finish_by: float | None = None
         self._failing = False
@@ -79,7 +85,7 @@ class _Line:
     def _run(self) -> None:
         while (digest := self._next()) is not None:
             try:
-                self._channel.send(message_of(digest, self._job, self._node))
+                self.channel.send(message_of(digest, self._job, self._node))
             except NotDelivered as error:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - a library's surprise must not end the channel

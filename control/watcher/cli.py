@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -87,8 +88,9 @@ def described(watch: Watch) -> str:
 
 
 def log(line: str) -> None:
-    """A line on stdout, with the time."""
-    click.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}")
+    """A line on stdout, with the time; dropped where it cannot be written, such as on the disk that is full."""
+    with contextlib.suppress(OSError):
+        click.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}")
 
 
 def _quiet(line: str) -> None:

@@ -25,6 +25,10 @@ STUCK_S = 120.0
 """A look that takes longer is reported. The limits of what it asks are shorter."""
 
 
+END_S = 10.0
+"""How long actions that were begun may take when the program ends."""
+
+
 def clock() -> float:
     """Seconds since the host was started, its sleep included: the same for all processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -55,9 +59,8 @@ class Runner:
     def once(self, remembered: Remembered) -> Remembered:
         """One look at everything, and what follows from it. Returns what the next run must know."""
         for each in self._running:
-            title = each.watch.title
-            each.state = remembered.states.get(title, WatchState())
-            each.reader.samples = remembered.samples.get(title, {})
+            each.state = remembered.states.get(_identity(each.watch), WatchState())
+            each.reader.samples = remembered.samples.get(_identity(each.watch), {})
             self._look(each)
         happenings = []
         deadline = clock() + STUCK_S
@@ -68,8 +71,8 @@ class Runner:
                 happenings += self._judge(each, _stuck(each))
         for happening in happenings:
             self._actor.act(happening)
-        states = {each.watch.title: each.state for each in self._running}
-        return Remembered(states, {each.watch.title: each.reader.samples for each in self._running})
+        states = {_identity(each.watch): each.state for each in self._running}
+        return Remembered(states, {_identity(each.watch): each.reader.samples for each in self._running})
 
     def run(self, stop: threading.Event) -> None:
         """Look on and on, until `stop` is set and `wake` called."""
@@ -85,7 +88,7 @@ class Runner:
                     self._to_do.put(happening)
         finally:
             self._to_do.put(None)
-            worker.join(STUCK_S)
+            worker.join(END_S)
             for each in self._running:
                 each.reader.close()
 
@@ -134,6 +137,11 @@ class Runner:
     def _work(self) -> None:
         while (happening := self._to_do.get()) is not None:
             self._actor.act(happening)
+
+
+def _identity(watch: Watch) -> str:
+    """What a state is remembered by: with another threshold it is another watch."""
+    return f"{watch.title}: {watch.threshold.text if watch.threshold else ''}"
 
 
 def _stuck(each: _Running) -> Reading:
