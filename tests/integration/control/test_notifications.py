@@ -20,7 +20,7 @@ from elastic_agent.control.decisions.outbox import Pace
 from elastic_agent.control.notify import channels
 from elastic_agent.control.notify.channels import Message, NotDelivered, channel
 from elastic_agent.control.notify.notifier import Notifier
-from support.web_server import WebServer, web_server
+from support.outside.web_server import WebServer, web_server
 
 MESSAGE = Message(
     "[job1] disk full", "disk: 95 % used\n\njob job1, node n1", "job1", "n1", (("disk: 95 % used", 1),), 1

@@ -17,7 +17,7 @@ from elastic_agent.control.decisions.watches import Reading, Verdict
 from elastic_agent.control.readings.clock import SINCE_1900_S
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
-from support.web_server import web_server
+from support.outside.web_server import web_server
 
 
 def look(text: str) -> Reading:

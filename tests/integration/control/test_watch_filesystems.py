@@ -18,7 +18,7 @@ from elastic_agent.control.readings.filesystems import parse_quota
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
-from support.mounts import dead_mount, tmpfs
+from support.outside.mounts import dead_mount, tmpfs
 
 MB = 1 << 20
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from support.mounts import dead_mount, tmpfs
-from support.web_server import WebServer, web_server
+from support.outside.mounts import dead_mount, tmpfs
+from support.outside.web_server import WebServer, web_server
 
 WATCH = [sys.executable, "-m", "elastic_agent.control.watcher"]
 WAIT_S = 30.0

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.errors import UsageError
+from elastic_agent.control.notify.channels import channel
 from elastic_agent.control.table.kinds import KINDS
 from elastic_agent.control.table.parse import check_actions, parse_table, read_table
 from elastic_agent.control.table.quantities import Dimension, quantity, size_b, size_text, time_s
 from elastic_agent.control.table.watch import Watch
 from elastic_agent.control.watcher.cli import described
+from support.source_tree import ROOT
 
 DISK = """
 [[watch]]
@@ -52,6 +54,17 @@ def test_what_is_read_can_be_said() -> None:
     """`--check` shows each watch on a line."""
     said = described(one(DISK))
     assert said == "watch 1: disk checkpoints at '12 hours left', every 60 s, for 300 s: notify, save"
+
+
+def test_the_example_of_the_page_is_what_the_page_says_it_is() -> None:
+    """Who copies it gets these watches; the file of its password alone is theirs to write."""
+    page = (ROOT / "docs" / "guardrails.md").read_text()
+    example, _, rest = page.partition("    notify =")[2].partition("    $ elastic-agent-watch watches.toml --check\n")
+    table = parse_table("notify =" + example.replace("\n    ", "\n"), "watches.toml")
+    check_actions(table)
+    said = [line.strip() for line in rest.partition("    $")[0].splitlines()]
+    assert [described(watch) for watch in table.watches] == said
+    assert channel(table.notify[0]).name == "smtps://mail.example.org"
 
 
 def test_two_watches_of_one_thing_are_told_apart() -> None:
