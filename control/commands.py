@@ -26,6 +26,10 @@ class NoAnswer(Exception):
     """What was asked gave no answer; the text says why."""
 
 
+class TimedOut(NoAnswer):
+    """It gave none in time."""
+
+
 class Asker:
     """Runs one command at a time. One that was killed and is not gone is not joined by a second."""
 
@@ -37,7 +41,7 @@ class Asker:
         name = os.path.basename(argv[0])
         if self._stuck is not None:
             if self._stuck.poll() is None:
-                raise NoAnswer(f"{name} (pid {self._stuck.pid}) was killed and is not gone")
+                raise TimedOut(f"{name} (pid {self._stuck.pid}) was killed and is not gone")
             self._stuck = None
         try:
             # Its own session: a command's children are killed with it. From /, which does not vanish or hang.
@@ -57,7 +61,7 @@ class Asker:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
             self._kill(process)
-            raise NoAnswer(f"no answer from {name} in {duration(limit_s)}") from None
+            raise TimedOut(f"no answer from {name} in {duration(limit_s)}") from None
         if process.returncode != 0:
             why = shorten(" ".join(err.split()), WHY_MAX) or "it printed no error"
             raise NoAnswer(f"{name} ended with status {process.returncode}: {why}")
@@ -68,10 +72,10 @@ class Asker:
         argv = [sys.executable, "-I", "-S", str(PROBE), question, path]
         try:
             lines = self.run(argv, limit_s).splitlines()
+        except TimedOut:
+            raise TimedOut(f"no answer from the file system of {path} in {duration(limit_s)}") from None
         except NoAnswer as error:
-            if "ended with status" in str(error):
-                raise NoAnswer(str(error).partition(": ")[2]) from None
-            raise NoAnswer(f"no answer from the file system of {path} in {duration(limit_s)}") from None
+            raise NoAnswer(str(error).partition("with status 1: ")[2] or str(error)) from None
         return [[float(number) for number in line.split()] for line in lines]
 
     def close(self) -> None:
@@ -80,7 +84,10 @@ class Asker:
             self._stuck.poll()
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except OSError:
+            pass  # a command with other rights, such as sudo; it is left alone
         try:
             process.communicate(timeout=KILLED_S)
         except subprocess.TimeoutExpired:

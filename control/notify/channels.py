@@ -120,23 +120,22 @@ class _Mail(_Filled):
         where = urlsplit(shown(url))
         if where.password is not None and HIDDEN not in where.password:
             raise UsageError(f"notify: {self.name} has a password in it; write {{env:NAME}} or {{file:PATH}} there")
-        options = parse_qs(where.query)
-        self._login = bool(where.username)
-        self._to = [address for part in options.get("to", []) for address in part.split(",") if address]
-        self._from = options.get("from", [f"elastic-agent@{socket.gethostname()}"])[0]
-        self._tls = options.get("tls", [""])[0]
-        if not self._to or set(options) - {"to", "from", "tls"} or self._tls not in ("", "yes"):
+        options = _options(where.query)
+        self._tls = bool(where.username) or "tls" in options
+        if not options.get("to") or set(options) - {"to", "from", "tls"} or options.get("tls", "yes") != "yes":
             raise UsageError(f"notify: {self.name} needs ?to=ADDRESS[,ADDRESS], and takes &from=ADDRESS and &tls=yes")
 
     def send(self, message: Message) -> None:
         import smtplib
         from email.message import EmailMessage
 
-        mail = EmailMessage()
-        mail["Subject"], mail["From"], mail["To"] = message.title, self._from, ", ".join(self._to)
-        mail.set_content(message.text)
         url, secrets = self._filled()
         where = urlsplit(url)
+        options = _options(where.query)
+        mail = EmailMessage()
+        mail["Subject"], mail["To"] = message.title, ", ".join(options["to"].split(","))
+        mail["From"] = options.get("from", f"elastic-agent@{socket.gethostname()}")
+        mail.set_content(message.text)
         secrets += tuple(unquote(part) for part in (where.password,) if part)
         try:
             with self._connect(where.scheme, where.hostname or "", where.port) as server:
@@ -155,7 +154,7 @@ class _Mail(_Filled):
         if scheme == "smtps":
             return smtplib.SMTP_SSL(host, port or 465, timeout=SEND_S, context=ssl.create_default_context())
         server = smtplib.SMTP(host, port or 25, timeout=SEND_S)
-        if self._tls or self._login:
+        if self._tls:
             try:
                 server.starttls(context=ssl.create_default_context())
             except BaseException:
@@ -217,6 +216,11 @@ class _Command:
             Asker().run(argv, SEND_S, message.to_json())
         except (NoAnswer, UsageError) as error:
             raise NotDelivered(hide(str(error), secrets)) from None
+
+
+def _options(query: str) -> dict[str, str]:
+    """The options of a mail's URL. A plus sign is part of an address, not a space."""
+    return {name: values[0] for name, values in parse_qs(query.replace("+", "%2B")).items()}
 
 
 def _opener() -> OpenerDirector:

@@ -129,7 +129,13 @@ def message_of(digest: Digest, job: str, node: str) -> Message:
     parts = [f"{text} ({number} times)" if number > 1 else text for text, number in digest.lines]
     if digest.unlisted:
         parts.append(f"and {count(digest.unlisted, 'event')} of further causes")
-    text = "\n\n".join([*parts, f"job {name}, node {node}"])
+    text = _sendable("\n\n".join([*parts, f"job {name}, node {node}"]))
+    title = " ".join(_sendable(title).split())  # a header is one line
     if len(title) > TITLE_MAX:
         title = f"{title[: TITLE_MAX - 3]}..."
     return Message(title, text, job, node, digest.lines, digest.total)
+
+
+def _sendable(text: str) -> str:
+    """Without the bytes of names that are no text, which no mail can carry."""
+    return text.encode("utf-8", "replace").decode()

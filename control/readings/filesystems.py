@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoAnswer
+from ..commands import Asker, NoAnswer, TimedOut
 from ..decisions import trend
 from ..decisions.watches import Reading
 from ..table.quantities import Dimension, quantity, size_text
@@ -119,7 +119,7 @@ class Mount:
     def read(self, now: float) -> Reading:
         try:
             self._asker.ask("statvfs", self._watch.path, self._threshold.value)
-        except NoAnswer as error:
+        except TimedOut as error:
             return judged(True, str(error))
         return judged(False, f"the file system of {self._watch.path} answers")
 

@@ -106,7 +106,10 @@ class Runner:
 
     def _look(self, each: _Running) -> None:
         each.looking_since = clock()
-        threading.Thread(target=self._read, args=(each,), name=f"look {each.watch.title}", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, args=(each,), name=f"look {each.watch.title}", daemon=True).start()
+        except RuntimeError as error:  # the host refuses threads
+            self._looked.put((each, Reading(Verdict.UNKNOWN, f"a look could not begin: {error}")))
 
     def _read(self, each: _Running) -> None:
         try:
@@ -136,7 +139,10 @@ class Runner:
 
     def _work(self) -> None:
         while (happening := self._to_do.get()) is not None:
-            self._actor.act(happening)
+            try:
+                self._actor.act(happening)
+            except Exception as error:  # noqa: BLE001 - the next alarm must still be acted upon
+                self._detail(f"{happening.watch.title}: {type(error).__name__}: {error}")
 
 
 def _identity(watch: Watch) -> str:
