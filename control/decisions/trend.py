@@ -44,6 +44,27 @@ def steady_growth(samples: Sequence[Sample]) -> float | None:
     return max(0.0, min(slope(samples), slope(samples[:half]), slope(samples[half:])))
 
 
+def leak(samples: Sequence[Sample], available: float) -> tuple[float, float] | None:
+    """(seconds until steady growth has used up what is available, growth a second); None with too few samples.
+
+    Also what has begun to grow only lately counts: the last 10, 20, 40 samples and so on, each believed for twice as
+    long ahead as it looks back.
+    """
+    growth = steady_growth(samples)
+    if growth is None:
+        return None
+    found = [(seconds_left(available, growth), growth)]
+    number = 2 * LEAST_SAMPLES
+    while number < len(samples):
+        last = samples[-number:]
+        growth = steady_growth(last) or 0.0
+        left = seconds_left(available, growth)
+        if left <= 2 * (last[-1][0] - last[0][0]):
+            found.append((left, growth))
+        number *= 2
+    return min(found)
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """The last checkpoints of a directory."""

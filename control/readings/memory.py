@@ -141,10 +141,10 @@ class WorkerMemory:
 
 def leak(threshold: Threshold, samples: list[trend.Sample], available: float, what: str) -> Reading:
     """When memory that grows steadily will have used up what is available."""
-    rate = trend.steady_growth(samples)
-    if rate is None:
+    found = trend.leak(samples, available)
+    if found is None:
         return not_yet(f"measuring how fast {what} grows")
-    left = trend.seconds_left(available, rate)
+    left, rate = found
     if left == float("inf"):
         return judged(False, f"{what} does not grow")
     text = f"{what} grows by {size_text(60 * rate)} a minute and has {size_text(available)}: {duration(left)} left"

@@ -94,6 +94,7 @@ def test_installed_command_and_module_start(installed: Path) -> None:
     by_module = run([str(installed / "python"), "-m", "elastic_agent", "--version"], cwd=away)
     assert by_command == by_module
     assert elastic_agent.__version__ in by_command
+    assert "FILE.toml" in run([str(installed / "elastic-agent-watch"), "--help"], cwd=away)
 
 
 def test_installed_package_takes_no_other_name(installed: Path) -> None:

@@ -19,6 +19,7 @@ from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
 from support.outside.mounts import dead_mount, tmpfs
+from support.procfs import wait_exit
 
 MB = 1 << 20
 
@@ -174,10 +175,25 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children() -> None:
 
 
 def test_a_killed_process_that_is_not_gone_is_not_joined_by_a_second() -> None:
-    """A child that holds the pipes from a session of its own stands for one that waits in the kernel for ever."""
-    code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3)'], "
-    code += "start_new_session=True); time.sleep(60)"
+    """One that a cgroup has frozen is not reached by SIGKILL, as one that waits for a dead disk is not."""
+    freezer = Path("/sys/fs/cgroup/freezer") / f"test-{os.getpid()}"
+    try:
+        freezer.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup of version 1 that freezes: {error.strerror}")
+    freeze = "import os, sys; at = sys.argv[1]; open(at + '/cgroup.procs', 'w').write(str(os.getpid())); "
+    freeze += "open(at + '/freezer.state', 'w').write('FROZEN')"
     asker = Asker()
-    with pytest.raises(TimedOut, match="no answer from python"):
-        asker.run([sys.executable, "-c", code], 0.5)
-    assert asker.run([sys.executable, "-c", "print('well')"], 20) == "well\n"  # the first was gone after all
+    try:
+        with pytest.raises(TimedOut, match="no answer from python"):
+            asker.run([sys.executable, "-c", freeze, str(freezer)], 0.5)
+        with pytest.raises(TimedOut, match=r"python\S* \(pid \d+\) was killed and is not gone"):
+            asker.run([sys.executable, "-c", ""], 20)
+        pids = (freezer / "cgroup.procs").read_text().split()
+        assert len(pids) == 1
+        (freezer / "freezer.state").write_text("THAWED")
+        wait_exit(int(pids[0]), time.monotonic() + 20)
+        assert asker.run([sys.executable, "-c", "print('well')"], 20) == "well\n"
+    finally:
+        (freezer / "freezer.state").write_text("THAWED")
+        freezer.rmdir()

@@ -23,7 +23,7 @@ class WebServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.changed = threading.Condition()
-        self.status = 200
+        self.status, self.reason = 200, ""
         self.headers: dict[str, str] = {}
         self.date_shift_s = 0.0
         self.hanging = threading.Event()
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
                 server.bodies.append(json.loads(body))
                 server.changed.notify_all()
         try:
-            self.send_response(status)
+            self.send_response(status, server.reason or None)
             for name, value in server.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", "2")

@@ -43,6 +43,28 @@ def test_what_grows_once_or_falls_back_is_no_leak(value: Callable[[float], float
     assert growth < 0.1 * MB
 
 
+def test_a_leak_that_begins_late_is_found_while_there_is_time() -> None:
+    """Flat for half an hour, then 1 GB a minute of 20 GB: found with more than 5 minutes left, a look a minute."""
+    kept: list[Sample] = []
+    for minute in range(50):
+        used = max(0.0, minute - 30) * 1e9
+        trend.keep(kept, (60.0 * minute, used), window_s=1800.0)
+        found = trend.leak(kept, 20e9 - used)
+        if found and found[0] < 600:
+            break
+    assert 30 < minute <= 45
+    assert found is not None
+    assert found == (pytest.approx((50 - minute) * 60, rel=0.1), pytest.approx(1e9 / 60, rel=0.1))
+
+
+def test_a_short_rise_is_not_believed_for_long() -> None:
+    """Ten minutes of growth after a flat half hour say nothing about what comes in three hours."""
+    kept = [(60.0 * minute, max(0.0, minute - 20) * 1e8) for minute in range(31)]
+    found = trend.leak(kept, 18e9)
+    assert found is not None
+    assert found[0] > 3 * 3600
+
+
 def test_few_samples_say_nothing() -> None:
     """A trend needs ten looks."""
     assert trend.steady_growth(samples(lambda at: at, number=9)) is None
