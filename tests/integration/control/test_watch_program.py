@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.control.actions.stacks import py_spy
 from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import WebServer, web_server
 
@@ -99,7 +100,7 @@ def test_from_cron_what_was_not_delivered_is_sent_by_the_next_run(tmp_path: Path
     file = table(tmp_path, full(disk, '["notify"]'))
     (disk / "a").write_bytes(bytes(15 << 20))
     web.status = 500
-    slow = "import elastic_agent.control.watcher.cli as cli; cli.CLOSE_S = 0.5; cli.main()"
+    slow = "import elastic_agent.control.watcher.cli as cli; cli.CLOSE_S = 2; cli.main()"
     arguments = [str(file), "--once", "--notify", f"http://127.0.0.1:{web.port}/hook"]
     first = subprocess.run([sys.executable, "-c", slow, *arguments], capture_output=True, text=True, check=True)
     assert "fail: it answered 500" in first.stdout
@@ -194,7 +195,8 @@ def test_a_process_that_stands_still_is_told_with_its_stack(tmp_path: Path, web:
             training.kill()
     text = web.bodies[0]["text"]
     assert text.startswith(f"hang log: {tmp_path}/log has not changed for ")
-    assert re.search(r"stacks in \S+: rank 5 \(pid \d+\) in train \(<string>:4\)", text), text
+    place = r"train \(<string>:4\)" if py_spy() else r"status: T \(stopped\)"
+    assert re.search(rf"stacks in \S+: rank 5 \(pid \d+\) in {place}", text), text
     assert "next: look at the stacks of all ranks" in text
     assert len(list((tmp_path / "stacks").iterdir())) == 1
 
