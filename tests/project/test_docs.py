@@ -13,6 +13,8 @@ import pytest
 import elastic_agent
 from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
 from elastic_agent.agent import errors, exit_status
+from elastic_agent.control.watcher.advise import advise
+from elastic_agent.control.watcher.cli import watch
 from elastic_agent.launcher.config import etcd_conf
 from elastic_agent.launcher.config.flags import FLAGS, Flag
 from elastic_agent.launcher.config.rdzv_conf import KEYS
@@ -201,7 +203,8 @@ OF_ETCD = {
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD}
+    of_watch = (name for command in (watch, advise) for option in command.params for name in option.opts)
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *of_watch}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
@@ -284,7 +287,7 @@ def anchors(file: Path) -> set[str]:
 
 def test_files_that_the_pages_name_are_there() -> None:
     """A path in backticks with a folder of ours in front is a file or a folder of this repository."""
-    folders = "agent|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
+    folders = "agent|control|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
     gone = []
     for path in PAGES:
         named = [code for code in quoted(page(path.as_posix())) if re.fullmatch(rf"(?:{folders})/[\w./*-]+", code)]

@@ -81,7 +81,8 @@ def test_metadata_of_the_wheel(wheel: Path) -> None:
     needed = {line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line}
     assert f"Version: {elastic_agent.__version__}" in lines
     assert "Requires-Python: >=3.10" in lines
-    assert needed == {f"Requires-Dist: {what}" for what in ("click>=8.1", "grpcio>=1.62", "protobuf<8,>=3.20.2")}
+    everywhere = ("click>=8.1", "grpcio>=1.62", "protobuf<8,>=3.20.2")
+    assert needed == {f"Requires-Dist: {what}" for what in (*everywhere, 'tomli>=2; python_version < "3.11"')}
     assert "Provides-Extra: etcd" in lines  # which adds nothing any more
     assert not [line for line in lines if line.startswith("Requires-Dist:") and "'etcd'" in line.replace('"', "'")]
 
@@ -93,6 +94,7 @@ def test_installed_command_and_module_start(installed: Path) -> None:
     by_module = run([str(installed / "python"), "-m", "elastic_agent", "--version"], cwd=away)
     assert by_command == by_module
     assert elastic_agent.__version__ in by_command
+    assert "FILE.toml" in run([str(installed / "elastic-agent-watch"), "--help"], cwd=away)
 
 
 def test_installed_package_takes_no_other_name(installed: Path) -> None:

@@ -1,0 +1,107 @@
+"""Carries out what a watch is to do, in its order, and tells people what was done."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...rendezvous.text import duration
+from ..commands import Asker, NoAnswer
+from ..decisions.watches import Change
+from ..notify.notifier import Notifier
+from ..readings.processes import matching
+from ..table.kinds import KINDS
+from ..table.watch import Table, Watch
+from .stacks import dump
+from .switches import touch
+
+EXEC_S = 60.0
+"""How long a command of the user's may take."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    """A change of a watch, with what was read."""
+
+    watch: Watch
+    change: Change
+    text: str
+
+
+class Actor:
+    """Carries out actions, one after the other. One that fails is logged and told, and the others are still done."""
+
+    def __init__(self, table: Table, notifier: Notifier, node: str, log: Callable[[str], None]) -> None:
+        self._table, self._notifier, self._node, self._log = table, notifier, node, log
+
+    def act(self, happening: Happening) -> None:
+        """Do what the watch says. All but the first firing only notifies."""
+        watch = happening.watch
+        sentence = sentence_of(happening)
+        self._log(sentence)
+        lines = [sentence]
+        if happening.change is Change.FIRED:
+            for action in watch.do:
+                if action != "notify":
+                    lines.append(self._done(action, happening))
+                    self._log(f"{watch.title}: {lines[-1]}")
+        if happening.change in (Change.FIRED, Change.AGAIN):
+            lines.append(f"next: {KINDS[watch.what].next_step}")
+        if "notify" in watch.do:
+            self._notifier.tell(f"{watch.title} {happening.change.value}", "\n".join(lines))
+
+    def _done(self, action: str, happening: Happening) -> str:
+        """Do it. Returns one line: what was done, or why not."""
+        watch = happening.watch
+        try:
+            if action == "dump":
+                return dump(matching(watch.process), self._table.dumps, watch.signal)
+            if action == "save":
+                # Without a label: a labelled checkpoint is kept beyond retention, which a full disk does not need.
+                made = touch(self._table.save_switch)
+                return f"asked for a checkpoint by {self._table.save_switch}" + (
+                    "" if made else ", as somebody had before"
+                )
+            if action == "stop":
+                made = touch(self._table.kill_switch, f"{sentence_of(happening)}\n")
+                return f"asked the job to stop by {self._table.kill_switch}" + (
+                    "" if made else ", as somebody had before"
+                )
+            return self._execute(action.partition(":")[2], happening)
+        except OSError as error:
+            return f"{action} failed: {error.strerror}: {error.filename}"
+
+    def _switch(self, path: str, content: str) -> str:
+        return path if touch(path, content) else f"{path}, as somebody had before"
+
+    def _execute(self, line: str, happening: Happening) -> str:
+        argv = shlex.split(line)
+        watch = happening.watch
+        told = {
+            "watch": watch.title,
+            "what": watch.what,
+            "text": happening.text,
+            "job": self._table.job,
+            "node": self._node,
+        }
+        try:
+            Asker().run(argv, EXEC_S, json.dumps(told))
+        except NoAnswer as error:
+            return f"{error}"
+        return f"{argv[0]} was run"
+
+
+def sentence_of(happening: Happening) -> str:
+    """One line: the watch, the thing and the number."""
+    watch, text = happening.watch, happening.text
+    if happening.change is Change.FIRED:
+        lasting = f" for {duration(watch.rule.for_s)}" if watch.rule.for_s else ""
+        return f"{watch.title}: {text}{lasting}"
+    return {
+        Change.AGAIN: f"{watch.title}: still {text}",
+        Change.CLEARED: f"{watch.title}: over: {text}",
+        Change.BLIND: f"{watch.title}: cannot be watched: {text}",
+        Change.SEES: f"{watch.title}: can be watched again: {text}",
+    }[happening.change]

@@ -1,0 +1,110 @@
+"""Commands and questions that are answered in time or given up: the place of this room that starts processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..rendezvous.text import duration, shorten
+
+OUTPUT_MAX = 1 << 20
+"""Characters of a command's output that are kept."""
+WHY_MAX = 200
+"""Characters of its error that are shown."""
+PROBE_S = 10.0
+"""How long a file system has to answer, where the watch does not say."""
+PROBE = Path(__file__).parent / "readings" / "probe.py"
+KILLED_S = 0.5
+"""How long a killed process has to be gone. One that waits for a dead file server may not be."""
+
+
+class NoAnswer(Exception):
+    """What was asked gave no answer; the text says why."""
+
+
+class TimedOut(NoAnswer):
+    """It gave none in time."""
+
+
+class Asker:
+    """Runs one command at a time. One that was killed and is not gone is not joined by a second."""
+
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[str] | None = None
+
+    def run(self, argv: Sequence[str], limit_s: float, stdin: str = "") -> str:
+        """What the command printed. Raises NoAnswer if it cannot be started, fails, or takes longer than `limit_s`."""
+        name = os.path.basename(argv[0])
+        if self._stuck is not None:
+            if self._stuck.poll() is None:
+                raise TimedOut(f"{name} (pid {self._stuck.pid}) was killed and is not gone")
+            self._stuck = None
+        try:
+            # Its own session: a command's children are killed with it. From /, which does not vanish or hang.
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as error:
+            raise NoAnswer(f"{name} cannot be started: {error.strerror}") from None
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            self._kill(process)
+            raise TimedOut(f"no answer from {name} in {duration(limit_s)}") from None
+        if process.returncode != 0:
+            why = shorten(" ".join(err.split()), WHY_MAX) or "it printed no error"
+            raise NoAnswer(f"{name} ended with status {process.returncode}: {why}")
+        return out[:OUTPUT_MAX]
+
+    def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
+        """The numbers that `probe` prints, line by line. Raises NoAnswer, with the file system named."""
+        argv = [sys.executable, "-I", "-S", str(PROBE), question, path]
+        try:
+            lines = self.run(argv, limit_s).splitlines()
+        except TimedOut:
+            raise TimedOut(f"no answer from the file system of {path} in {duration(limit_s)}") from None
+        except NoAnswer as error:
+            raise NoAnswer(str(error).partition("with status 1: ")[2] or str(error)) from None
+        return [[float(number) for number in line.split()] for line in lines]
+
+    def close(self) -> None:
+        """Reap what was killed, if it is gone."""
+        if self._stuck is not None:
+            self._stuck.poll()
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except OSError:
+            pass  # a command with other rights, such as sudo; it is left alone
+        try:
+            process.communicate(timeout=KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._stuck = process
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+def signal_process(pid: int, name: str) -> bool:
+    """Send a signal if the process handles it: at its default it would end the process. Whether it was sent."""
+    signum = signal.Signals[name]
+    try:
+        caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+        if not int(caught, 16) >> (signum - 1) & 1:
+            return False
+        os.kill(pid, signum)
+    except (OSError, IndexError, ValueError):
+        return False  # it has ended, or is another user's
+    return True

@@ -1,0 +1,81 @@
+"""How far this node's clock is from a reference: an NTP server, or the date that a web server sends."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import urlsplit
+
+from ...rendezvous.text import duration
+from ..commands import NoAnswer
+from ..decisions import trend
+from ..decisions.watches import Reading
+from ..table.watch import Watch
+from .reader import judged, threshold_of
+
+ANSWER_S = 5.0
+NTP_PORT = 123
+SINCE_1900_S = 2208988800
+"""From NTP's epoch to Unix's; RFC 5905."""
+
+
+class Clock:
+    """`clock`: over while this node's clock is off by the threshold or more. Warned about, never relied on."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self._threshold = watch, threshold_of(watch)
+        self.samples: dict[str, list[trend.Sample]] = {}
+
+    def read(self, now: float) -> Reading:
+        where = urlsplit(self._watch.reference)
+        try:
+            if where.scheme == "ntp":
+                behind_s, unsure_s = _ntp(where.hostname or "", where.port or NTP_PORT)
+            else:
+                behind_s, unsure_s = _http(where.scheme, where.netloc, where.path or "/")
+        except (OSError, HTTPException, ValueError) as error:
+            raise NoAnswer(f"no time from {where.scheme}://{where.hostname}: {error}") from None
+        off_s = max(0.0, abs(behind_s) - unsure_s)
+        side = "behind" if behind_s > 0 else "ahead of"
+        text = f"this clock is {duration(abs(behind_s))} {side} {where.hostname}"
+        return judged(
+            off_s >= self._threshold.value, f"{text}, within {duration(unsure_s)} (limit {self._threshold.text})"
+        )
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def _ntp(host: str, port: int) -> tuple[float, float]:
+    """(seconds behind, half the round trip) by one request of SNTP."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as connection:
+        connection.settimeout(ANSWER_S)
+        sent = time.time()
+        connection.connect(address)  # so that a port where nobody listens is an error at once
+        connection.send(b"\x23" + 47 * b"\0")  # version 4, client
+        answer = connection.recv(512)
+        received = time.time()
+    if len(answer) < 48 or answer[0] & 7 != 4 or not answer[1]:
+        raise ValueError("the answer is none of a time server")
+    seconds = [whole - SINCE_1900_S + part / 2**32 for whole, part in struct.iter_unpack(">II", answer[32:48])]
+    return ((seconds[0] - sent) + (seconds[1] - received)) / 2, (received - sent) / 2
+
+
+def _http(scheme: str, netloc: str, path: str) -> tuple[float, float]:
+    """(seconds behind, how unsure that is) by the header Date, which has whole seconds."""
+    connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(netloc, timeout=ANSWER_S)
+    try:
+        sent = time.time()
+        connection.request("HEAD", path)
+        date = connection.getresponse().getheader("Date")
+        received = time.time()
+    finally:
+        connection.close()
+    if not date:
+        raise ValueError("the answer has no Date")
+    theirs = parsedate_to_datetime(date).timestamp() + 0.5
+    return theirs - (sent + received) / 2, 0.5 + (received - sent) / 2

@@ -1,0 +1,82 @@
+"""GPUs by NVML, where nvidia-ml-py is installed: temperature, memory, throttling, ECC errors, lost devices."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..commands import NoAnswer
+from ..decisions import trend
+from ..decisions.watches import Reading
+from ..table.quantities import Dimension
+from ..table.watch import Watch
+from .reader import judged, stock, threshold_of
+
+HARMFUL_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+"""nvml.h, nvmlClocksEventReasons: hardware slowdown, software thermal, hardware thermal, power brake. A power cap is a
+setting, not a fault."""
+
+
+class Gpu:
+    """`gpu`: over while any device of this node is. One that was there at an earlier look and is not now is lost."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._threshold = threshold_of(watch)
+        self._nvml: Any = None  # an untyped module of another package
+        self.samples: dict[str, list[trend.Sample]] = {}
+
+    def read(self, now: float) -> Reading:
+        nvml = self._open()
+        try:
+            number = nvml.nvmlDeviceGetCount()
+            most = max([number, *(int(before) for _, before in self.samples.get("devices", []))])
+            self.samples["devices"] = [(now, most)]
+            if number < most:
+                return judged(True, f"{number} of {most} GPUs are there")
+            readings = [self._device(nvml, index) for index in range(number)]
+        except nvml.NVMLError as error:
+            raise NoAnswer(f"NVML: {error}") from None
+        over = [reading for reading in readings if reading.verdict.value == "over"]
+        if not readings:
+            raise NoAnswer("NVML knows no GPU here")
+        return over[0] if over else readings[0]
+
+    def _open(self) -> Any:  # noqa: ANN401 - as above
+        if self._nvml is None:
+            try:
+                nvml = importlib.import_module("pynvml")
+            except ImportError:
+                raise NoAnswer("GPUs cannot be read: install nvidia-ml-py") from None
+            try:
+                nvml.nvmlInit()
+            except nvml.NVMLError as error:
+                raise NoAnswer(f"NVML: {error}") from None
+            self._nvml = nvml
+        return self._nvml
+
+    def _device(self, nvml: Any, index: int) -> Reading:  # noqa: ANN401 - as above
+        limit, name = self._threshold, f"GPU {index}"
+        try:
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            if limit.dimension is Dimension.CELSIUS:
+                degrees = nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)
+                return judged(degrees >= limit.value, f"{name} has {degrees} C (limit {limit.text})")
+            if limit.side == "throttled":
+                reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device) & HARMFUL_REASONS
+                return judged(bool(reasons), f"{name} is throttled (NVML's reasons {reasons:#x})")
+            if limit.side == "ecc":
+                kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+                errors = nvml.nvmlDeviceGetTotalEccErrors(device, *kinds)
+                return judged(errors > 0, f"{name} has {errors} uncorrected ECC errors since the driver was loaded")
+            memory = nvml.nvmlDeviceGetMemoryInfo(device)
+        except nvml.NVMLError_GpuIsLost:
+            return judged(True, f"{name} is lost: it has fallen off the bus")
+        if limit.side == "lost":
+            return judged(False, f"{name} is there")
+        found = stock(limit, memory.total, memory.free, memory.used)
+        return Reading(found.verdict, f"{name}: {found.text}")
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None

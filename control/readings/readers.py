@@ -1,0 +1,30 @@
+"""Which reader a watch has."""
+
+from __future__ import annotations
+
+import importlib
+
+from ..table.watch import Watch
+from .reader import Reader
+
+_HOMES = {
+    "disk": "filesystems:Disk",
+    "inodes": "filesystems:Disk",
+    "quota": "filesystems:Quota",
+    "mount": "filesystems:Mount",
+    "memory": "memory:Memory",
+    "worker-memory": "memory:WorkerMemory",
+    "load": "load:Load",
+    "clock": "clock:Clock",
+    "job": "job:Job",
+    "hang": "job:Hang",
+    "gpu": "gpu:Gpu",
+}
+"""Loaded when they are needed: a table without a clock needs no HTTP."""
+
+
+def reader_of(watch: Watch) -> Reader:
+    """The reader of a watch. Loads only what its kind needs."""
+    module, _, name = _HOMES[watch.what].partition(":")
+    found: Reader = getattr(importlib.import_module(f".{module}", __package__), name)(watch)
+    return found

@@ -1,0 +1,142 @@
+"""Which kinds of watches there are: for each its keys, the forms of its threshold, and what to do when it fires."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .quantities import SIDES, Dimension, quantity
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write a threshold."""
+
+    dimension: Dimension
+    side: str
+    """`used`, `free`, `left` or nothing."""
+    example: str
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold as it was read."""
+
+    value: float
+    """In the unit of its dimension."""
+    dimension: Dimension
+    side: str
+    text: str
+    """As it was written."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a watch of this kind needs and takes."""
+
+    forms: tuple[Form, ...]
+    """Empty: it has no threshold."""
+    needs: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
+    """At least one of these keys is needed."""
+    takes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Thresholds that are words."""
+    default: str = ""
+    """The threshold where none is given; empty: it must be given."""
+    next_step: str = ""
+    """What somebody who was just woken does about it."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.needs, *self.one_of, *self.takes)
+
+    def threshold(self, text: str) -> Threshold | None:
+        """The threshold, or None if the text is in none of the forms."""
+        if text.strip().lower() in self.words:
+            return Threshold(0.0, Dimension.COUNT, text.strip().lower(), text)
+        found = quantity(text)
+        if found is None or found[2] not in ("", *SIDES):
+            return None
+        value, dimension, side = found
+        if dimension is Dimension.PERCENT and value > 100:
+            return None
+        if any((form.dimension, form.side) == (dimension, side) for form in self.forms):
+            return Threshold(value, dimension, side, text)
+        return None
+
+    def allowed(self) -> str:
+        """The forms, for an error."""
+        shown = [repr(form.example) for form in self.forms] + [repr(word) for word in self.words]
+        return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+_USED = Form(Dimension.PERCENT, "used", "90 % used")
+_FREE = Form(Dimension.PERCENT, "free", "10 % free")
+_BYTES_FREE = Form(Dimension.SIZE, "free", "200 GB free")
+_HOURS_LEFT = Form(Dimension.TIME, "left", "12 hours left")
+_MINUTES_LEFT = Form(Dimension.TIME, "left", "30 minutes left")
+
+KINDS = {
+    "disk": Kind(
+        (_USED, _FREE, _BYTES_FREE, _HOURS_LEFT),
+        needs=("path",),
+        takes=("window",),
+        next_step="delete or move checkpoints and logs, or keep fewer",
+    ),
+    "inodes": Kind(
+        (_USED, _FREE, Form(Dimension.COUNT, "free", "100000 free"), _HOURS_LEFT),
+        needs=("path",),
+        takes=("window",),
+        next_step="delete or pack directories with many small files",
+    ),
+    "quota": Kind(
+        (_USED, _FREE, _BYTES_FREE),
+        needs=("command",),
+        takes=("pattern",),
+        next_step="delete or move files that count towards the quota, or ask for more",
+    ),
+    "memory": Kind(
+        (_USED, _FREE, _BYTES_FREE, _MINUTES_LEFT),
+        takes=("window", "process"),
+        next_step="find the process that grows, and restart the workers before the kernel kills one",
+    ),
+    "worker-memory": Kind(
+        (Form(Dimension.SIZE, "used", "40 GB used"), _MINUTES_LEFT),
+        needs=("process",),
+        takes=("window", "limit"),
+        next_step="restart the workers at a checkpoint; look for lists that grow with each step",
+    ),
+    "load": Kind(
+        (Form(Dimension.CORES, "used", "4 cores used"),),
+        needs=("process",),
+        next_step="find whose processes they are, and move them or the job",
+    ),
+    "mount": Kind(
+        (Form(Dimension.TIME, "", "10 s"),),
+        needs=("path",),
+        default="10 s",
+        next_step="look at the file server and at the network to it",
+    ),
+    "clock": Kind(
+        (Form(Dimension.TIME, "", "2 s"),),
+        needs=("reference",),
+        next_step="start or mend this node's time service",
+    ),
+    "job": Kind((), one_of=("job", "process"), next_step="look at why it ended, and queue it again"),
+    "hang": Kind(
+        (Form(Dimension.TIME, "", "20 min"),),
+        needs=("path",),
+        takes=("process", "signal"),
+        next_step="look at the stacks of all ranks; restart the job if none moves",
+    ),
+    "gpu": Kind(
+        (Form(Dimension.CELSIUS, "", "90 C"), _USED, Form(Dimension.SIZE, "free", "2 GB free")),
+        words=("throttled", "ecc", "lost"),
+        default="lost",
+        next_step="take the node out of the job and look at the device",
+    ),
+}
+COMMON = ("what", "name", "threshold", "every", "for", "again", "do")
+"""Keys of every watch."""
+DUMPS = ("hang", "worker-memory", "job", "memory", "load")
+"""Kinds that may name processes, and so may dump their stacks."""

@@ -1,0 +1,263 @@
+"""Reads a table of watches. Every error is one line that names the file, the watch, the key, its value, and what is
+allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ...agent.errors import UsageError
+from ..decisions.outbox import Pace
+from ..decisions.watches import Rule
+from .kinds import COMMON, DUMPS, KINDS, Kind, Threshold
+from .quantities import size_b, time_s
+from .watch import Table, Watch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TOP = ("job", "notify", "save_switch", "kill_switch", "dumps", "gather", "pause", "watch")
+ACTIONS = ("notify", "dump", "save", "stop")
+SIGNALS = ("SIGQUIT", "SIGUSR1", "SIGUSR2")
+EVERY_S = 60.0
+SHORTEST_S = 0.01
+"""The shortest `every`; a reading takes some 20 ms of a processor."""
+WINDOWS_S = {"disk": 86400.0, "inodes": 86400.0, "memory": 1800.0, "worker-memory": 1800.0}
+
+
+def read_table(path: str) -> Table:
+    """The table of a file. Relative paths in it are relative to its own directory. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{path}: cannot be read: {why}; give a file of watches in TOML") from None
+    return parse_table(text, path)
+
+
+def parse_table(text: str, path: str) -> Table:
+    """As `read_table`, for a text whose errors call it `path`."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {' '.join(str(error).split())}") from None
+    top = _Keys(path, found, TOP)
+    rows = found.get("watch")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{path}: no watches; begin each with a line [[watch]]")
+    root = os.path.dirname(os.path.abspath(path))
+    table = Table(
+        path,
+        top.text("job"),
+        tuple(_watch(path, root, number, row) for number, row in enumerate(rows, 1)),
+        top.texts("notify"),
+        _below(root, top.text("save_switch")),
+        _below(root, top.text("kill_switch")),
+        _below(root, top.text("dumps", "stacks")),
+        Pace(top.time("gather", Pace.gather_s), top.time("pause", Pace.pause_s)),
+    )
+    return replace(table, watches=_distinct(table.watches))
+
+
+def check_actions(table: Table) -> None:
+    """Raises UsageError where a watch does something for which the file and the flags lack the where."""
+    for watch in table.watches:
+        lacks = {
+            "notify": not table.notify and "notify = [URL] above the first [[watch]], or --notify URL",
+            "save": not table.save_switch and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
+            "stop": not table.kill_switch and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
+        }
+        for action in watch.do:
+            if lacks.get(action):
+                raise UsageError(
+                    f"{table.path}: watch {watch.number} ({watch.what}): do = {action!r} needs {lacks[action]}"
+                )
+
+
+class _Keys:
+    """The keys of one table, read with errors that say where."""
+
+    def __init__(self, where: str, values: Mapping[str, object], allowed: Iterable[str]) -> None:
+        self._where, self._values = where, values
+        allowed = sorted(set(allowed))
+        for key in values:
+            if key not in allowed:
+                raise UsageError(f"{where}: {key} = {values[key]!r}: no such key here; there are {', '.join(allowed)}")
+
+    def wrong(self, key: str, allowed: str) -> UsageError:
+        if key in self._values:
+            shown = "..." if key == "notify" else repr(self._values[key])  # which may hold a secret
+            return UsageError(f"{self._where}: {key} = {shown}: give {allowed}")
+        return UsageError(f"{self._where}: {key} is missing: give {allowed}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str, default: str = "") -> str:
+        value = self._values.get(key, default)
+        if not isinstance(value, str) or (key in self._values and not value.strip()):
+            raise self.wrong(key, "a text in quotes")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """One text or several."""
+        value = self._values.get(key, [])
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, list) or not all(isinstance(each, str) and each.strip() for each in value):
+            raise self.wrong(key, "a text in quotes, or several in brackets")
+        return tuple(value)
+
+    def time(self, key: str, default: float, least: float = 0.0) -> float:
+        if key not in self._values:
+            return default
+        seconds = time_s(self.text(key))
+        if seconds is None or seconds < least:
+            raise self.wrong(key, f"a time of at least {least:g} s, such as '60 s', '5 min' or '2 hours'")
+        return seconds
+
+    def regex(self, key: str) -> str:
+        text = self.text(key)
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise self.wrong(key, f"a regular expression; {error}") from None
+        return text
+
+    def command(self, key: str) -> tuple[str, ...]:
+        """A list of arguments, or one line that is split as a shell would, without one."""
+        value = self._values.get(key, ())
+        try:
+            return tuple(shlex.split(value)) if isinstance(value, str) else self.texts(key)
+        except ValueError as error:
+            raise self.wrong(key, f"a command whose quotes are closed; {str(error).lower()}") from None
+
+
+def _watch(path: str, root: str, number: int, row: Mapping[str, object]) -> Watch:
+    what = row.get("what")
+    if not isinstance(what, str) or what not in KINDS:
+        said = f"what = {what!r}" if "what" in row else "what is missing"
+        raise UsageError(f"{path}: watch {number}: {said}: give {' or '.join(map(repr, KINDS))}")
+    kind = KINDS[what]
+    keys = _Keys(
+        f"{path}: watch {number} ({what})", row, (*COMMON, *kind.keys, *(["process"] if what in DUMPS else []))
+    )
+    for key in kind.needs:
+        if key not in keys:
+            raise keys.wrong(key, _MEANINGS[key])
+    if kind.one_of and not any(key in keys for key in kind.one_of):
+        raise keys.wrong(kind.one_of[0], f"{' or '.join(kind.one_of)}")
+    every_s = keys.time("every", EVERY_S, SHORTEST_S)
+    watch = Watch(
+        number,
+        what,
+        keys.text("name") or f"{what} {row.get('path') or row.get('job') or row.get('process') or ''}".strip(),
+        _threshold(keys, kind),
+        every_s,
+        Rule(keys.time("for", 0.0), keys.time("again", 0.0)),
+        _actions(keys, what),
+        path=_below(root, keys.text("path")),
+        process=keys.regex("process"),
+        job=keys.text("job"),
+        command=keys.command("command"),
+        pattern=_pattern(keys),
+        reference=_reference(keys),
+        window_s=keys.time("window", WINDOWS_S.get(what, 0.0), every_s),
+        limit_b=_size(keys, "limit"),
+        signal=_signal(keys),
+    )
+    if "dump" in watch.do and not watch.process:
+        raise keys.wrong("process", "a regular expression that finds the processes whose stacks 'dump' saves")
+    return watch
+
+
+_MEANINGS = {
+    "path": "a path, absolute or below the directory of this file",
+    "process": "a regular expression that is searched in command lines, such as 'train.py'",
+    "command": "a command that prints a percentage, or what is used and the limit",
+    "reference": "'ntp://HOST' or an 'http://' or 'https://' address",
+}
+
+
+def _threshold(keys: _Keys, kind: Kind) -> Threshold | None:
+    if not kind.forms and not kind.words:
+        if "threshold" in keys:
+            raise keys.wrong("threshold", "none: a watch of this kind has no threshold")
+        return None
+    if "threshold" not in keys and not kind.default:
+        raise keys.wrong("threshold", kind.allowed())
+    found = kind.threshold(keys.text("threshold", kind.default))
+    if found is None:
+        raise keys.wrong("threshold", kind.allowed())
+    return found
+
+
+def _actions(keys: _Keys, what: str) -> tuple[str, ...]:
+    actions = keys.texts("do") if "do" in keys else ("notify",)
+    allowed = [action for action in ACTIONS if action != "dump" or what in DUMPS]
+    for action in actions:
+        command = action.partition(":")[2] if action.startswith("exec:") else ""
+        try:
+            known = action in allowed or bool(shlex.split(command))
+        except ValueError:
+            known = False
+        if not known:
+            raise keys.wrong("do", f"one or several of {', '.join(map(repr, allowed))}, 'exec:COMMAND'")
+    return actions
+
+
+def _pattern(keys: _Keys) -> str:
+    pattern = keys.regex("pattern")
+    groups = set(re.compile(pattern).groupindex)
+    if pattern and not ({"percent"} <= groups or {"used", "limit"} <= groups):
+        raise keys.wrong("pattern", "a regular expression with (?P<percent>..), or with (?P<used>..) and (?P<limit>..)")
+    return pattern
+
+
+def _reference(keys: _Keys) -> str:
+    reference = keys.text("reference")
+    if reference and not re.match(r"(ntp|https?)://[^/\s]", reference):
+        raise keys.wrong("reference", _MEANINGS["reference"])
+    return reference
+
+
+def _size(keys: _Keys, key: str) -> float:
+    if key not in keys:
+        return 0.0
+    size = size_b(keys.text(key))
+    if not size:
+        raise keys.wrong(key, "a size, such as '40 GB'")
+    return size
+
+
+def _signal(keys: _Keys) -> str:
+    name = keys.text("signal")
+    if name and name not in SIGNALS:
+        raise keys.wrong("signal", f"the one that the script gave faulthandler.register: {', '.join(SIGNALS)}")
+    return name
+
+
+def _below(root: str, path: str) -> str:
+    return os.path.normpath(os.path.join(root, os.path.expanduser(path))) if path else ""
+
+
+def _distinct(watches: tuple[Watch, ...]) -> tuple[Watch, ...]:
+    """Two watches of one title get their thresholds, and if need be their numbers, into it."""
+    titles = [watch.title for watch in watches]
+    named = [
+        replace(watch, title=f"{watch.title} ({watch.threshold.text})")
+        if titles.count(watch.title) > 1 and watch.threshold
+        else watch
+        for watch in watches
+    ]
+    titles = [watch.title for watch in named]
+    return tuple(
+        replace(watch, title=f"{watch.title} #{watch.number}") if titles.count(watch.title) > 1 else watch
+        for watch in named
+    )

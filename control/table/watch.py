@@ -1,0 +1,55 @@
+"""A table of watches, as read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..decisions.outbox import Pace
+from ..decisions.watches import Rule
+from .kinds import Threshold
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One `[[watch]]`."""
+
+    number: int
+    """Its place in the file, from 1."""
+    what: str
+    title: str
+    """What messages call it: `disk checkpoints`."""
+    threshold: Threshold | None
+    every_s: float
+    rule: Rule
+    do: tuple[str, ...]
+    """In this order: `notify`, `dump`, `save`, `stop`, `exec:COMMAND`."""
+    path: str = ""
+    """Absolute, so that the working directory does not matter."""
+    process: str = ""
+    """A regular expression that is searched in command lines."""
+    job: str = ""
+    """A name of SLURM jobs."""
+    command: tuple[str, ...] = ()
+    pattern: str = ""
+    reference: str = ""
+    window_s: float = 0.0
+    """How far back a rate looks."""
+    limit_b: float = 0.0
+    """What a process may use; 0: what is available on the host."""
+    signal: str = ""
+    """The signal at which the processes' own faulthandler writes their stacks."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of watches."""
+
+    path: str
+    job: str
+    watches: tuple[Watch, ...]
+    notify: tuple[str, ...] = ()
+    save_switch: str = ""
+    kill_switch: str = ""
+    dumps: str = ""
+    """The directory for stacks."""
+    pace: Pace = field(default_factory=Pace)

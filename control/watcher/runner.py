@@ -1,0 +1,156 @@
+"""Runs a table: looks when a look is due, asks the decisions, has the actions carried out.
+
+Each look is in a thread of its own, because one that hangs must not delay the others; at most one at a time for each
+watch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from ...rendezvous.text import duration
+from ..actions.perform import Actor, Happening
+from ..commands import NoAnswer
+from ..decisions.watches import Reading, Verdict, WatchState, observe
+from ..readings.reader import Reader
+from ..readings.readers import reader_of
+from ..table.watch import Table, Watch
+from .state_file import Remembered
+
+STUCK_S = 120.0
+"""A look that takes longer is reported. The limits of what it asks are shorter."""
+
+
+END_S = 10.0
+"""How long actions that were begun may take when the program ends."""
+
+
+def clock() -> float:
+    """Seconds since the host was started, its sleep included: the same for all processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class _Running:
+    """A watch with what is known of it."""
+
+    watch: Watch
+    reader: Reader
+    state: WatchState = field(default_factory=WatchState)
+    due_at: float = 0.0
+    looking_since: float | None = None
+    last: Reading | None = None
+
+
+class Runner:
+    """Runs the watches of a table. Used by one thread."""
+
+    def __init__(self, table: Table, actor: Actor, detail: Callable[[str], None] = lambda line: None) -> None:
+        """`detail` gets a line for each reading."""
+        self._actor, self._detail = actor, detail
+        self._running = [_Running(watch, reader_of(watch)) for watch in table.watches]
+        self._looked: SimpleQueue[tuple[_Running, Reading] | None] = SimpleQueue()
+        self._to_do: SimpleQueue[Happening | None] = SimpleQueue()
+
+    def once(self, remembered: Remembered) -> Remembered:
+        """One look at everything, and what follows from it. Returns what the next run must know."""
+        for each in self._running:
+            each.state = remembered.states.get(_identity(each.watch), WatchState())
+            each.reader.samples = remembered.samples.get(_identity(each.watch), {})
+            self._look(each)
+        happenings = []
+        deadline = clock() + STUCK_S
+        while any(each.looking_since is not None for each in self._running) and clock() < deadline:
+            happenings += self._take(deadline)
+        for each in self._running:
+            if each.looking_since is not None:
+                happenings += self._judge(each, _stuck(each))
+        for happening in happenings:
+            self._actor.act(happening)
+        states = {_identity(each.watch): each.state for each in self._running}
+        return Remembered(states, {_identity(each.watch): each.reader.samples for each in self._running})
+
+    def run(self, stop: threading.Event) -> None:
+        """Look on and on, until `stop` is set and `wake` called."""
+        worker = threading.Thread(target=self._work, name="actions", daemon=True)
+        worker.start()
+        try:
+            while not stop.is_set():
+                now = clock()
+                for each in self._running:
+                    if now >= each.due_at:
+                        self._begin(each, now)
+                for happening in self._take(min(each.due_at for each in self._running)):
+                    self._to_do.put(happening)
+        finally:
+            self._to_do.put(None)
+            worker.join(END_S)
+            for each in self._running:
+                each.reader.close()
+
+    def wake(self) -> None:
+        """Have `run` look at `stop`. May be called from a signal handler and from any thread."""
+        self._looked.put(None)
+
+    def _begin(self, each: _Running, now: float) -> None:
+        each.due_at = now + each.watch.every_s
+        if each.looking_since is None:
+            self._look(each)
+        elif now - each.looking_since >= STUCK_S:
+            for happening in self._judge(each, _stuck(each)):
+                self._to_do.put(happening)
+
+    def _look(self, each: _Running) -> None:
+        each.looking_since = clock()
+        try:
+            threading.Thread(target=self._read, args=(each,), name=f"look {each.watch.title}", daemon=True).start()
+        except RuntimeError as error:  # the host refuses threads
+            self._looked.put((each, Reading(Verdict.UNKNOWN, f"a look could not begin: {error}")))
+
+    def _read(self, each: _Running) -> None:
+        try:
+            reading = each.reader.read(clock())
+        except NoAnswer as error:
+            reading = Reading(Verdict.UNKNOWN, str(error))
+        except Exception as error:  # noqa: BLE001 - a file of /proc in another form, say, must not end the other watches
+            reading = Reading(Verdict.UNKNOWN, f"{type(error).__name__}: {error}")
+        self._looked.put((each, reading))
+
+    def _take(self, until: float) -> list[Happening]:
+        """What follows from the next reading, or nothing until then."""
+        try:
+            taken = self._looked.get(timeout=max(0.0, until - clock()))
+        except Empty:
+            return []
+        if taken is None:
+            return []
+        each, reading = taken
+        each.looking_since = None
+        return self._judge(each, reading)
+
+    def _judge(self, each: _Running, reading: Reading) -> list[Happening]:
+        self._detail(f"{each.watch.title}: {reading.verdict.value}: {reading.text}")
+        each.state, changes = observe(each.watch.rule, each.state, reading.verdict, clock())
+        return [Happening(each.watch, change, reading.text) for change in changes]
+
+    def _work(self) -> None:
+        while (happening := self._to_do.get()) is not None:
+            try:
+                self._actor.act(happening)
+            except Exception as error:  # noqa: BLE001 - the next alarm must still be acted upon
+                self._detail(f"{happening.watch.title}: {type(error).__name__}: {error}")
+
+
+def _identity(watch: Watch) -> str:
+    """What a state is remembered by: with another threshold it is another watch."""
+    return f"{watch.title}: {watch.threshold.text if watch.threshold else ''}"
+
+
+def _stuck(each: _Running) -> Reading:
+    return Reading(
+        Verdict.UNKNOWN, f"a look has not returned for {duration(clock() - (each.looking_since or clock()))}"
+    )

@@ -1,0 +1,165 @@
+"""The clock against real servers on this host, and GPUs through a module that stands in for NVML."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from elastic_agent.control.commands import NoAnswer
+from elastic_agent.control.decisions.watches import Reading, Verdict
+from elastic_agent.control.readings.clock import SINCE_1900_S
+from elastic_agent.control.readings.readers import reader_of
+from elastic_agent.control.table.parse import parse_table
+from support.outside.web_server import web_server
+
+
+def look(text: str) -> Reading:
+    [watch] = parse_table(f"[[watch]]\n{text}", "w.toml").watches
+    reader = reader_of(watch)
+    try:
+        return reader.read(0)
+    finally:
+        reader.close()
+
+
+@pytest.fixture
+def time_server() -> Iterator[tuple[int, list[float]]]:
+    """The port of a server of SNTP, and by how many seconds its clock is ahead."""
+    ahead = [0.0]
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            request, client = server.recvfrom(512)
+            if not request:
+                return
+            now = time.time() + ahead[0] + SINCE_1900_S
+            stamp = struct.pack(">II", int(now), int(now % 1 * 2**32))
+            server.sendto(b"\x24\x01" + 22 * b"\0" + request[40:48] + stamp + stamp, client)
+
+    thread = threading.Thread(target=serve, name="time server")
+    thread.start()
+    port = server.getsockname()[1]
+    yield port, ahead
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"", ("127.0.0.1", port))
+    thread.join()
+    server.close()
+
+
+@pytest.mark.parametrize(("ahead_s", "side"), [(5.0, "behind"), (-5.0, "ahead of")])
+def test_a_clock_that_is_off_is_found_by_ntp(time_server: tuple[int, list[float]], ahead_s: float, side: str) -> None:
+    """Five seconds, and on which side."""
+    port, ahead = time_server
+    text = f"what = 'clock'\nreference = 'ntp://127.0.0.1:{port}'\nthreshold = '2 s'"
+    assert look(text).verdict is Verdict.UNDER
+    ahead[0] = ahead_s
+    reading = look(text)
+    assert reading.verdict is Verdict.OVER
+    assert reading.text.startswith(f"this clock is 5 s {side} 127.0.0.1, within ")
+
+
+def test_a_clock_that_is_off_is_found_by_a_web_servers_date() -> None:
+    """Whose whole seconds are not taken for an error of the clock."""
+    with web_server() as server:
+        text = f"what = 'clock'\nreference = 'http://127.0.0.1:{server.port}/'\nthreshold = '1 s'"
+        assert look(text).verdict is Verdict.UNDER
+        server.date_shift_s = -10
+        assert look(text).verdict is Verdict.OVER
+
+
+def test_a_reference_that_does_not_answer_is_no_clock_that_is_off() -> None:
+    """Nothing listens there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(NoAnswer, match=r"no time from ntp://127\.0\.0\.1: "):
+        look(f"what = 'clock'\nreference = 'ntp://127.0.0.1:{port}'\nthreshold = '2 s'")
+
+
+class _Error(Exception):
+    pass
+
+
+class _Lost(_Error):
+    pass
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two devices, and what they are said to have."""
+    state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=())
+    module = ModuleType("pynvml")
+
+    def handle(index: int) -> int:
+        if index in state.lost:
+            raise _Lost("GPU is lost")
+        return index
+
+    vars(module).update(
+        NVMLError=_Error,
+        NVMLError_GpuIsLost=_Lost,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+        NVML_VOLATILE_ECC=0,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: state.count,
+        nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetTemperature=lambda device, sensor: state.celsius[device],
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: state.reasons,
+        nvmlDeviceGetTotalEccErrors=lambda device, kind, counter: state.errors,
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(
+            total=100e9, used=state.used[device] * 1e9, free=(100 - state.used[device]) * 1e9
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return state
+
+
+def test_the_worst_gpu_decides(nvml: SimpleNamespace) -> None:
+    """One of two is too hot, and is named; and one is too full."""
+    assert look("what = 'gpu'\nthreshold = '90 C'").text == "GPU 1 has 95 C (limit 90 C)"
+    assert look("what = 'gpu'\nthreshold = '96 C'").verdict is Verdict.UNDER
+    assert look("what = 'gpu'\nthreshold = '85 % used'").text.startswith("GPU 1: 90.0 % used, 10 GB free")
+
+
+def test_a_power_cap_is_no_throttling(nvml: SimpleNamespace) -> None:
+    """What an operator has set is no alarm; heat is."""
+    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is Verdict.UNDER
+    nvml.reasons |= 0x40
+    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is Verdict.OVER
+
+
+def test_uncorrected_errors_of_memory_count(nvml: SimpleNamespace) -> None:
+    """One is enough."""
+    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.UNDER
+    nvml.errors = 1
+    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.OVER
+
+
+def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:
+    """It has fallen off the bus, or is no longer counted."""
+    nvml.lost = (0,)
+    assert look("what = 'gpu'\nthreshold = '99 C'").text == "GPU 0 is lost: it has fallen off the bus"
+    nvml.lost = ()
+    [watch] = parse_table("[[watch]]\nwhat = 'gpu'", "w.toml").watches
+    reader = reader_of(watch)
+    assert reader.read(0).verdict is Verdict.UNDER
+    nvml.count = 1
+    assert reader.read(1).text == "1 of 2 GPUs are there"
+
+
+def test_without_nvml_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no alarm, and no crash."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NoAnswer, match="install nvidia-ml-py"):
+        look("what = 'gpu'")
