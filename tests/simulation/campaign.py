@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from . import run
 from .checks.coverage import Reached
+from .world import fast_values
 
 
 @dataclass
@@ -54,7 +55,7 @@ def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
     played = Played()
     violation: run.SeedFailed | None = None
     began = time.process_time()
-    with _rare_collections():
+    with _quick():
         for seed in _seeds(start, stride, runs, ends):
             try:
                 played.reached.merge(run.play(seed).reached)
@@ -69,13 +70,15 @@ def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Garbage is collected seldom: what exists by now stays, and a world is freed all at once."""
+def _quick() -> Iterator[None]:
+    """Values are made fast, and garbage is collected seldom: what exists by now stays, and a world is freed all at
+    once."""
     held = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(20_000, 5, 5)
     try:
-        yield
+        with fast_values.quick():
+            yield
     finally:
         gc.set_threshold(*held)
         gc.unfreeze()

@@ -16,16 +16,16 @@ class RandomDelays(Delays):
 
     def __init__(self, rng: random.Random, pace: Pace) -> None:
         self._random = rng.random
-        self._pace = pace
+        self._local_s, self._network_s, self._dying_s = pace.local_s, pace.network_s, pace.dying_s
 
     def local(self) -> float:
-        return self._random() * self._pace.local_s
+        return self._random() * self._local_s
 
     def network(self) -> float:
-        return self._random() * self._pace.network_s
+        return self._random() * self._network_s
 
     def dying(self) -> float:
-        return self._random() * self._pace.dying_s
+        return self._random() * self._dying_s
 
 
 def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, after: World | None = None) -> World:

@@ -213,7 +213,9 @@ class DriverLink:
         self._loses, self._loses_until = what, self.world.now + lasts_s
 
     def loses(self, what: str) -> bool:
-        if self._loses != what or self.world.now >= self._loses_until or self.world.rng.random() < 0.5:
+        if self._loses != what:
+            return False
+        if self.world.now >= self._loses_until or self.world.rng.random() < 0.5:
             return False
         self.world.checkers.last_fault = self.world.now
         self.world.reached.note(f"a {what} was lost")
