@@ -55,6 +55,11 @@ def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None =
 
 
 def _to_the_end(world: World) -> None:
+    with world.playing():
+        _run(world)
+
+
+def _run(world: World) -> None:
     job, truth = world.job, world.checkers
     world.most_events = MOST_EVENTS
     world.run(draw.FAULTS_END_S + 25.0)

@@ -117,23 +117,16 @@ class Checkers:
     # -- the coordinator -------------------------------------------------------------------------------------------
 
     def coordinated(self, before: Rendezvous, after: Rendezvous) -> None:
-        forward = after.version >= before.version and after.number >= before.number
-        self.need(
-            forward or self.cleared,
-            FORWARD,
-            lambda: f"{before.version, before.number} became {after.version, after.number}",
-        )
+        if not (self.cleared or (after.version >= before.version and after.number >= before.number)):
+            self.need(False, FORWARD, f"{before.version, before.number} became {after.version, after.number}")
         if not self.world.elects:
             self.watched(before, after)
         if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
             forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
             self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
-        if (
-            after.end.ending is not None
-            and after.end.ending is not before.end.ending
-            and after.end.ending != before.end.ending
-        ):
-            self._ended(before, after, after.end.ending)
+        ending, held = after.end.ending, before.end.ending
+        if ending is not None and ending is not held and ending != held:
+            self._ended(before, after, ending)
         if before.phase is after.phase and before.number == after.number:
             return
         if self.cleared:
@@ -255,10 +248,11 @@ class Checkers:
 
     def stepped(self, node: SimNode, before: Node, event: agent_events.Event, effects: tuple[object, ...]) -> None:
         after = node.state
-        self.need(after.round >= before.round, FORWARD, lambda: f"{node.ident} went from {before.round} on {event}")
-        if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
-            self.disturbed(before.round, node.ident, "departure")
-        if before.verdict is None and after.verdict is not None:
+        if after.tally.round < before.tally.round:
+            self.need(False, FORWARD, f"{node.ident} went from {before.round} on {event}")
+        if after.verdict is not None and before.verdict is None:
+            if before.phase is Phase.WORKING and not self.closed:
+                self.disturbed(before.round, node.ident, "departure")
             spoiled = isinstance(event, agent_events.StoreFailed) and self.world.store.spoiled
             if spoiled or self.store_was_away(node):
                 self.cut_off.add(node.ident)
@@ -266,7 +260,7 @@ class Checkers:
             self.hurried.add(node.ident)
         if isinstance(event, agent_events.RoundSeen):
             self.announcements.received(node, before, event.round)
-        if gave_up(after.verdict) and not gave_up(before.verdict):
+        if after.verdict is not before.verdict and gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         coverage.stepped(self.world.reached, before, event, after)
         self.restarts.stepped(node, before, after)
@@ -281,8 +275,7 @@ class Checkers:
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
         placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
-        announced = self.announcements.by_version.get(running.version) == running
-        self.need(placed and announced, PLACED, lambda: f"{node.ident} starts {running}")
+        self.need(placed and self.announcements.known(running), PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
         self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")

@@ -37,11 +37,12 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     made.echo_chance = scenario.echo_chance
     if scenario.late_bytes:
         made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
-    for founder in scenario.founders:
-        if founder.at_s:
-            made.at(founder.at_s, _joins, made, scenario, founder)
-        else:
-            _joins(made, scenario, founder)
+    with made.playing():
+        for founder in scenario.founders:
+            if founder.at_s:
+                made.at(founder.at_s, _joins, made, scenario, founder)
+            else:
+                _joins(made, scenario, founder)
     for fault in scenario.faults:
         faults.schedule(made, scenario, fault)
     return made

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
@@ -73,6 +73,8 @@ class World:
         self.late_records = 6
         """So many connections more may break with a node's record on its way."""
         self.echoed: set[int] = set()
+        self._substituted = False
+        """Names in production modules have their substitutes."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
         self.host: SimNode
@@ -92,11 +94,23 @@ class World:
 
     def run(self, until: float, *, until_over: bool = False) -> None:
         """Let time pass up to `until`, or until every agent has ended."""
-        with self._substituted():
+        with self.playing():
             self._run(until, until_over)
 
-    def _substituted(self) -> AbstractContextManager[None]:
-        return substituted([*fast_replace.SUBSTITUTES, *(self.shared_store.substitutes() if self.shared_store else ())])
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Inside, names in production modules have their substitutes. `run` and `join` see to that themselves; around
+        many of their calls it saves time."""
+        if self._substituted:
+            yield
+            return
+        self._substituted = True
+        store = self.shared_store.substitutes() if self.shared_store else ()
+        try:
+            with substituted([*fast_replace.SUBSTITUTES, *store]):
+                yield
+        finally:
+            self._substituted = False
 
     def _run(self, until: float, until_over: bool) -> None:
         heap, pop = self._heap, heapq.heappop
@@ -121,7 +135,7 @@ class World:
         self, ident: str, nproc: int = 1, habit: Habit | None = None, preferred_rank: int | None = None
     ) -> SimNode:
         """A node starts its agent. The first one hosts the store."""
-        with self._substituted():
+        with self.playing():
             return self._join(ident, nproc, habit, preferred_rank)
 
     def _join(self, ident: str, nproc: int, habit: Habit | None, preferred_rank: int | None) -> SimNode:
