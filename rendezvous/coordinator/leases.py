@@ -38,8 +38,9 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     whose report was due before the reading was asked for."""
     unwatched_s = _unwatched_s(state.readings.last_at, now, rules)
     asked_at = state.readings.asked_at
+    before = watched(state, rules)
     aged: dict[str, Seen] = {}
-    for node, known in watched(state, rules).items():
+    for node, known in before.items():
         if seen.steady_s is None:
             now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
         elif node in seen.counts:  # else it joined after the reading was ordered
@@ -49,11 +50,10 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
         now_known = _reporting(state, now_known, asked_at, now, rules, paused=unwatched_s == float("inf"))
         if now_known is not known:
             aged[node] = now_known
-    state = replace(state, nodes={**state.nodes, **aged}) if aged else state
-    oldest_at = min((known.heard_at for known in watched(state, rules).values() if not known.lost), default=None)
+    oldest_at = min([known.heard_at for known in {**before, **aged}.values() if not known.lost], default=None)
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
     readings = LeaseReadings(now, due, asked_at, confirmed_until=asked_at, oldest_at=oldest_at)
-    return replace(state, readings=readings)
+    return replace(state, nodes={**state.nodes, **aged} if aged else state.nodes, readings=readings)
 
 
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:

@@ -162,7 +162,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     ending = _why_over(state, now, rules)
     if ending is not None:
         return _end(state, now, ending)
-    if all(seen.finished for _, seen in state.seen_members()):
+    if all(state.nodes[member.node].finished for member in state.members):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
@@ -207,11 +207,12 @@ _JUDGES: Mapping[RoundPhase, Callable[[Rendezvous, float, Rules], Rendezvous]] =
 def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     """The first reason to end the running round: a failure, a departure, or arrivals for whom there is room."""
     number = state.number
-    for member, seen in state.seen_members():
+    members = state.seen_members()
+    for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
             return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
-    for member, seen in state.seen_members():
+    for member, seen in members:
         record = seen.record
         if seen.finished:
             continue

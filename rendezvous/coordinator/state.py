@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..failures import Ending, WorkerFailure
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from .root_cause import Evidence
 
-WORKERS_MAY_LIVE = frozenset({NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING})
+WORKERS_MAY_LIVE = (NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING)
 """States of a node that may still have workers of an earlier round."""
 
-GOING = frozenset({NodeState.LEAVING, NodeState.ENDED})
+GOING = (NodeState.LEAVING, NodeState.ENDED)
 """States of a node that will not be in another round."""
 
 
@@ -196,9 +196,9 @@ class Rendezvous:
     def members(self) -> tuple[Member, ...]:
         return self.placement.members
 
-    def seen_members(self) -> Iterator[tuple[Member, Seen]]:
-        for member in self.members:
-            yield member, self.nodes[member.node]
+    def seen_members(self) -> list[tuple[Member, Seen]]:
+        nodes = self.nodes
+        return [(member, nodes[member.node]) for member in self.placement.members]
 
     def member(self, node: str) -> Member | None:
         """Its place in the running round, or the one just over."""
@@ -214,8 +214,11 @@ class Rendezvous:
 
     def newcomers(self) -> list[Seen]:
         """Candidates that are not members."""
+        candidates = self.candidates()
+        if not candidates:
+            return []
         ranks = self.last_ranks()
-        return [seen for seen in self.candidates() if seen.record.node not in ranks]
+        return [seen for seen in candidates if seen.record.node not in ranks]
 
     def may_have_workers(self) -> list[Seen]:
         """Nodes on which workers of an earlier round may run."""
