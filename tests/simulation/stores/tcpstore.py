@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.records import NodeState
 from elastic_agent.rendezvous.store import StoreUnreachable
 
 from ..checks.invariants import FRUGAL, MISTAKEN
-from .threads import TIMEOUT, Ticket, current, ticket
+from .threads import TIMEOUT, Ticket, current
 
 if TYPE_CHECKING:
     from ..world.world import World
@@ -303,21 +303,23 @@ class Wire:
         requests = [(name, arguments)]
         if self._queued:
             requests, self._queued = [*self._queued, *requests], []
-        self._ticket = mine = ticket()
-        if self.link.loses("request") or (self.world.late_bytes is not None and self._delays(requests)):
+        thread = current()
+        self._ticket = mine = Ticket(thread.process, thread)
+        world, link = self.world, self.link
+        if (link.losing and link.loses("request")) or (world.late_bytes is not None and self._delays(requests)):
             self._dead = True
             self.server.abandon(self, requests)
-            self.world.at(RESET_S, self._break, "the request was lost")
+            world.at(RESET_S, self._break, "the request was lost")
         else:
-            arrives_at = self.world.now + self.world.delays.network()
+            arrives_at = world.now + world.delays.network()
             if arrives_at > self._sent_at:
                 self._sent_at = arrives_at
-            self.world.when(self._sent_at, self._arrive, self.number, requests)
-        answer = mine.process.block(mine, timeout_s)
+            world.when(self._sent_at, self._arrive, self.number, requests)
+        answer = thread.process.block(mine, timeout_s)
         self._ticket = None
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
-        if answer is not TIMEOUT:
+        if answer is not TIMEOUT and len(requests) > 1:
             self._note(requests)
         return answer
 
@@ -330,7 +332,7 @@ class Wire:
         return first and not self.link.node.host and self.world.delays_record()
 
     def _note(self, answered: list[Request]) -> None:
-        """Notes for the checks which calls of the writer were answered."""
+        """Notes for the checks which calls of the writer were answered. A write has no answer of its own."""
         for name, arguments in answered:
             if name != "set":
                 continue
@@ -355,14 +357,15 @@ class Wire:
             self.server.receive(self, number, requests)
 
     def reply(self, number: int, answer: object) -> None:
-        if self.link.loses("reply"):
+        world, link = self.world, self.link
+        if link.losing and link.loses("reply"):
             self._dead = True
-            self.world.at(RESET_S, self._break, "the reply was lost")
+            world.at(RESET_S, self._break, "the reply was lost")
             return
-        arrives_at = self.world.now + self.world.delays.network()
+        arrives_at = world.now + world.delays.network()
         if arrives_at > self._answered_at:
             self._answered_at = arrives_at
-        self.world.when(self._answered_at, self._answered, number, answer)
+        world.when(self._answered_at, self._answered, number, answer)
 
     def _answered(self, number: int, answer: object) -> None:
         if self._dead:

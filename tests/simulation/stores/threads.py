@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import greenlet
+from greenlet import getcurrent
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
@@ -85,7 +86,7 @@ class Process:
         self.node = node
         self.world = node.world
         self.skew_s = skew_s
-        self.hub = greenlet.getcurrent()
+        self.hub = getcurrent()
         self.threads: list[Fiber] = []
 
     def now(self) -> float:
@@ -150,8 +151,8 @@ class Process:
 
 def current() -> Fiber:
     """The thread that runs."""
-    thread = greenlet.getcurrent()
-    if not isinstance(thread, Fiber):
+    thread = getcurrent()
+    if type(thread) is not Fiber:
         raise TypeError("only a simulated thread can wait")
     return thread
 
