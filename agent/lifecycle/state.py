@@ -14,6 +14,8 @@ from .stop_ladder import LEFTOVER_S, Ladder, Leftovers
 class Phase(Enum):
     """Where this node stands."""
 
+    __hash__ = object.__hash__
+
     CONNECTING = "connecting"
     """Opening the store."""
     JOINING = "joining"

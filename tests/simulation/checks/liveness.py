@@ -95,19 +95,24 @@ class Liveness:
         self._over = self._since(self._over, unanswered)
         bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
-        enough = len(self._waiting()) >= self._job.min_nodes
-        world = self._truth.world
-        busy = enough and any(n.nursery.busy for n in world.nodes.values())
-        if after.phase is RoundPhase.OVER and world.shared_store is None:  # found out only by what it does not report
-            busy = busy or not all(n.attends or n.done for n in world.nodes.values())
-        self._enough = self._since(self._enough, enough and not busy)
+        self._enough = self._since(self._enough, not self._busy(after) and self._waiting(self._job.min_nodes))
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
         self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
+
+    def _busy(self, after: Rendezvous) -> bool:
+        """Workers run, or a node stands still whose workers may."""
+        world = self._truth.world
+        for node in world.nodes.values():
+            if node.nursery.live or node.nursery.leftovers:
+                return True
+        # Only what it does not report shows that a node stands still, if no driver looks at its loop.
+        direct = after.phase is RoundPhase.OVER and world.shared_store is None
+        return direct and not all(n.attends or n.done for n in world.nodes.values())
 
     def _running(self, after: Rendezvous) -> None:
         self._enough = self._over = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
-        self._room = self._since(self._room, room and bool(self._waiting()))
+        self._room = self._since(self._room, room and self._waiting(1))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
         nodes = self._truth.world.nodes
@@ -130,13 +135,13 @@ class Liveness:
             return False
         return self._truth.fit(node)
 
-    def _waiting(self) -> list[SimNode]:
+    def _waiting(self, least: int) -> bool:
+        """At least so many nodes wait for a place."""
         fit = self._truth.fit
-        return [
-            node
-            for node in self._truth.world.nodes.values()
-            if node.state.phase is JOINING and node.state.place.ready and fit(node)
-        ]
+        for node in self._truth.world.nodes.values():
+            if least > 0 and node.state.phase is JOINING and node.state.place.ready and fit(node):
+                least -= 1
+        return least <= 0
 
     def _slow_to_stop(self) -> None:
         for name, since in self._truth.asked.items():

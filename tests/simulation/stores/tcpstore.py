@@ -416,10 +416,7 @@ def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> W
 
 
 def _writes_record(requests: list[Request]) -> bool:
-    for name, arguments in requests:
-        if name in ("set", "compare_set") and "/node/" in arguments[0]:
-            return True
-    return False
+    return any(name in ("set", "compare_set") and "/node/" in arguments[0] for name, arguments in requests)
 
 
 def _states(requests: list[Request]) -> list[NodeState]:
