@@ -175,4 +175,4 @@ class Node:
 
     @property
     def is_spare(self) -> bool:
-        return self.phase is Phase.JOINING and self.spare_until is not None
+        return self.spare_until is not None and self.phase is Phase.JOINING

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..records import NodeState
 from . import deadlines
 from .events import BeatsSeen
-from .state import LeaseReadings, Rendezvous, Rules, Seen
+from .state import ENDED, LeaseReadings, Rendezvous, Rules, Seen
 
 READS_PER_BEAT = 2
 """Readings per heartbeat interval; each ages a lease by at most half an interval more than it should."""
@@ -26,11 +25,7 @@ READS_PER_BEAT = 2
 def watched(state: Rendezvous, rules: Rules) -> dict[str, Seen]:
     """Nodes whose heartbeat is read: all but our own and those that ended. Lost nodes too: one that was only frozen may
     have no new record to publish, and would wait for ever if its heartbeat were not read."""
-    return {
-        node: seen
-        for node, seen in state.nodes.items()
-        if node != rules.own and seen.record.state is not NodeState.ENDED
-    }
+    return {node: seen for node, seen in state.nodes.items() if node != rules.own and seen.record.state is not ENDED}
 
 
 def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
@@ -125,7 +120,7 @@ def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bo
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:
     """When to read next: at the usual interval, or as the first lease would run out. None: no node to watch."""
-    if not any(node != rules.own and seen.record.state is not NodeState.ENDED for node, seen in state.nodes.items()):
+    if not any(node != rules.own and seen.record.state is not ENDED for node, seen in state.nodes.items()):
         return None
     readings = state.readings
     oldest_at = readings.due_at if readings.oldest_at is None else readings.oldest_at

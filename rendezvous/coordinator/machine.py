@@ -14,14 +14,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..failures import Ending, EndKind, looks_like_an_echo
-from ..records import NodeState, Outcome, RoundPhase
+from ..records import Outcome, RoundPhase
 from ..text import count
 from . import charging, deadlines, explain, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
-from .state import Placement, Rendezvous, RoundEnd, Rules
-
-GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
+from .state import (
+    CLOSED,
+    ENDED,
+    GATHERING,
+    LAST_CALL,
+    LEAVING,
+    OVER,
+    RUNNING,
+    STOPPING,
+    WAITING,
+    Placement,
+    Rendezvous,
+    RoundEnd,
+    Rules,
+)
 
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
@@ -218,9 +230,9 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
             continue
         if seen.lost:
             return Ending(number, EndKind.DEPARTURE, explain.lost(seen, now, rules))
-        if record.state in (NodeState.LEAVING, NodeState.ENDED):
+        if record.state in (LEAVING, ENDED):
             return Ending(number, EndKind.DEPARTURE, f"{member.name} left: {record.because}")
-        if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round == number:
+        if record.state in (STOPPING, WAITING) and record.round == number:
             return Ending(number, EndKind.DEPARTURE, f"{member.name} gave up its place: {record.because}")
     return _arrival(state, now, rules)
 
@@ -238,7 +250,7 @@ def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 def _deserted(state: Rendezvous, rules: Rules) -> bool:
     """Every node that ever joined has ended or is lost. Our own node may not have published a record yet."""
     alive = (seen for seen in state.nodes.values() if not seen.lost)
-    return rules.own in state.nodes and all(seen.record.state is NodeState.ENDED for seen in alive)
+    return rules.own in state.nodes and all(seen.record.state is ENDED for seen in alive)
 
 
 # -- changes of phase

@@ -14,7 +14,6 @@ from . import run
 from .checks.coverage import Reached
 from .world import fast_values
 
-
 MOST_OBJECTS = 500_000
 """More than the world of any seed leaves behind."""
 

@@ -10,9 +10,9 @@ from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
 from elastic_agent.rendezvous.coordinator import deadlines
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
-from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.coordinator.state import CLOSED, GATHERING, OVER, RUNNING, Rendezvous
 from elastic_agent.rendezvous.failures import Ending, EndKind
-from elastic_agent.rendezvous.records import Outcome, RoundPhase
+from elastic_agent.rendezvous.records import Outcome
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements
@@ -134,14 +134,14 @@ class Checkers:
             self.need(same, FINAL, f"it became {after.phase.value}, {after.outcome}")
             return
         self._walked(before, after)
-        self.need(before.phase is not RoundPhase.CLOSED, FINAL, f"it became {after.phase.value}")
+        self.need(before.phase is not CLOSED, FINAL, f"it became {after.phase.value}")
         coverage.moved(self, before, after)
         if after.number > before.number and after.end.ending is not None:
             self.gathering_since = self.decided_at
             self._settled(after.end.ending)
-        if after.phase is RoundPhase.RUNNING:
+        if after.phase is RUNNING:
             self.rounds.begun(before, after)
-        if after.phase is RoundPhase.CLOSED:
+        if after.phase is CLOSED:
             self.closed = True
             self.known_at_close = frozenset(after.nodes)
             self.liveness.closed(after)
@@ -181,7 +181,7 @@ class Checkers:
                     may_s = self.world.nodes[name].rules.grace_s + deadlines.REPORT_MARGIN_S
                     enough = self.world.now - self._phase_at >= may_s - ROUNDING_S
                 self.need(enough, EVICTED, f"{name} was silent for {silent_s:.3f} s")
-                if before.phase is RoundPhase.OVER:
+                if before.phase is OVER:
                     self.world.reached.note("a node was lost while its round was over")
                 self.world.reached.note("a lease ran out")
             elif not seen.lost and name in self.lost:
@@ -192,12 +192,12 @@ class Checkers:
         """Several changes of phase may follow from one event: adds each of them to the edges that were taken."""
         walked = self.world.reached.coordinator_edges
         at = before.phase
-        if at is RoundPhase.RUNNING and after.end.ending != before.end.ending:
-            walked.add((at, RoundPhase.OVER))
-            at = RoundPhase.OVER
-        if at is RoundPhase.OVER and after.number > before.number:
-            walked.add((at, RoundPhase.GATHERING))
-            at = RoundPhase.GATHERING
+        if at is RUNNING and after.end.ending != before.end.ending:
+            walked.add((at, OVER))
+            at = OVER
+        if at is OVER and after.number > before.number:
+            walked.add((at, GATHERING))
+            at = GATHERING
         if at is not after.phase:
             self.need((at, after.phase) in EDGES, "every change of phase is listed", f"{at} became {after.phase}")
             walked.add((at, after.phase))
@@ -277,7 +277,7 @@ class Checkers:
 
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
-        placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
+        placed = running.phase is RUNNING and running.member(node.ident) == effect.member
         self.need(placed and self.announcements.known(running), PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)

@@ -9,8 +9,8 @@ from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
-from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import NodeState, RoundPhase
+from elastic_agent.rendezvous.coordinator.state import CLOSED, OVER, RUNNING, Rendezvous
+from elastic_agent.rendezvous.records import NodeState
 
 from .invariants import (
     ANSWERED,
@@ -76,9 +76,9 @@ class Liveness:
         if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
             self._epoch, self._finishing = after.epoch, None
         self._finishing = self._since(self._finishing, after.finishing)
-        if after.phase is RoundPhase.CLOSED:
+        if after.phase is CLOSED:
             self._enough = self._room = self._over = None
-        elif after.phase is RoundPhase.RUNNING:
+        elif after.phase is RUNNING:
             self._running(after)
         else:
             self._gathering(after)
@@ -91,7 +91,7 @@ class Liveness:
 
     def _gathering(self, after: Rendezvous) -> None:
         self._room = None
-        unanswered = after.phase is RoundPhase.OVER and not any(seen.pauses for seen in after.nodes.values())
+        unanswered = after.phase is OVER and not any(seen.pauses for seen in after.nodes.values())
         self._over = self._since(self._over, unanswered)
         bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
@@ -106,7 +106,7 @@ class Liveness:
             if node.nursery.live or node.nursery.leftovers:
                 return True
         # Only what it does not report shows that a node stands still, if no driver looks at its loop.
-        direct = after.phase is RoundPhase.OVER and world.shared_store is None
+        direct = after.phase is OVER and world.shared_store is None
         return direct and not all(n.attends or n.done for n in world.nodes.values())
 
     def _running(self, after: Rendezvous) -> None:
@@ -151,8 +151,8 @@ class Liveness:
 
     def _each_node(self, after: Rendezvous) -> None:
         """Looks at each node once: whether it missed an announcement, stops its workers, or finished."""
-        running = after.number if after.phase is RoundPhase.RUNNING else 0
-        known = after.finishing or after.phase is RoundPhase.CLOSED
+        running = after.number if after.phase is RUNNING else 0
+        known = after.finishing or after.phase is CLOSED
         unreported = False
         stale: dict[str, float] = {}
         busy: list[str] = []

@@ -86,7 +86,7 @@ class Process:
         self.node = node
         self.world = node.world
         self.skew_s = skew_s
-        self.hub = getcurrent()
+        self.hub: greenlet.greenlet = getcurrent()
         self.threads: list[Fiber] = []
 
     def now(self) -> float:
@@ -127,9 +127,12 @@ class Process:
     def _arm(self, thread: Fiber) -> None:
         """Sets an alarm that is earlier than all others of this thread."""
         heapq.heappush(thread.alarms, thread.deadline)
-        self.world.when(thread.deadline, self.node.deliver, self._rings, thread)
+        self.world.when(thread.deadline, self._rings, thread)
 
     def _rings(self, thread: Fiber) -> None:
+        if self.node.frozen:
+            self.node.deliver(self._rings, thread)
+            return
         heapq.heappop(thread.alarms)
         if thread.ticket.done or thread.deadline == NEVER or self.node.killed:
             return

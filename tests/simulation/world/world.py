@@ -119,12 +119,13 @@ class World:
     def _run(self, until: float, until_over: bool) -> None:
         heap, pop = self._heap, heapq.heappop
         began = self._count
+        most = began + self.most_events
         while heap and heap[0][0] <= until:
             self.now, _, act, args = pop(heap)
             act(*args)
             if until_over and self.over:
                 return
-            if self._count - began > self.most_events:
+            if self._count > most:
                 self.checkers.need(False, LIVELY, f"{self._count - began} events by {self.now:.3f} s")
         self.now = max(self.now, until)
 
