@@ -30,8 +30,8 @@ class Announcements:
         self._cleared: set[Round] = set()
         """What it announced before the job's keys were removed, where the version was used again since. A node that was
         frozen meanwhile may hold it."""
-        self._equal: dict[int, Round] = {}
-        """By version: a round that was compared with `by_version`, and equals it."""
+        self._equal: dict[int, tuple[Round, Round]] = {}
+        """By version: what was announced, and a round that was compared with it and equals it."""
         self._announced_at: dict[int, float] = {}
         self._informed: set[tuple[str, int]] = set()
         """Node and round: the node has received how that round ended, after this was settled."""
@@ -45,7 +45,6 @@ class Announcements:
         if self._truth.cleared and version in self.by_version:
             self._cleared.add(self.by_version[version])
         self.by_version[version] = announcement
-        self._equal.pop(version, None)
         self._announced_at[version] = self._truth.world.now
         if self._truth.cleared:  # versions may begin anew: later ones are of an earlier count
             self._announced_at = {each: at for each, at in self._announced_at.items() if each <= version}
@@ -53,12 +52,14 @@ class Announcements:
     def known(self, announcement: Round) -> bool:
         """Whether the coordinator announced this."""
         version = announcement.version
-        if self._equal.get(version) is announcement:
+        held = self.by_version.get(version)
+        announced, equal = self._equal.get(version, (None, None))
+        if held is not None and announced is held and equal is announcement:
             return True
-        equal = self.by_version.get(version) == announcement
-        if equal:
-            self._equal[version] = announcement
-        return equal
+        if held is None or held != announcement:
+            return False
+        self._equal[version] = (held, announcement)
+        return True
 
     def received(self, node: SimNode, before: Node, newest: Round) -> None:
         """The agent takes an announcement."""

@@ -242,10 +242,7 @@ class Checkers:
         outcomes.JUDGES[outcome](self, after)
 
     def fit(self, node: SimNode) -> bool:
-        if node.done or node.frozen or node.stalled:
-            return False
-        link = node.link
-        return link.opened and not link.silent and link.up
+        return not node.done and not node.frozen and node.attends and node.link.opened and node.link.up
 
     # -- a node ----------------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Liveness:
         """Workers run, or a node stands still whose workers may."""
         world = self._truth.world
         for node in world.nodes.values():
-            if node.nursery.live or node.nursery.leftovers:
+            if node.nursery.busy:
                 return True
         # Only what it does not report shows that a node stands still, if no driver looks at its loop.
         direct = after.phase is OVER and world.shared_store is None
