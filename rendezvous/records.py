@@ -16,6 +16,8 @@ from .failures import Ending, WorkerFailure
 class NodeState(Enum):
     """State of a node, of the round that `NodeRecord.round` names."""
 
+    __hash__ = object.__hash__
+
     WAITING = "waiting"
     """No worker of any round runs here; the node wants a place in the next round."""
     WORKING = "working"
@@ -34,6 +36,8 @@ class NodeState(Enum):
 
 class RoundPhase(Enum):
     """Where a round stands, as the coordinator announces it."""
+
+    __hash__ = object.__hash__
 
     GATHERING = "gathering"
     """Waiting for nodes."""

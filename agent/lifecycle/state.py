@@ -14,6 +14,8 @@ from .stop_ladder import LEFTOVER_S, Ladder, Leftovers
 class Phase(Enum):
     """Where this node stands."""
 
+    __hash__ = object.__hash__
+
     CONNECTING = "connecting"
     """Opening the store."""
     JOINING = "joining"
@@ -173,4 +175,4 @@ class Node:
 
     @property
     def is_spare(self) -> bool:
-        return self.phase is Phase.JOINING and self.spare_until is not None
+        return self.spare_until is not None and self.phase is Phase.JOINING

@@ -66,7 +66,7 @@ class C10dStore(HostedLeadership):
         self._client = client
         self._endpoint = endpoint
         self._where = str(endpoint)
-        """The same for messages."""
+        """The endpoint in messages."""
         self._keys = keys
         self._address = address
         self._server = server

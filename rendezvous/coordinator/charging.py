@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges
-from ..records import Member, NodeRecord, NodeState
+from ..records import Member, NodeRecord
 from . import explain, root_cause
-from .state import Rendezvous, Rules, Seen
+from .state import ENDED, LEAVING, WAITING, WORKING, Rendezvous, Rules, Seen
 
 EVIDENCE_S = 1.0
 """How long members get to report how their other workers ended, once the cause is certain and all have received the
@@ -133,7 +133,7 @@ def _needs_no_more(state: Rendezvous, departed: str) -> bool:
         not departed
         and state.placement.evidence.certain
         and all(
-            seen.finished or seen.record.round > state.number or seen.record.state is not NodeState.WORKING
+            seen.finished or seen.record.round > state.number or seen.record.state is not WORKING
             for _, seen in state.seen_members()
         )
     )
@@ -146,9 +146,9 @@ def _answer(state: Rendezvous, member: Member, seen: Seen, now: float, rules: Ru
     if seen.lost:
         return explain.lost(seen, now, rules)
     record = seen.record
-    if record.state in (NodeState.LEAVING, NodeState.ENDED):
+    if record.state in (LEAVING, ENDED):
         return f"{member.name} left: {record.because}"
-    if record.round < state.number or not (record.all_exits_reported or record.state is NodeState.WAITING):
+    if record.round < state.number or not (record.all_exits_reported or record.state is WAITING):
         return None
     return ""
 

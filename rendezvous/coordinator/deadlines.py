@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..records import NodeState, RoundPhase
-from .state import Rendezvous, Rules, Seen
+from .state import CLOSED, ENDED, GATHERING, LAST_CALL, RUNNING, Rendezvous, Rules, Seen
 
 PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 """After how long a wait the coordinator announces for which nodes; then every `LATER_PROGRESS_S`. A restart takes
@@ -36,10 +35,10 @@ def arrivals_settled(new: list[Seen], rules: Rules) -> float:
 def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
     """When this node must have reported what all others wait for: that it has taken its place, that its workers are
     gone, or, once the job is closed, that it has ended. None while nothing is awaited from it."""
-    if state.phase is RoundPhase.RUNNING:
+    if state.phase is RUNNING:
         awaited = seen.unaware
-    elif state.phase is RoundPhase.CLOSED:
-        awaited = seen.record.state is not NodeState.ENDED
+    elif state.phase is CLOSED:
+        awaited = seen.record.state is not ENDED
     else:
         awaited = seen.may_have_workers and not seen.pauses
     return max(state.since, seen.since) + seen.record.grace_s + REPORT_MARGIN_S if awaited else None
@@ -47,9 +46,9 @@ def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
 
 def verdict_at(state: Rendezvous, rules: Rules) -> float | None:
     """When the job ends because of nodes that have not joined, or not finished, by then."""
-    if state.phase is RoundPhase.CLOSED:
+    if state.phase is CLOSED:
         return None
-    if state.phase is not RoundPhase.GATHERING:
+    if state.phase is not GATHERING:
         return state.barrier_until
     join = state.since + rules.join_timeout_s
     return join if state.barrier_until is None else min(join, state.barrier_until)
@@ -57,11 +56,11 @@ def verdict_at(state: Rendezvous, rules: Rules) -> float | None:
 
 def deadline(state: Rendezvous, rules: Rules) -> float | None:
     """The next moment at which time alone changes something, apart from leases and progress."""
-    if state.phase is RoundPhase.LAST_CALL:
+    if state.phase is LAST_CALL:
         return last_call_ends(state, rules)
     if (verdict := verdict_at(state, rules)) is not None:
         return verdict
-    if state.phase is RoundPhase.RUNNING and rules.max_nodes > len(state.members):
+    if state.phase is RUNNING and rules.max_nodes > len(state.members):
         new = state.newcomers()
         return arrivals_settled(new, rules) if new else None
     return None
@@ -71,17 +70,17 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     """When the coordinator next says for which nodes all wait, or, once the job is closed, for which it waits itself;
     None while nobody waits, or while the store has not taken the last announcement yet: a sentence must not delay a
     decision."""
-    if state.phase is RoundPhase.RUNNING and not state.finishing:
+    if state.phase is RUNNING and not state.finishing:
         return None
-    if state.phase is RoundPhase.CLOSED and not any(s.record.node != rules.own for s in state.awaited_at_close()):
+    if state.phase is CLOSED and not any(s.record.node != rules.own for s in state.awaited_at_close()):
         return None
     if not _keeps_up(state):
         return None
     began = state.since
-    if state.phase is RoundPhase.RUNNING and state.barrier_until is not None:
+    if state.phase is RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     waited_s = state.announced_at - began + SAME_MOMENT_S
-    for after_s in CLOSED_PROGRESS_S if state.phase is RoundPhase.CLOSED else PROGRESS_S:
+    for after_s in CLOSED_PROGRESS_S if state.phase is CLOSED else PROGRESS_S:
         if after_s > waited_s:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1

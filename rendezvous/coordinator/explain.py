@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..records import NodeState, RoundPhase
 from ..text import count
 from . import deadlines, ranks
-from .state import Rendezvous, Rules, Seen
+from .state import BROKEN, CLOSED, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
 
 ROUNDING = 1e-6
 """Seconds added before rounding: clocks that differ by a constant differ in their last bits too, and a time of exactly
@@ -95,14 +94,14 @@ def lost(seen: Seen, now: float, rules: Rules) -> str:
 
 def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     """For which nodes all others wait, and for how long yet."""
-    if state.phase is RoundPhase.CLOSED:
+    if state.phase is CLOSED:
         return _ending(state, now, rules)
-    if state.phase is RoundPhase.RUNNING:
+    if state.phase is RUNNING:
         return _barrier(state, now)
-    if state.phase is RoundPhase.OVER or state.may_have_workers():
+    if state.phase is OVER or state.may_have_workers():
         return _stopping(state, now, rules)
     here = state.ready()
-    if state.phase is RoundPhase.LAST_CALL:
+    if state.phase is LAST_CALL:
         left_s = max(0.0, deadlines.last_call_ends(state, rules) - now)
         return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {whole(left_s)} s for more"
     left_s = max(0.0, (deadlines.verdict_at(state, rules) or now) - now)
@@ -150,7 +149,7 @@ def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
 
 def _silence(seen: Seen, now: float, rules: Rules) -> str:
     silent_s = now - seen.heard_at
-    if seen.record.all_exits_reported and seen.record.state is NodeState.BROKEN:
+    if seen.record.all_exits_reported and seen.record.state is BROKEN:
         return f"{seen.record.name}, which pauses after a failure (--restart-backoff)"
     if seen.record.node == rules.own or silent_s < 2 * rules.beat_s:
         return seen.record.name

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..records import NodeState
 from . import deadlines
 from .events import BeatsSeen
-from .state import LeaseReadings, Rendezvous, Rules, Seen
+from .state import ENDED, LeaseReadings, Rendezvous, Rules, Seen
 
 READS_PER_BEAT = 2
 """Readings per heartbeat interval; each ages a lease by at most half an interval more than it should."""
@@ -26,11 +25,7 @@ READS_PER_BEAT = 2
 def watched(state: Rendezvous, rules: Rules) -> dict[str, Seen]:
     """Nodes whose heartbeat is read: all but our own and those that ended. Lost nodes too: one that was only frozen may
     have no new record to publish, and would wait for ever if its heartbeat were not read."""
-    return {
-        node: seen
-        for node, seen in state.nodes.items()
-        if node != rules.own and seen.record.state is not NodeState.ENDED
-    }
+    return {node: seen for node, seen in state.nodes.items() if node != rules.own and seen.record.state is not ENDED}
 
 
 def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
@@ -38,8 +33,9 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     whose report was due before the reading was asked for."""
     unwatched_s = _unwatched_s(state.readings.last_at, now, rules)
     asked_at = state.readings.asked_at
+    before = watched(state, rules)
     aged: dict[str, Seen] = {}
-    for node, known in watched(state, rules).items():
+    for node, known in before.items():
         if seen.steady_s is None:
             now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
         elif node in seen.counts:  # else it joined after the reading was ordered
@@ -49,11 +45,10 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
         now_known = _reporting(state, now_known, asked_at, now, rules, paused=unwatched_s == float("inf"))
         if now_known is not known:
             aged[node] = now_known
-    state = replace(state, nodes={**state.nodes, **aged}) if aged else state
-    oldest_at = min((known.heard_at for known in watched(state, rules).values() if not known.lost), default=None)
+    oldest_at = min([known.heard_at for known in {**before, **aged}.values() if not known.lost], default=None)
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
     readings = LeaseReadings(now, due, asked_at, confirmed_until=asked_at, oldest_at=oldest_at)
-    return replace(state, readings=readings)
+    return replace(state, nodes={**state.nodes, **aged} if aged else state.nodes, readings=readings)
 
 
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
@@ -125,7 +120,7 @@ def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bo
 
 def next_reading(state: Rendezvous, rules: Rules) -> float | None:
     """When to read next: at the usual interval, or as the first lease would run out. None: no node to watch."""
-    if not any(node != rules.own and seen.record.state is not NodeState.ENDED for node, seen in state.nodes.items()):
+    if not any(node != rules.own and seen.record.state is not ENDED for node, seen in state.nodes.items()):
         return None
     readings = state.readings
     oldest_at = readings.due_at if readings.oldest_at is None else readings.oldest_at

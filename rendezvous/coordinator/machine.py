@@ -14,14 +14,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..failures import Ending, EndKind, looks_like_an_echo
-from ..records import NodeState, Outcome, RoundPhase
+from ..records import Outcome, RoundPhase
 from ..text import count
 from . import charging, deadlines, explain, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
-from .state import Placement, Rendezvous, RoundEnd, Rules
-
-GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
+from .state import (
+    CLOSED,
+    ENDED,
+    GATHERING,
+    LAST_CALL,
+    LEAVING,
+    OVER,
+    RUNNING,
+    STOPPING,
+    WAITING,
+    Placement,
+    Rendezvous,
+    RoundEnd,
+    Rules,
+)
 
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
@@ -162,7 +174,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     ending = _why_over(state, now, rules)
     if ending is not None:
         return _end(state, now, ending)
-    if all(seen.finished for _, seen in state.seen_members()):
+    if all(state.nodes[member.node].finished for member in state.members):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
@@ -207,19 +219,20 @@ _JUDGES: Mapping[RoundPhase, Callable[[Rendezvous, float, Rules], Rendezvous]] =
 def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     """The first reason to end the running round: a failure, a departure, or arrivals for whom there is room."""
     number = state.number
-    for member, seen in state.seen_members():
+    members = state.seen_members()
+    for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
             return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
-    for member, seen in state.seen_members():
+    for member, seen in members:
         record = seen.record
         if seen.finished:
             continue
         if seen.lost:
             return Ending(number, EndKind.DEPARTURE, explain.lost(seen, now, rules))
-        if record.state in (NodeState.LEAVING, NodeState.ENDED):
+        if record.state in (LEAVING, ENDED):
             return Ending(number, EndKind.DEPARTURE, f"{member.name} left: {record.because}")
-        if record.state in (NodeState.STOPPING, NodeState.WAITING) and record.round == number:
+        if record.state in (STOPPING, WAITING) and record.round == number:
             return Ending(number, EndKind.DEPARTURE, f"{member.name} gave up its place: {record.because}")
     return _arrival(state, now, rules)
 
@@ -237,7 +250,7 @@ def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 def _deserted(state: Rendezvous, rules: Rules) -> bool:
     """Every node that ever joined has ended or is lost. Our own node may not have published a record yet."""
     alive = (seen for seen in state.nodes.values() if not seen.lost)
-    return rules.own in state.nodes and all(seen.record.state is NodeState.ENDED for seen in alive)
+    return rules.own in state.nodes and all(seen.record.state is ENDED for seen in alive)
 
 
 # -- changes of phase

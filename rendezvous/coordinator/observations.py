@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..records import NodeState
 from . import charging, leases, standing
 from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen
-from .state import Rendezvous, Rules, Seen
+from .state import WAITING, Rendezvous, Rules, Seen
 from .takeover import take_over
 
 Observe = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
@@ -33,7 +32,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
     if old is not None and record.seq <= old.record.seq:
         # A notification without a new record: the node may have lost its lease or got one again, so read the leases.
         return replace(state, readings=replace(state.readings, due_at=now))
-    began_waiting = record.state is NodeState.WAITING and (old is None or not old.waiting)
+    began_waiting = record.state is WAITING and (old is None or not old.waiting)
     same = old is not None and not old.lost and (old.record.state, old.record.round) == (record.state, record.round)
     new = Seen(
         record=record,

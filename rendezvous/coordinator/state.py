@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..failures import Ending, WorkerFailure
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from .root_cause import Evidence
 
-WORKERS_MAY_LIVE = frozenset({NodeState.WORKING, NodeState.BROKEN, NodeState.STOPPING, NodeState.LEAVING})
+WAITING, WORKING, BROKEN, STOPPING, FINISHED, LEAVING, ENDED = NodeState
+GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
+# As names of this module: Python up to 3.11 takes ten times as long to find a member in its Enum, and at each event
+# of the coordinator every node is looked at.
+
+WORKERS_MAY_LIVE = (WORKING, BROKEN, STOPPING, LEAVING)
 """States of a node that may still have workers of an earlier round."""
 
-GOING = frozenset({NodeState.LEAVING, NodeState.ENDED})
+GOING = (LEAVING, ENDED)
 """States of a node that will not be in another round."""
 
 
@@ -67,12 +72,12 @@ class Seen:
     @property
     def unaware(self) -> bool:
         """It may not have received the round that it has a place in."""
-        return self.record.state is NodeState.WAITING and self.record.round < self.placed
+        return self.record.state is WAITING and self.record.round < self.placed
 
     @property
     def waiting(self) -> bool:
         """It is ready for a place in the next round."""
-        return not self.lost and self.record.state is NodeState.WAITING and not self.unaware
+        return not self.lost and self.record.state is WAITING and not self.unaware
 
     @property
     def may_have_workers(self) -> bool:
@@ -82,7 +87,7 @@ class Seen:
     @property
     def pauses(self) -> bool:
         """It waits after a failure, for a time that it has set itself, before it asks for another round."""
-        return self.record.state is NodeState.BROKEN and self.record.all_exits_reported
+        return self.record.state is BROKEN and self.record.all_exits_reported
 
     @property
     def gone(self) -> bool:
@@ -92,7 +97,7 @@ class Seen:
     @property
     def dead(self) -> bool:
         """Its agent has ended or is lost."""
-        return self.lost or self.record.state is NodeState.ENDED
+        return self.lost or self.record.state is ENDED
 
     @property
     def finished(self) -> bool:
@@ -156,7 +161,7 @@ class LeaseReadings:
 class Rendezvous:
     """The coordinator's whole state."""
 
-    phase: RoundPhase = RoundPhase.GATHERING
+    phase: RoundPhase = GATHERING
     number: int = 1
     """As `Round.number`."""
     because: str = "the job begins"
@@ -196,9 +201,9 @@ class Rendezvous:
     def members(self) -> tuple[Member, ...]:
         return self.placement.members
 
-    def seen_members(self) -> Iterator[tuple[Member, Seen]]:
-        for member in self.members:
-            yield member, self.nodes[member.node]
+    def seen_members(self) -> list[tuple[Member, Seen]]:
+        nodes = self.nodes
+        return [(member, nodes[member.node]) for member in self.placement.members]
 
     def member(self, node: str) -> Member | None:
         """Its place in the running round, or the one just over."""
@@ -214,8 +219,11 @@ class Rendezvous:
 
     def newcomers(self) -> list[Seen]:
         """Candidates that are not members."""
+        candidates = self.candidates()
+        if not candidates:
+            return []
         ranks = self.last_ranks()
-        return [seen for seen in self.candidates() if seen.record.node not in ranks]
+        return [seen for seen in candidates if seen.record.node not in ranks]
 
     def may_have_workers(self) -> list[Seen]:
         """Nodes on which workers of an earlier round may run."""
@@ -223,7 +231,7 @@ class Rendezvous:
 
     def awaited_at_close(self) -> list[Seen]:
         """Nodes that have not ended and are not lost: once the job is closed, its store is there for them."""
-        return [seen for seen in self.nodes.values() if not seen.lost and seen.record.state is not NodeState.ENDED]
+        return [seen for seen in self.nodes.values() if not seen.lost and seen.record.state is not ENDED]
 
     def able(self) -> int:
         """How many nodes could be in the next round, once those that are stopping have stopped."""
@@ -241,13 +249,13 @@ class Rendezvous:
             number=self.number,
             phase=self.phase,
             because=because,
-            members=() if self.phase is RoundPhase.CLOSED else self.members,
+            members=() if self.phase is CLOSED else self.members,
             master_addr=self.placement.master_addr,
             master_port=self.placement.master_port,
             ended=end.ending if end.settled or self.announced is None else self.announced.ended,
             unsettled=None if end.settled else end.ending,
             restarts=self.restarts,
             finishing=self.finishing,
-            hold=end.hold and self.phase is RoundPhase.OVER,
+            hold=end.hold and self.phase is OVER,
             outcome=self.outcome,
         )

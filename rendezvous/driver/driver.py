@@ -185,7 +185,8 @@ class Driver:
         """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
         term = self._term
         calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
-        deaf = health.deaf(self.newest, self._announced, {role: calls[role] for role in calls if role != "writer"})
+        calls.pop("writer", None)
+        deaf = health.deaf(self.newest, self._announced, calls)
         self._guard.noticed(deaf or self._host_trouble)
         if health.begins_to_lag:
             self._threads.renew("watcher")

@@ -85,7 +85,7 @@ class Health:
         if late_s >= self._limit_s:
             return f"announcement {announced} was not received for {late_s:.0f} s; the last one here is {received}"
         overdue = [name for name, (number, most_s) in calls.items() if self._is_overdue(name, number, most_s)]
-        for name in self._calls.keys() - calls.keys():
+        for name in [name for name in self._calls if name not in calls]:
             del self._calls[name]
         return f"the {' and the '.join(overdue)} of this agent got no answer in time" if overdue else ""
 

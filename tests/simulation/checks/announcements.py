@@ -30,6 +30,8 @@ class Announcements:
         self._cleared: set[Round] = set()
         """What it announced before the job's keys were removed, where the version was used again since. A node that was
         frozen meanwhile may hold it."""
+        self._equal: dict[int, tuple[Round, Round]] = {}
+        """By version: what was announced, and a round that was compared with it and equals it."""
         self._announced_at: dict[int, float] = {}
         self._informed: set[tuple[str, int]] = set()
         """Node and round: the node has received how that round ended, after this was settled."""
@@ -47,10 +49,22 @@ class Announcements:
         if self._truth.cleared:  # versions may begin anew: later ones are of an earlier count
             self._announced_at = {each: at for each, at in self._announced_at.items() if each <= version}
 
+    def known(self, announcement: Round) -> bool:
+        """Whether the coordinator announced this."""
+        version = announcement.version
+        held = self.by_version.get(version)
+        announced, equal = self._equal.get(version, (None, None))
+        if held is not None and announced is held and equal is announcement:
+            return True
+        if held is None or held != announcement:
+            return False
+        self._equal[version] = (held, announcement)
+        return True
+
     def received(self, node: SimNode, before: Node, newest: Round) -> None:
         """The agent takes an announcement."""
         need, version = self._truth.need, newest.version
-        known = self.by_version.get(version) == newest or newest in self._cleared
+        known = self.known(newest) or newest in self._cleared
         need(known, ANNOUNCED, lambda: f"{node.ident} received {newest}")
         held = before.latest_round.version if before.latest_round is not None else 0
         need(version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {version}")
@@ -58,7 +72,8 @@ class Announcements:
         late_s = self._truth.world.now - max(next_at, fault_at)
         if fault_at <= node.joined_at:  # the node's own start is no excuse
             late_s = max(late_s, node.joined_at - next_at)
-        need(late_s <= READ_S, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
+        if late_s > READ_S:
+            need(False, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
 
         if newest.ended is not None and newest.number > newest.ended.round:
             ended = newest.ended.round
@@ -78,7 +93,9 @@ class Announcements:
     def taken(self, link: DriverLink, version: int) -> None:
         """The agent takes an announcement from its queue; a newer one may have entered the queue since."""
         newest = link.newest
-        self._truth.need(version >= newest, OVERTAKEN, f"{link.node.ident} takes {version}, {newest} had arrived")
+        self._truth.need(
+            version >= newest, OVERTAKEN, lambda: f"{link.node.ident} takes {version}, {newest} had arrived"
+        )
 
     def concluded(self, node: SimNode) -> None:
         """An agent ends: without delay, unless it serves the store or clears it up."""

@@ -10,10 +10,10 @@ from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
 from elastic_agent.rendezvous.coordinator import deadlines
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
-from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.coordinator.state import CLOSED, GATHERING, OVER, RUNNING, Rendezvous
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import Ending, EndKind
-from elastic_agent.rendezvous.records import Outcome, RoundPhase
+from elastic_agent.rendezvous.records import Outcome
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements
@@ -118,23 +118,16 @@ class Checkers:
     # -- the coordinator -------------------------------------------------------------------------------------------
 
     def coordinated(self, before: Rendezvous, after: Rendezvous) -> None:
-        forward = after.version >= before.version and after.number >= before.number
-        self.need(
-            forward or self.cleared,
-            FORWARD,
-            lambda: f"{before.version, before.number} became {after.version, after.number}",
-        )
+        if not (self.cleared or (after.version >= before.version and after.number >= before.number)):
+            self.need(False, FORWARD, f"{before.version, before.number} became {after.version, after.number}")
         if not self.world.elects:
             self.watched(before, after)
         if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
             forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
             self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
-        if (
-            after.end.ending is not None
-            and after.end.ending is not before.end.ending
-            and after.end.ending != before.end.ending
-        ):
-            self._ended(before, after, after.end.ending)
+        ending, held = after.end.ending, before.end.ending
+        if ending is not None and ending is not held and ending != held:
+            self._ended(before, after, ending)
         if before.phase is after.phase and before.number == after.number:
             return
         if self.cleared:
@@ -142,14 +135,14 @@ class Checkers:
             self.need(same, FINAL, f"it became {after.phase.value}, {after.outcome}")
             return
         self._walked(before, after)
-        self.need(before.phase is not RoundPhase.CLOSED, FINAL, f"it became {after.phase.value}")
+        self.need(before.phase is not CLOSED, FINAL, f"it became {after.phase.value}")
         coverage.moved(self, before, after)
         if after.number > before.number and after.end.ending is not None:
             self.gathering_since = self.decided_at
             self._settled(after.end.ending)
-        if after.phase is RoundPhase.RUNNING:
+        if after.phase is RUNNING:
             self.rounds.begun(before, after)
-        if after.phase is RoundPhase.CLOSED:
+        if after.phase is CLOSED:
             self.closed = True
             self.known_at_close = frozenset(after.nodes)
             self.liveness.closed(after)
@@ -189,7 +182,7 @@ class Checkers:
                     may_s = self.world.nodes[name].rules.grace_s + deadlines.REPORT_MARGIN_S
                     enough = self.world.now - self._phase_at >= may_s - ROUNDING_S
                 self.need(enough, EVICTED, f"{name} was silent for {silent_s:.3f} s")
-                if before.phase is RoundPhase.OVER:
+                if before.phase is OVER:
                     self.world.reached.note("a node was lost while its round was over")
                 self.world.reached.note("a lease ran out")
             elif not seen.lost and name in self.lost:
@@ -200,12 +193,12 @@ class Checkers:
         """Several changes of phase may follow from one event: adds each of them to the edges that were taken."""
         walked = self.world.reached.coordinator_edges
         at = before.phase
-        if at is RoundPhase.RUNNING and after.end.ending != before.end.ending:
-            walked.add((at, RoundPhase.OVER))
-            at = RoundPhase.OVER
-        if at is RoundPhase.OVER and after.number > before.number:
-            walked.add((at, RoundPhase.GATHERING))
-            at = RoundPhase.GATHERING
+        if at is RUNNING and after.end.ending != before.end.ending:
+            walked.add((at, OVER))
+            at = OVER
+        if at is OVER and after.number > before.number:
+            walked.add((at, GATHERING))
+            at = GATHERING
         if at is not after.phase:
             self.need((at, after.phase) in EDGES, "every change of phase is listed", f"{at} became {after.phase}")
             walked.add((at, after.phase))
@@ -256,10 +249,11 @@ class Checkers:
 
     def stepped(self, node: SimNode, before: Node, event: agent_events.Event, effects: tuple[object, ...]) -> None:
         after = node.state
-        self.need(after.round >= before.round, FORWARD, lambda: f"{node.ident} went from {before.round} on {event}")
-        if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
-            self.disturbed(before.round, node.ident, "departure")
-        if before.verdict is None and after.verdict is not None:
+        if after.tally.round < before.tally.round:
+            self.need(False, FORWARD, f"{node.ident} went from {before.round} on {event}")
+        if after.verdict is not None and before.verdict is None:
+            if before.phase is Phase.WORKING and not self.closed:
+                self.disturbed(before.round, node.ident, "departure")
             spoiled = isinstance(event, store_events.StoreFailed) and self.world.store.spoiled
             if spoiled or self.store_was_away(node):
                 self.cut_off.add(node.ident)
@@ -267,7 +261,7 @@ class Checkers:
             self.hurried.add(node.ident)
         if isinstance(event, store_events.RoundSeen):
             self.announcements.received(node, before, event.round)
-        if gave_up(after.verdict) and not gave_up(before.verdict):
+        if after.verdict is not before.verdict and gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         coverage.stepped(self.world.reached, before, event, after)
         self.restarts.stepped(node, before, after)
@@ -281,9 +275,8 @@ class Checkers:
 
     def starts(self, node: SimNode, effect: agent_events.StartWorkers) -> None:
         running = effect.round
-        placed = running.phase is RoundPhase.RUNNING and running.member(node.ident) == effect.member
-        announced = self.announcements.by_version.get(running.version) == running
-        self.need(placed and announced, PLACED, lambda: f"{node.ident} starts {running}")
+        placed = running.phase is RUNNING and running.member(node.ident) == effect.member
+        self.need(placed and self.announcements.known(running), PLACED, lambda: f"{node.ident} starts {running}")
         shape = (running.members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
         self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")

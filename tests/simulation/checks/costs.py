@@ -6,6 +6,7 @@ not for a slow machine. What nodes write is only known where production drivers 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from .invariants import CHEAP, SMALL
@@ -21,6 +22,10 @@ RECORD_BYTES = 4096
 """Of a node's record: its exits, which have no texts here, and its sentence."""
 ANNOUNCED_BYTES, MEMBER_BYTES = 6144, 48
 """Of an announcement: the exits that are announced and its sentences, and for each node."""
+
+
+class InDoubt(Exception):
+    """Coordinators spent too much by a clock that also counts what other programs spend."""
 
 
 class Costs:
@@ -43,6 +48,8 @@ class Costs:
         self.spent_s += took_s
         self.allowed_s += EVENT_S + NODE_S * nodes
         if self.spent_s > self.allowed_s:
+            if self._truth.world.clock is not time.thread_time:
+                raise InDoubt(f"{self.events} events took {self.spent_s:.2f} s, with what other programs took")
             self._truth.need(False, CHEAP, f"{self.events} events took {self.spent_s:.2f} s, with {nodes} nodes")
 
     def recorded(self, size: int) -> None:

@@ -9,8 +9,8 @@ from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
 from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
-from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.records import NodeState, RoundPhase
+from elastic_agent.rendezvous.coordinator.state import CLOSED, OVER, RUNNING, Rendezvous
+from elastic_agent.rendezvous.records import NodeState
 
 from .invariants import (
     ANSWERED,
@@ -49,6 +49,9 @@ OWN_LOOK_S = 6.0
 and a reading (0.9 s) that are still under way, its own."""
 
 
+JOINING, WORKING, STOPPING = Phase.JOINING, Phase.WORKING, Phase.STOPPING
+
+
 class Liveness:
     """Since when something could happen that has not happened yet."""
 
@@ -73,21 +76,14 @@ class Liveness:
         if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
             self._epoch, self._finishing = after.epoch, None
         self._finishing = self._since(self._finishing, after.finishing)
-        if after.phase is RoundPhase.CLOSED:
+        if after.phase is CLOSED:
             self._enough = self._room = self._over = None
-        elif after.phase is RoundPhase.RUNNING:
+        elif after.phase is RUNNING:
             self._running(after)
         else:
             self._gathering(after)
-        self._uninformed(after)
-        nodes = self._truth.world.nodes.values()
-        known = after.finishing or after.phase is RoundPhase.CLOSED
-        self._unreported = self._since(
-            self._unreported, not known and any(self._reports_finish(node) for node in nodes)
-        )
+        self._each_node(after)
         self._need(self._unreported, SLACK_S, BARRED, "the coordinator does not know that a node has finished")
-        busy = [n.ident for n in nodes if n.state.phase is Phase.STOPPING and not (n.done or n.frozen or n.stalled)]
-        self._stopping = self._still(self._stopping, busy)
         for name, since in self._stopping.items():
             self._need(since, self.stopping_s + NEXT_LOOK_S, STOPPED, f"{name} still stops its workers")
         if self._truth.asked:
@@ -95,49 +91,57 @@ class Liveness:
 
     def _gathering(self, after: Rendezvous) -> None:
         self._room = None
-        pauses = any(seen.pauses for seen in after.nodes.values())
-        self._over = self._since(self._over, after.phase is RoundPhase.OVER and not pauses)
+        unanswered = after.phase is OVER and not any(seen.pauses for seen in after.nodes.values())
+        self._over = self._since(self._over, unanswered)
         bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
-        enough = len(self._waiting()) >= self._job.min_nodes
-        world = self._truth.world
-        busy = enough and any(n.nursery.busy for n in world.nodes.values())
-        if after.phase is RoundPhase.OVER and world.shared_store is None:  # found out only by what it does not report
-            busy = busy or not all(n.attends or n.done for n in world.nodes.values())
-        self._enough = self._since(self._enough, enough and not busy)
+        self._enough = self._since(self._enough, not self._busy(after) and self._waiting(self._job.min_nodes))
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
         self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
+
+    def _busy(self, after: Rendezvous) -> bool:
+        """Workers run, or a node stands still whose workers may."""
+        world = self._truth.world
+        for node in world.nodes.values():
+            if node.nursery.busy:
+                return True
+        # Only what it does not report shows that a node stands still, if no driver looks at its loop.
+        direct = after.phase is OVER and world.shared_store is None
+        return direct and not all(n.attends or n.done for n in world.nodes.values())
 
     def _running(self, after: Rendezvous) -> None:
         self._enough = self._over = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
-        self._room = self._since(self._room, room and bool(self._waiting()))
+        self._room = self._since(self._room, room and self._waiting(1))
         bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
-        members = [self._truth.world.nodes[member.node] for member in after.members]
+        nodes = self._truth.world.nodes
+        members = [nodes[member.node] for member in after.members]
         self._departed = self._still(self._departed, [n.ident for n in members if n.done and not n.state.finished])
         for name, since in self._departed.items():
             self._need(since, self._job.lease_s + SLACK_S, DEPARTED, f"round {after.number} runs without {name}")
         if self._truth.world.shared_store is not None:  # else no thread looks whether the loop turns
             for node in members:
-                stands_since = node.stalled_since + self._job.lease_s if node.stalled and node.link.opened else None
-                self._need(stands_since, self._job.lease_s + SLACK_S, DEPARTED, f"{node.ident} stands still")
+                if node.stalled and node.link.opened:
+                    stands_since = node.stalled_since + self._job.lease_s
+                    self._need(stands_since, self._job.lease_s + SLACK_S, DEPARTED, f"{node.ident} stands still")
         bound = self._job.exit_barrier_s + OWN_LOOK_S
         self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
 
     def _reports_finish(self, node: SimNode) -> bool:
         """It finished, its record says so, and it reaches the store. One that has ended stands for its run no more."""
         record = node.state.record
-        reports = record is not None and record.finished and record.state is not NodeState.ENDED
-        return reports and self._truth.fit(node)
+        if record is None or not record.finished or record.state is NodeState.ENDED:
+            return False
+        return self._truth.fit(node)
 
-    def _waiting(self) -> list[SimNode]:
+    def _waiting(self, least: int) -> bool:
+        """At least so many nodes wait for a place."""
         fit = self._truth.fit
-        return [
-            node
-            for node in self._truth.world.nodes.values()
-            if node.state.place.ready and node.state.phase is Phase.JOINING and fit(node)
-        ]
+        for node in self._truth.world.nodes.values():
+            if least > 0 and node.state.phase is JOINING and node.state.place.ready and fit(node):
+                least -= 1
+        return least <= 0
 
     def _slow_to_stop(self) -> None:
         for name, since in self._truth.asked.items():
@@ -145,18 +149,30 @@ class Liveness:
             if not (node.done or node.frozen or node.stalled or node.host):
                 self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
-    def _uninformed(self, after: Rendezvous) -> None:
-        running = after.number if after.phase is RoundPhase.RUNNING else 0
+    def _each_node(self, after: Rendezvous) -> None:
+        """Looks at each node once: whether it missed an announcement, stops its workers, or finished."""
+        running = after.number if after.phase is RUNNING else 0
+        known = after.finishing or after.phase is CLOSED
+        unreported = False
         stale: dict[str, float] = {}
+        busy: list[str] = []
         for node in self._truth.world.nodes.values():
             state = node.state
-            if state.phase is Phase.WORKING:
-                if state.round != running and self._truth.fit(node):
+            phase = state.phase
+            if phase is WORKING:
+                if state.tally.round != running and self._truth.fit(node):
                     stale[node.ident] = since = self._stale.get(node.ident, self._truth.world.now)
                     self._need(since, SLACK_S, INFORMED, f"{node.ident} works on round {state.round}")
-            elif state.spare_until is not None and state.is_spare and not node.host and self._truth.fit(node):
+            elif phase is STOPPING:
+                if not (node.done or node.frozen or node.stalled):
+                    busy.append(node.ident)
+            elif phase is JOINING and state.spare_until is not None and not node.host and self._truth.fit(node):
                 self._need(state.spare_until - node.skew_s, SLACK_S, IMPATIENT, f"{node.ident} still waits")
+            if not (known or unreported):
+                unreported = self._reports_finish(node)
         self._stale = stale
+        self._stopping = self._still(self._stopping, busy)
+        self._unreported = self._since(self._unreported, unreported)
 
     # -- nodes that live but do not do their part ----------------------------------------------------------------------
 
@@ -198,7 +214,7 @@ class Liveness:
             self._need(node.link.away_since, bound, GIVEN_UP, f"{node.ident} only ends now: {verdict.because}")
 
     def _still(self, since: dict[str, float], now: list[str]) -> dict[str, float]:
-        return {name: since.get(name, self._truth.world.now) for name in now}
+        return {name: since.get(name, self._truth.world.now) for name in now} if now else {}
 
     def _since(self, since: float | None, holds: bool) -> float | None:
         if not holds:

@@ -24,6 +24,8 @@ class Restarts:
         self._failed_at: dict[tuple[str, int], float] = {}
 
     def stepped(self, node: SimNode, before: Node, after: Node) -> None:
+        if after is before:
+            return
         if before.tally.failed_at is None and after.tally.failed_at is not None:
             self._failed_at[node.ident, after.round] = self._truth.world.now
         if (

@@ -32,7 +32,7 @@ from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.driver.term import Term
 from elastic_agent.rendezvous.driver.threads import Heart
-from elastic_agent.rendezvous.records import NodeRecord, Round
+from elastic_agent.rendezvous.records import NodeRecord, Round, RoundPhase
 
 from .planting import Misplaced, Mutant
 from .syntax import (
@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Misplaced(
         "the coordinator's wake-ups are ignored when gathering",
         coordinator._JUDGES,
-        coordinator.LAST_CALL,
+        RoundPhase.LAST_CALL,
         coordinator._judge_gathering,
     ),
     Mutant("a successor forgets a charge", takeover._resume, given(END.ending).operand(1).removed()),

@@ -16,16 +16,16 @@ class RandomDelays(Delays):
 
     def __init__(self, rng: random.Random, pace: Pace) -> None:
         self._random = rng.random
-        self._pace = pace
+        self._local_s, self._network_s, self._dying_s = pace.local_s, pace.network_s, pace.dying_s
 
     def local(self) -> float:
-        return self._random() * self._pace.local_s
+        return self._random() * self._local_s
 
     def network(self) -> float:
-        return self._random() * self._pace.network_s
+        return self._random() * self._network_s
 
     def dying(self) -> float:
-        return self._random() * self._pace.dying_s
+        return self._random() * self._dying_s
 
 
 def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, after: World | None = None) -> World:
@@ -37,11 +37,12 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     made.echo_chance = scenario.echo_chance
     if scenario.late_bytes:
         made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
-    for founder in scenario.founders:
-        if founder.at_s:
-            made.at(founder.at_s, _joins, made, scenario, founder)
-        else:
-            _joins(made, scenario, founder)
+    with made.playing():
+        for founder in scenario.founders:
+            if founder.at_s:
+                made.at(founder.at_s, _joins, made, scenario, founder)
+            else:
+                _joins(made, scenario, founder)
     for fault in scenario.faults:
         faults.schedule(made, scenario, fault)
     return made

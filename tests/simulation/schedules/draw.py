@@ -135,8 +135,10 @@ def _draw_faults(rng: random.Random) -> Iterator[Fault]:
 
 def _draw_stranger(seed: int, store: str) -> Iterator[Fault]:
     """In one job of ten on TCPStore, which accepts any client on the network."""
+    if store != "c10d":
+        return
     rng = random.Random(seed ^ 0x57A6E)  # of its own, so that the rest of each seed is what it was before
-    if store == "c10d" and rng.random() < 0.1:
+    if rng.random() < 0.1:
         yield Fault(
             9, rng.uniform(0.0, FAULTS_END_S / 2), "stranger", rng.random(), rng.random(), rng.uniform(0.3, 40.0)
         )
@@ -155,8 +157,10 @@ def _draw_oneway_cut(seed: int) -> Iterator[Fault]:
 
 def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
     """In one job of three on etcd the coordinator ends or freezes soon after an announcement."""
+    if store != "etcd":
+        return
     rng = random.Random(seed ^ 0xC0FFEE)
-    if store == "etcd" and rng.random() < 0.3:
+    if rng.random() < 0.3:
         what = rng.choice(("leave", "kill", "signal", "freeze"))
         leads = rng.random() * 0.4
         yield Fault(8, rng.random() * 3, what, rng.random(), leads, rng.uniform(0.3, 20.0), rng.randint(2, 8))
@@ -164,16 +168,20 @@ def _draw_takeover(seed: int, store: str) -> Iterator[Fault]:
 
 def _draw_store_full(seed: int, store: str) -> Iterator[Fault]:
     """In one job of five on etcd."""
+    if store != "etcd":
+        return
     rng = random.Random(seed ^ 0xF011)
-    if store == "etcd" and rng.random() < 0.2:
+    if rng.random() < 0.2:
         at_s, lasts_s = rng.uniform(1.0, FAULTS_END_S / 2), rng.uniform(3.0, 40.0)
         yield Fault(12, at_s, "store_full", rng.random(), rng.random(), lasts_s)
 
 
 def _draw_rerun(seed: int, store: str) -> Iterator[Fault]:
     """In one job of five on etcd all agents are killed, and the job is started again."""
+    if store != "etcd":
+        return
     rng = random.Random(seed ^ 0x2E2077)
-    if store == "etcd" and rng.random() < 0.2:
+    if rng.random() < 0.2:
         after = rng.randint(2, 8) if rng.random() < 0.5 else 0
         at = rng.random() * 3 if after else rng.uniform(0.0, FAULTS_END_S)
         yield Fault(10, at, "rerun", rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
@@ -181,8 +189,10 @@ def _draw_rerun(seed: int, store: str) -> Iterator[Fault]:
 
 def _draw_static_restart(seed: int, job: Job) -> Iterator[Fault]:
     """In every other static job a node is killed and started again while nodes join."""
+    if not job.static:
+        return
     rng = random.Random(seed ^ 0x57A71C)
-    if job.static and rng.random() < 0.5:
+    if rng.random() < 0.5:
         yield Fault(11, rng.uniform(0.0, 5.0), "restart", rng.random(), rng.random(), rng.uniform(0.3, 12.0))
 
 
@@ -201,8 +211,10 @@ def _draw_half_alive(seed: int) -> Iterator[Fault]:
 def _draw_pressure(seed: int, store: str) -> Iterator[Fault]:
     """In one job of five on TCPStore its server has trouble of its own: lies, no descriptors, a request that takes
     long."""
+    if store != "c10d":
+        return
     rng = random.Random(seed ^ 0x9E55)
-    if store == "c10d" and rng.random() < 0.2:
+    if rng.random() < 0.2:
         what = rng.choice(("liar", "occupant", "server_hangs"))
         yield Fault(15, rng.uniform(0.0, FAULTS_END_S / 2), what, rng.random(), rng.random(), rng.uniform(0.3, 40.0))
 

@@ -79,7 +79,8 @@ class DriverLink:
         self._taken_at = 0.0
         self._unwritten = 0
         """Records that the agent has published, and whose writing was not answered."""
-        self._loses = ""
+        self.losing = ""
+        """What gets lost for a while: requests or replies."""
         self._loses_until = 0.0
         self._beat_at = world.now
         self._silent_s = 0.0
@@ -202,10 +203,12 @@ class DriverLink:
 
     def lose(self, what: str, lasts_s: float) -> None:
         """For a while, half of the requests (or of their replies) get lost."""
-        self._loses, self._loses_until = what, self.world.now + lasts_s
+        self.losing, self._loses_until = what, self.world.now + lasts_s
 
     def loses(self, what: str) -> bool:
-        if self._loses != what or self.world.now >= self._loses_until or self.world.rng.random() < 0.5:
+        if self.losing != what:
+            return False
+        if self.world.now >= self._loses_until or self.world.rng.random() < 0.5:
             return False
         self.world.checkers.last_fault = self.world.now
         self.world.reached.note(f"a {what} was lost")

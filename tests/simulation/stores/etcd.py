@@ -91,7 +91,7 @@ class Server:
         return name in ("publish", "announce", "write_job") or (name == "stand" and not self.leader)
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
-        if link.loses("reply") or link.down_cut or asks.thread.role in link.silent:
+        if (link.losing and link.loses("reply")) or link.down_cut or asks.thread.role in link.silent:
             return  # applied, but the client does not receive the answer
         self.world.at(self.world.delays.network(), asks.wake_now, answer)
 
@@ -230,8 +230,8 @@ class EtcdStore:
         if self._closed:
             raise StoreUnreachable("this client was closed here")
         self._asks = mine = ticket()
-        lost = self._link.loses("request") or self._link.up_cut
-        if not lost:
+        link = self._link
+        if not ((link.losing and link.loses("request")) or link.up_cut):
             ends = self._world.now + timeout_s
             delay = self._world.delays.network()
             self._world.at(delay, self._server.receive, self._link, mine, ends, name, arguments)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
+from elastic_agent.rendezvous.codec import records
 from elastic_agent.rendezvous.codec.job import decode_job
 from elastic_agent.rendezvous.records import Outcome
 from elastic_agent.rendezvous.store import Store
@@ -22,6 +23,22 @@ from .threads import Process
 if TYPE_CHECKING:
     from ..world.node import SimNode
     from ..world.world import World
+
+
+T = TypeVar("T")
+
+
+def _remembering(decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """`decode`, which makes one frozen value of equal bytes."""
+    known: dict[bytes, T] = {}
+
+    def decoded(data: bytes) -> T:
+        value = known.get(data)
+        if value is None:
+            value = known[data] = decode(data)
+        return value
+
+    return decoded
 
 
 class SharedStore:
@@ -64,8 +81,13 @@ class SharedStore:
         raise NotImplementedError
 
     def substitutes(self) -> list[Substitute]:
-        """What stands in the modules of its drivers instead of threads, clocks and sockets."""
-        return threads.SUBSTITUTES
+        """What stands in the modules of its drivers instead of threads, clocks and sockets; and what they decode is
+        remembered, as all nodes read the same bytes."""
+        return [
+            *threads.SUBSTITUTES,
+            (records, "decode_node", _remembering(records.decode_node)),
+            (records, "decode_round", _remembering(records.decode_round)),
+        ]
 
     def stall(self, lasts_s: float) -> None:
         """Its host is frozen for `lasts_s` seconds."""
@@ -107,7 +129,7 @@ class SharedTcpStore(SharedStore):
 
     def substitutes(self) -> list[Substitute]:
         return [
-            *threads.SUBSTITUTES,
+            *super().substitutes(),
             (c10d, "connect", self._connect),
             (c10d, "claim", lambda where, forced, shared: SimpleNamespace(socket=where, reason="")),
             (c10d, "serve", self._serve),

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.records import NodeState
 from elastic_agent.rendezvous.store import StoreUnreachable
 
 from ..checks.invariants import FRUGAL, MISTAKEN
-from .threads import TIMEOUT, Ticket, current, ticket
+from .threads import TIMEOUT, Ticket, current
 
 if TYPE_CHECKING:
     from ..world.world import World
@@ -157,7 +157,8 @@ class Server:
     def get(self, wire: Wire, keys: Sequence[str]) -> dict[str, bytes]:
         if keys and "/beat/" in keys[0]:
             wire.link.shared_store.beats_read()
-        return {key: self.keys[key] for key in keys if key in self.keys}
+        held = self.keys
+        return {key: held[key] for key in keys if key in held}
 
     def compare_set(self, wire: Wire, key: str, expected: bytes, value: bytes) -> bytes:
         if key not in self.keys and expected:
@@ -196,9 +197,10 @@ class Server:
         return False
 
     def _wake(self, key: str) -> None:
-        for wire in self._waiting.pop(key, ()):
-            wire.waits_for = ""
-            wire.reply(wire.number, True)
+        if key in self._waiting:
+            for wire in self._waiting.pop(key):
+                wire.waits_for = ""
+                wire.reply(wire.number, True)
 
 
 class Wire:
@@ -298,38 +300,49 @@ class Wire:
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
         self.number += 1
-        requests, self._queued = [*self._queued, (name, arguments)], []
-        self._ticket = mine = ticket()
-        if self.link.loses("request") or (_writes_record(requests) and self._delays(requests)):
+        requests = [(name, arguments)]
+        if self._queued:
+            requests, self._queued = [*self._queued, *requests], []
+        thread = current()
+        self._ticket = mine = Ticket(thread.process, thread)
+        world, link = self.world, self.link
+        if (link.losing and link.loses("request")) or (world.late_bytes is not None and self._delays(requests)):
             self._dead = True
             self.server.abandon(self, requests)
-            self.world.at(RESET_S, self._break, "the request was lost")
+            world.at(RESET_S, self._break, "the request was lost")
         else:
-            self._sent_at = max(self._sent_at, self.world.now + self.world.delays.network())
-            self.world.when(self._sent_at, self._arrive, self.number, requests)
-        answer = mine.process.block(mine, timeout_s)
+            arrives_at = world.now + world.delays.network()
+            if arrives_at > self._sent_at:
+                self._sent_at = arrives_at
+            world.when(self._sent_at, self._arrive, self.number, requests)
+        answer = thread.process.block(mine, timeout_s)
         self._ticket = None
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
-        if answer is not TIMEOUT:
+        if answer is not TIMEOUT and len(requests) > 1:
             self._note(requests)
         return answer
 
     def _delays(self, requests: list[Request]) -> bool:
-        """Whether the connection breaks here, so that this record, sent for the first time, arrives late."""
+        """Whether the connection breaks here, so that a record, sent for the first time, arrives late."""
+        if not _writes_record(requests):
+            return False
         written = _written(requests)
         first, self.link.sent = self.link.sent != written, written
         return first and not self.link.node.host and self.world.delays_record()
 
     def _note(self, answered: list[Request]) -> None:
-        """Notes for the checks which calls of the writer were answered."""
+        """Notes for the checks which calls of the writer were answered. A write has no answer of its own."""
         for name, arguments in answered:
-            if name == "set" and "/beat/" in arguments[0]:
+            if name != "set":
+                continue
+            key = arguments[0]
+            if "/beat/" in key:
                 self.link.answered(b"")
-            elif name == "set" and "/log/" in arguments[0] and self._wrote:
+            elif "/log/" in key and self._wrote:
                 # Without a record before it, the coordinator's reader has filled a gap that a dead node left.
                 self.link.answered(self._wrote)
-            elif name == "set" and "/node/" in arguments[0]:
+            elif "/node/" in key:
                 self._wrote = arguments[1]
 
     def _arrive(self, number: int, requests: list[Request]) -> None:
@@ -344,18 +357,22 @@ class Wire:
             self.server.receive(self, number, requests)
 
     def reply(self, number: int, answer: object) -> None:
-        if self.link.loses("reply"):
+        world, link = self.world, self.link
+        if link.losing and link.loses("reply"):
             self._dead = True
-            self.world.at(RESET_S, self._break, "the reply was lost")
+            world.at(RESET_S, self._break, "the reply was lost")
             return
-        self._answered_at = max(self._answered_at, self.world.now + self.world.delays.network())
-        self.world.when(self._answered_at, self._answered, number, answer)
+        arrives_at = world.now + world.delays.network()
+        if arrives_at > self._answered_at:
+            self._answered_at = arrives_at
+        world.when(self._answered_at, self._answered, number, answer)
 
     def _answered(self, number: int, answer: object) -> None:
         if self._dead:
             return
-        if self.link.down_cut or self.role in self.link.silent:
-            self.link.unsent.append((self._answered, (number, answer)))
+        link = self.link
+        if link.down_cut or self.role in link.silent:
+            link.unsent.append((self._answered, (number, answer)))
         elif number in (self.number, self._waited) and self._ticket is not None:
             self._ticket.wake_now(answer)
 
@@ -399,7 +416,7 @@ def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> W
 
 
 def _writes_record(requests: list[Request]) -> bool:
-    return any("/node/" in key for key in _written(requests))
+    return any(name in ("set", "compare_set") and "/node/" in arguments[0] for name, arguments in requests)
 
 
 def _states(requests: list[Request]) -> list[NodeState]:

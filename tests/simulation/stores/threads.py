@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import greenlet
+from greenlet import getcurrent
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
@@ -39,9 +40,10 @@ class Fiber(greenlet.greenlet):  # type: ignore[misc]  # it comes without types
     ticket: Ticket
     deadline = NEVER
 
-    def __init__(self, target: Callable[..., None], hub: greenlet.greenlet, role: str) -> None:
+    def __init__(self, target: Callable[..., None], process: Process, role: str) -> None:
         """`role`: which of its driver's threads it is."""
-        super().__init__(target, hub)
+        super().__init__(target, process.hub)
+        self.process = process
         self.role = role
         self.alarms: list[float] = []
         """When each is set for; a heap."""
@@ -67,7 +69,11 @@ class Ticket:
         """Called by the world: the waiting thread goes on at once."""
         if not self.done:
             self.done = True
-            self.process.node.deliver(self.process.resume, self.thread, value)
+            process = self.process
+            if process.node.frozen:
+                process.node.deliver(process.resume, self.thread, value)
+            else:
+                process.resume(self.thread, value)
 
 
 class Process:
@@ -80,7 +86,7 @@ class Process:
         self.node = node
         self.world = node.world
         self.skew_s = skew_s
-        self.hub = greenlet.getcurrent()
+        self.hub: greenlet.greenlet = getcurrent()
         self.threads: list[Fiber] = []
 
     def now(self) -> float:
@@ -88,7 +94,7 @@ class Process:
         return self.world.now + self.skew_s
 
     def start(self, target: Callable[..., None], args: tuple[object, ...], role: str = "") -> None:
-        thread = Fiber(target, self.hub, role)
+        thread = Fiber(target, self, role)
         self.threads.append(thread)
         self.world.at(0.0, self.node.deliver, self._begin, thread, args)
 
@@ -109,23 +115,30 @@ class Process:
         """The thread that runs waits for its ticket; TIMEOUT if that took too long."""
         thread = ticket.thread
         thread.ticket = ticket
-        thread.deadline = NEVER
-        if timeout_s is not None:
-            thread.deadline = self.world.now + max(timeout_s, 0.0)
-            self._arm(thread)
+        if timeout_s is None:
+            thread.deadline = NEVER
+        else:
+            thread.deadline = deadline = self.world.now + (timeout_s if timeout_s > 0.0 else 0.0)
+            alarms = thread.alarms
+            if not alarms or deadline < alarms[0]:
+                self._arm(thread)
         return self.hub.switch()
 
     def _arm(self, thread: Fiber) -> None:
-        if not thread.alarms or thread.deadline < thread.alarms[0]:
-            heapq.heappush(thread.alarms, thread.deadline)
-            self.world.when(thread.deadline, self.node.deliver, self._rings, thread)
+        """Sets an alarm that is earlier than all others of this thread."""
+        heapq.heappush(thread.alarms, thread.deadline)
+        self.world.when(thread.deadline, self._rings, thread)
 
     def _rings(self, thread: Fiber) -> None:
+        if self.node.frozen:
+            self.node.deliver(self._rings, thread)
+            return
         heapq.heappop(thread.alarms)
         if thread.ticket.done or thread.deadline == NEVER or self.node.killed:
             return
         if thread.deadline > self.world.now:
-            self._arm(thread)
+            if not thread.alarms or thread.deadline < thread.alarms[0]:
+                self._arm(thread)
             return
         thread.ticket.done = True
         Process.running = self
@@ -141,15 +154,16 @@ class Process:
 
 def current() -> Fiber:
     """The thread that runs."""
-    thread = greenlet.getcurrent()
-    if not isinstance(thread, Fiber):
+    thread = getcurrent()
+    if type(thread) is not Fiber:
         raise TypeError("only a simulated thread can wait")
     return thread
 
 
 def ticket() -> Ticket:
     """For a wait of the thread that runs."""
-    return Ticket(Process.running, current())
+    thread = current()
+    return Ticket(thread.process, thread)
 
 
 class Thread:
@@ -239,7 +253,8 @@ class SimpleQueue:
 
 
 def _monotonic() -> float:
-    return Process.running.now()
+    process = Process.running
+    return process.world.now + process.skew_s
 
 
 _THREADING = SimpleNamespace(Thread=Thread, Event=Event, Condition=Condition)

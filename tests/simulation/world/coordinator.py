@@ -6,7 +6,6 @@ node has one, and a decision counts once the store has accepted its announcement
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from elastic_agent.rendezvous.coordinator import events, machine
@@ -52,17 +51,19 @@ class SimCoordinator:
         if self._node.done:
             return
         before = self.state
-        began = time.thread_time()
+        world = self._world
+        clock, truth = world.clock, world.checkers
+        began = clock()
         made = machine.step(before, event, self._node.clock(), self._rules)
-        self._world.checkers.costs.decided(time.thread_time() - began, len(made.state.nodes))
+        truth.costs.decided(clock() - began, len(made.state.nodes))
         self.state = made.state
-        if not self._world.elects:
-            self._world.rendezvous = made.state
-            self._world.checkers.decided_at = self._world.now
-            self._world.checkers.coordinated(before, made.state)
-        elif self._world.leader is self._node:
-            self._world.checkers.watched(before, made.state)
-        self._world.checkers.changed_hands(self._node, event, made.state)
+        if not world.elects:
+            world.rendezvous = made.state
+            truth.decided_at = world.now
+            truth.coordinated(before, made.state)
+        elif world.leader is self._node:
+            truth.watched(before, made.state)
+        truth.changed_hands(self._node, event, made.state)
         for effect in made.effects:
             if isinstance(effect, events.Announce):
                 self._announce(effect)

@@ -46,6 +46,8 @@ class SimNode:
             endpoint="host:29400",
         )
         self.killed = False
+        self.done = False
+        """It was killed, or its agent has ended."""
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
         self.frozen = False
@@ -63,10 +65,6 @@ class SimNode:
         """Its coordinator machine, where it can have one."""
         self.nursery = Nursery(world, self, habit)
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-
-    @property
-    def done(self) -> bool:
-        return self.killed or self.verdict is not None
 
     @property
     def attends(self) -> bool:
@@ -165,7 +163,7 @@ class SimNode:
     def _conclude(self, effect: agent_events.Conclude) -> None:
         self._say(f"exits {effect.verdict.exit_code}")
         self.link.settle_beats()
-        self.verdict = effect.verdict
+        self.verdict, self.done = effect.verdict, True
         self.gone_at = self.world.now
         self.world.ended += 1
         self.link.settle_beats()
@@ -187,7 +185,7 @@ class SimNode:
             return
         self._say("is killed with signal 9")
         self.link.settle_beats()
-        self.killed = True
+        self.killed = self.done = True
         self.gone_at = self.world.now
         self.world.ended += 1
         self.link.settle_beats()
