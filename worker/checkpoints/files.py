@@ -13,6 +13,8 @@ from ..errors import CheckpointDamaged
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
+_BUFFER = 1 << 20
+"""Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class CheckedWriter(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def tell(self) -> int:
+        return self.sums.length
+
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         rest = view
@@ -100,20 +105,72 @@ def write_file(path: Path, data: bytes) -> Content:
         file.close()
 
 
-def check_file(path: Path, content: Content) -> None:
-    """Raises CheckpointDamaged where the file is not what it must be, and OSError where it cannot be read."""
-    length = path.stat().st_size
-    if length != content.length:
-        raise CheckpointDamaged(f"{path.name} has {length} bytes and must have {content.length}")
-    buffer = memoryview(bytearray(1 << 20))
-    sums = Sums()
-    with path.open("rb", buffering=0) as file:
+class Reader(io.RawIOBase):
+    """A file to read, of which torch.load and others may take what they like. Closed at the end of `with`."""
+
+    def __init__(self, path: Path, first: int = 0, length: int | None = None) -> None:
+        """first, length: the bytes that are shown; without them, all."""
+        super().__init__()
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._first, self._at = first, 0
+        self.length = os.fstat(self._fd).st_size - first if length is None else length
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self.length - self._at)]
+        count = os.preadv(self._fd, [view], self._first + self._at) if len(view) else 0
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+            super().close()
+
+
+def read_file(path: Path) -> bytes:
+    """All of a small file."""
+    with Reader(path) as file:
+        return file.read()
+
+
+def sums_of(path: Path) -> Content:
+    """Reads a whole file and gives what it holds."""
+    buffer, sums = memoryview(bytearray(_BUFFER)), Sums()
+    with Reader(path) as file:
         while count := file.readinto(buffer):
             sums.add(buffer[:count])
-    for number, (found, wanted) in enumerate(zip(sums.content().sums, content.sums, strict=True)):
-        if found != wanted:
+    return sums.content()
+
+
+def check_file(path: Path, content: Content) -> None:
+    """Raises CheckpointDamaged where the file is not what it must be, and OSError where it cannot be read."""
+    length = os.stat(path).st_size
+    if length != content.length:
+        raise CheckpointDamaged(f"{path.name} has {length} bytes and must have {content.length}")
+    compare(path.name, sums_of(path), content)
+
+
+def compare(name: str, found: Content, wanted: Content) -> None:
+    """Raises CheckpointDamaged where a file that should hold `wanted` holds something else."""
+    if found.length != wanted.length or len(found.sums) != len(wanted.sums):
+        raise CheckpointDamaged(f"{name} has {found.length} bytes and must have {wanted.length}")
+    for number, (there, written) in enumerate(zip(found.sums, wanted.sums, strict=True)):
+        if there != written:
             raise CheckpointDamaged(
-                f"{path.name}: CRC-32 {found:08x} of the bytes from {number * PIECE} on, where {wanted:08x} was written"
+                f"{name}: CRC-32 {there:08x} of the bytes from {number * PIECE} on, where {written:08x} was written"
             )
 
 
