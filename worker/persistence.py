@@ -9,13 +9,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, cast
-
-import torch
+from typing import Any, cast
 
 from .checkpoints.copies import Copier, fetch, storage_at
 from .checkpoints.fence import Claim
-from .checkpoints.files import CheckedWriter, Content, Reader, compare, read_file, sync_directory, write_file
+from .checkpoints.files import (
+    CheckedWriter,
+    Content,
+    Reader,
+    compare,
+    load_tensors,
+    read_file,
+    sync_directory,
+    write_file,
+)
 from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
 from .checkpoints.manifest import NAME, Manifest
@@ -138,7 +145,7 @@ class Persistence:
             name = self._hand_over(source, newest)
         folder = self.folder.path / name
         manifest = Manifest.read(folder)
-        return Found(manifest, read_file(folder / LEDGER), lambda things: _load(folder, manifest, things))
+        return Found(manifest, read_file(folder / LEDGER), lambda things: load_states(folder, manifest, things))
 
     def _check_layout(self, things: Mapping[str, Any]) -> None:
         if len(set(self._first_of)) == 1:
@@ -270,9 +277,9 @@ def _told(found: tuple[Path, Manifest] | None) -> list[Any] | None:
     return [found[0].name, found[1].step, found[1].identity()] if found is not None else None
 
 
-def _load(folder: Path, manifest: Manifest, things: Mapping[str, Any]) -> dict[str, Any]:
-    with Reader(folder / STATE) as file:
-        skeleton = torch.load(cast("IO[bytes]", file), weights_only=True, map_location="cpu")
+def load_states(folder: Path, manifest: Manifest, things: Mapping[str, Any]) -> dict[str, Any]:
+    """The states in a verified checkpoint, by name; `things`: see `Found`. Raises OSError, CheckpointDamaged."""
+    skeleton = load_tensors(folder / STATE)
     index = Index.read(folder, manifest.files)
     known = {name: thing for name, thing in things.items() if name in skeleton}
     return fill(skeleton, folder, index, known)

@@ -7,7 +7,9 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+import torch
 
 from ..errors import CheckpointDamaged
 
@@ -114,6 +116,8 @@ class Reader(io.RawIOBase):
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._first, self._at = first, 0
         self.length = os.fstat(self._fd).st_size - first if length is None else length
+        self.failed: OSError | None = None
+        """What the disk said first; torch.load raises an error of its own about it."""
 
     def readable(self) -> bool:
         return True
@@ -130,7 +134,11 @@ class Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")[: max(0, self.length - self._at)]
-        count = os.preadv(self._fd, [view], self._first + self._at) if len(view) else 0
+        try:
+            count = os.preadv(self._fd, [view], self._first + self._at) if len(view) else 0
+        except OSError as error:
+            self.failed = self.failed or error
+            raise
         self._at += count
         return count
 
@@ -138,6 +146,20 @@ class Reader(io.RawIOBase):
         if not self.closed:
             os.close(self._fd)
             super().close()
+
+
+def load_tensors(path: Path, first: int = 0, length: int | None = None) -> Any:
+    """What torch.save wrote to a file, or to a part of it; on the CPU. Runs no code from it.
+
+    Raises OSError where it cannot be read, and what torch.load(weights_only=True) raises.
+    """
+    with Reader(path, first, length) as file:
+        try:
+            return torch.load(cast("IO[bytes]", file), weights_only=True, map_location="cpu")
+        except Exception:
+            if file.failed is not None:
+                raise file.failed from None
+            raise
 
 
 def read_file(path: Path) -> bytes:

@@ -170,6 +170,9 @@ class Folder:
         """By another name first: a writer of an older round that still lives finds its folder gone, not half empty."""
         trash = self.path / f".trash-{path.name.removeprefix('.')}.{token}"
         with contextlib.suppress(FileNotFoundError):
+            if not path.is_dir():
+                path.unlink()
+                return
             path.rename(trash)
             shutil.rmtree(trash, ignore_errors=True)
 

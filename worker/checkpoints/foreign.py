@@ -7,10 +7,8 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any, cast
 
-import torch
-
 from ..errors import CheckpointDamaged
-from .files import Reader
+from .files import Reader, load_tensors
 
 
 def check_foreign(path: str | os.PathLike[str]) -> int:
@@ -42,5 +40,4 @@ def read_foreign(path: str | os.PathLike[str]) -> Any:
     Raises CheckpointDamaged, OSError, and what torch.load(weights_only=True) raises.
     """
     check_foreign(path)
-    with Reader(Path(path)) as file:
-        return torch.load(cast("IO[bytes]", file), weights_only=True, map_location="cpu")
+    return load_tensors(Path(path))

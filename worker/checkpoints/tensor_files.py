@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import torch
 
 from ..errors import CheckpointDamaged
-from .files import CheckedWriter, Content, Reader, read_file
+from .files import CheckedWriter, Content, Reader, load_tensors, read_file
 from .pieces import Divided, Piece
 
 INDEX = "pieces.json"
@@ -143,9 +143,9 @@ def _described(piece: Piece) -> list[Any]:
 
 def _read_piece(folder: Path, record: Record) -> torch.Tensor:
     _, _, kind, _, sizes, file, at, length = record
+    if file != SAFETENSORS:
+        return cast("torch.Tensor", load_tensors(folder / file, at, length))
     with Reader(folder / file, at, length) as reader:
-        if file != SAFETENSORS:
-            return cast("torch.Tensor", torch.load(cast("IO[bytes]", reader), weights_only=True, map_location="cpu"))
         made = torch.empty(sizes, dtype=getattr(torch, kind))
         rest = _raw(made)
         while len(rest) and (count := reader.readinto(rest)):

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+
+# Imported before the ranks are forked from here: each would take seconds for them.
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.checkpoint.format_utils
+import torch.distributed.fsdp
 
 from elastic_agent.worker import Every, Run, persistence
 from elastic_agent.worker.checkpoints.folder import Folder
@@ -27,12 +32,11 @@ def model(sharded: bool, seed: int = 0) -> torch.nn.Module:
     net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Linear(7, 3))
     if sharded:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in net:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(net, mesh=mesh)
+            torch.distributed.fsdp.fully_shard(layer, mesh=mesh)
+        torch.distributed.fsdp.fully_shard(net, mesh=mesh)
     return net
 
 
@@ -61,7 +65,7 @@ def train(directory: Path, sharded: bool, steps: int, seed: int = 0) -> Any:
     return [loaded, whole([net.state_dict(), optimizer.state_dict()])]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_a_sharded_model_and_its_optimizer_are_resharded_at_load(tmp_path: Path, before: int, after: int) -> None:
     """FSDP2 over `before` ranks, then over `after` ranks; over one rank, the plain model."""
     directory = tmp_path / "checkpoints"
@@ -81,9 +85,6 @@ def test_every_rank_writes_its_part_and_one_manifest_has_all(tmp_path: Path) -> 
 
 
 def test_torchs_distributed_checkpoint_reads_it(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
     directory = tmp_path / "checkpoints"
     saved = play(lambda _: train(directory, sharded=True, steps=2), 2, tmp_path)[0][1]
     (kept,) = Folder(directory, lambda text: None).kept()
@@ -91,17 +92,17 @@ def test_torchs_distributed_checkpoint_reads_it(tmp_path: Path) -> None:
     def load(_: int) -> Any:
         net = model(True, seed=5)
         state = {"model": net.state_dict()}
-        dcp.load(state, checkpoint_id=str(kept.path))
+        torch.distributed.checkpoint.load(state, checkpoint_id=str(kept.path))
         return whole(state["model"])
 
     assert play(load, 3, tmp_path) == [saved[0]] * 3
-    dcp_to_torch_save(str(kept.path), tmp_path / "whole.pt")
+    torch.distributed.checkpoint.format_utils.dcp_to_torch_save(str(kept.path), tmp_path / "whole.pt")
     unpacked = torch.load(tmp_path / "whole.pt", weights_only=False)
     assert whole(unpacked["model"]) == saved[0]
     assert whole(unpacked["optimizer"]["state"]) == saved[1]["state"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_a_large_replicated_state_is_written_in_parts_by_all(tmp_path: Path, ranks: int) -> None:
     directory = tmp_path / "checkpoints"
 
