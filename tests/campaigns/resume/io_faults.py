@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -242,6 +243,24 @@ def _next(place: Path, folder: Folder, form: str, claim: Claim) -> str:
         return "the save after the fault is not found"
     names = {path.name for path in folder.path.iterdir() if path.name.startswith(".")}
     return f"{sorted(names)} are left" if names else ""
+
+
+def main(every: int, flips: int, seed: int) -> bool:
+    """Plays the faults at every `every`-th call, and flips bits; prints what they came to. Whether all was right."""
+    torch.set_num_threads(1)
+    wrong: list[str] = []
+    for form in FORMS:
+        for act in ACTS:
+            counts = {fault: play(form, act, fault, every) for fault in FAULTS}
+            found = [text for faults in counts.values() for text in faults.wrong]
+            points = ", ".join(f"{fault} at {faults.points} calls" for fault, faults in counts.items())
+            sys.stdout.write(f"{form}, {act}: {points}: {len(found)} wrong\n")
+            sys.stdout.flush()
+            wrong += found
+    missed = flip(flips, seed)
+    sys.stdout.write("".join(f"{text}\n" for text in (*wrong, *missed)))
+    sys.stdout.write(f"{flips} flipped bits: {len(missed)} not found\n")
+    return not wrong and not missed
 
 
 def flip(count: int, seed: int) -> list[str]:
