@@ -25,7 +25,7 @@ from .failing import fail_together
 from .keys import key_of, mix
 from .ledger import Ledger
 from .persistence import Found, Persistence, Snapshot
-from .schedule import Every, Exchanges, advised_s
+from .schedule import Advice, Every, Exchanges
 from .values import Mean, Vars
 from .world import World
 
@@ -93,6 +93,7 @@ class Run:
         self._saved = (self._commits, self.epoch)
         self._saved_at_s = time.monotonic()
         self._blocked_s = 0.0
+        self._advice = Advice(self.log.info)
         self._key_main()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ class Run:
             return False
         interval_s = self._every.seconds
         if self._every.failures_s is not None:
-            interval_s = advised_s(self._blocked_s, self._every.failures_s)
+            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
         return interval_s is not None and now_s - self._saved_at_s >= interval_s
 
     def _save(self, label: str) -> None:
