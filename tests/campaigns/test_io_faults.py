@@ -7,6 +7,9 @@ import shutil
 import pytest
 
 from campaigns.resume import io_faults
+from elastic_agent.worker.checkpoints.fence import Claim
+from elastic_agent.worker.checkpoints.folder import Folder
+from elastic_agent.worker.checkpoints.writer import Order, write
 
 pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the process that the faults are forked from")
 
@@ -27,12 +30,11 @@ def test_every_flipped_bit_is_found() -> None:
 
 def test_a_commit_that_is_no_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The campaign can fail: here a save removes the checkpoint before it, before it has made its own."""
-    real = io_faults.write
 
-    def careless(folder: io_faults.Folder, *arguments: object) -> object:
+    def careless(folder: Folder, claim: Claim, order: Order) -> object:
         for kept in folder.kept():
             shutil.rmtree(kept.path)
-        return real(folder, *arguments)
+        return write(folder, claim, order)
 
     with io_faults._made("whole", "save") as made:
         monkeypatch.setattr(io_faults, "write", careless)

@@ -173,7 +173,7 @@ def test_a_disk_that_reads_no_checkpoint_does_not_begin_the_run_anew(
 def test_a_checkpoint_that_cannot_be_read_is_set_aside_and_the_one_before_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from elastic_agent.worker.checkpoints import folder
+    from elastic_agent.worker.checkpoints import files, folder
 
     run = Run(tmp_path, every=NEVER)
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_and_the_one_before_is_use
         run._commits += 1
         run._save("")
         run._persistence.wait()
-    real = folder.check_file
+    real = files.check_file
 
     def unreadable(path: Path, content: Any) -> None:
         if path.parent.name == "step-000002":
