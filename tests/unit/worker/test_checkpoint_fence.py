@@ -14,7 +14,7 @@ from elastic_agent.worker import Every, Run
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.errors import CheckpointNotWritten, WrongState
-from support.ranks import Ranks
+from support.workers.ranks import Ranks
 
 NEVER = Every(seconds=None)
 BOUND_S = 60.0

@@ -20,7 +20,7 @@ from elastic_agent.worker import Every, Run, persistence
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.errors import NotResumable
 from elastic_agent.worker.verify import verify
-from support.ranks import Ranks, play
+from support.workers.ranks import Ranks, play
 
 NEVER = Every(seconds=None)
 
