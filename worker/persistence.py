@@ -72,15 +72,16 @@ class Persistence:
         self,
         world: World,
         directory: Path,
-        retention: Retention,
+        retention: Retention | None,
         log: Callable[[str], None],
         form: str = "torch",
         copy_to: str | os.PathLike[str] | None = None,
     ) -> None:
-        """form, copy_to: as `Run`. Collective. Raises Misused."""
+        """retention, form, copy_to: as `Run`. Collective. Raises Misused."""
         if form not in FORMATS:
             raise Misused(f"Run(format={form!r}): there are {' and '.join(map(repr, FORMATS))}")
         self._world, self._log, self._form = world, log, form
+        retention = retention or Retention()
         number = int(os.environ.get("ELASTIC_AGENT_ROUND", "0"))
         # Unique to this start of the run; ordering is by rounds and steps, never by this time.
         token = world.broadcast(f"{socket.gethostname()}-{number}-{os.getpid()}-{time.time_ns():x}")
