@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.files import load_tensors, sums_of
@@ -66,7 +65,7 @@ def main() -> None:
             waiting: list[Any] = []
             where = str(directory / f"dcp{next(numbers)}")
             began = time.perf_counter()
-            used = timed(lambda: waiting.append(dcp.async_save({"model": held}, checkpoint_id=where)))
+            used = timed(lambda: waiting.append(async_save({"model": held}, checkpoint_id=where)))
             blocked = (time.perf_counter() - began) * 1000
             waiting[0].result()
             return blocked, used
@@ -138,4 +137,4 @@ def _reading(directory: Path, held: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
