@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch.distributed as dist
+
 from .checkpoints.copies import Copier, fetch, storage_at
 from .checkpoints.fence import Claim
 from .checkpoints.files import (
@@ -138,11 +140,10 @@ class Persistence:
         if max(steps) < 0:
             return None
         source = steps.index(max(steps))
-        name = newest[source][0]
-        if any(
-            found is not None and found[2] != newest[source][2]
-            for found in (newest[rank] or ["", -1, ""] for rank in set(self._first_of))
-        ):
+        have = [newest[rank] for rank in set(self._first_of)]
+        if all(found is not None and found[2] == newest[source][2] for found in have):
+            name = newest[self._first_of[self._world.rank]][0]
+        else:
             name = self._hand_over(source, newest)
         folder = self.folder.path / name
         manifest = Manifest.read(folder)
@@ -282,5 +283,7 @@ def load_states(folder: Path, manifest: Manifest, things: Mapping[str, Any]) -> 
     """The states in a verified checkpoint, by name; `things`: see `Found`. Raises OSError, CheckpointDamaged."""
     skeleton = load_tensors(folder / STATE)
     index = Index.read(folder, manifest.files)
-    known = {name: thing for name, thing in things.items() if name in skeleton}
+    # Without a process group nothing is sharded, and nobody needs to be asked for its present state.
+    ranks = dist.is_available() and dist.is_initialized()
+    known = {name: thing for name, thing in things.items() if ranks and name in skeleton}
     return fill(skeleton, folder, index, known)

@@ -43,7 +43,7 @@ class Manifest:
 
     def identity(self) -> str:
         """What two nodes that save the same state of the same run agree on."""
-        return json.dumps([self.ledger, self.run, self.places, self.round], sort_keys=True)
+        return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True)
 
     def to_bytes(self) -> bytes:
         kept = {**self.__dict__, "format": FORMAT}

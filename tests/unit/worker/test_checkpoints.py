@@ -130,6 +130,16 @@ def test_retention_keeps_the_newest_every_nth_and_the_labelled(tmp_path: Path) -
     assert [kept.step for kept in folder.kept()] == [8, 7, 5, 2]
 
 
+def test_a_label_is_kept_where_the_same_state_was_saved_before(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path)
+    save(folder, 1)
+    save(folder, 1, "before the change")
+    for step in (2, 3, 4):
+        save(folder, step)
+        folder.retain(Retention(), "token")
+    assert [kept.path.name for kept in folder.kept()] == ["step-000004", "step-000003", "step-000001-2"]
+
+
 def test_a_damaged_checkpoint_is_not_removed_by_retention(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     damaged = save(folder, 1)
