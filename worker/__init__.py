@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoints.folder import Retention
+    from .checkpoints.foreign import read_foreign
     from .run import Run
     from .schedule import Every
 
-__all__ = ["Every", "Retention", "Run"]
+__all__ = ["Every", "Retention", "Run", "read_foreign"]
 
-_HOMES = {"Every": "schedule", "Retention": "checkpoints.folder", "Run": "run"}
+_HOMES = {"Every": "schedule", "Retention": "checkpoints.folder", "Run": "run", "read_foreign": "checkpoints.foreign"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m elastic_agent.worker verify DIR`."""
+"""`python -m elastic_agent.worker verify DIR|FILE.pt`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -21,12 +20,12 @@ from .data.cursors import Account, Cursor, Span
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
-from .errors import CheckpointNotWritten, Misused, WrongState
+from .errors import Misused, WrongState
 from .failing import fail_together
 from .keys import key_of, mix
 from .ledger import Ledger
 from .persistence import Found, Persistence, Snapshot
-from .schedule import Every, Exchanges, advised_s
+from .schedule import Advice, Every, Exchanges
 from .values import Mean, Vars
 from .world import World
 
@@ -47,17 +46,19 @@ class Run:
         seed: int = 0,
         every: Every | None = None,
         keep: Retention | None = None,
+        format: str = "torch",  # noqa: A002 - the word means this in every library that saves
+        copy_to: str | os.PathLike[str] | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
         (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
-        (default: the two newest, and labelled ones). states: by name, anything with `state_dict` and `load_state_dict`.
+        (default: the two newest, and labelled ones). format: of the tensors, "torch" or "safetensors". copy_to: slower
+        storage that each checkpoint is copied to, a directory or a URL of fsspec's. states: by name, anything with
+        `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
-        for name, thing in states.items():
-            if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
-                raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+        _check_states(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = _log_of(self.rank)
@@ -73,21 +74,19 @@ class Run:
         self._states, self._every = states, every or Every()
         self._loaders: dict[str, Loader] = {}
         self._means: dict[str, Mean] = {}
-        self._keyed_by_batch = False
+        self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
-        self._stop_asked = False
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
-        self._persistence = Persistence(self._world, Path(directory), keep or Retention(), self.log.warning)
+        self._persistence = Persistence(self._world, Path(directory), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
-        self._forced = False
-        if (found := self._persistence.find()) is not None:
+        if (found := self._persistence.find(states)) is not None:
             self._load(found)
         self._saved = (self._commits, self.epoch)
-        self._saved_at_s = time.monotonic()
-        self._blocked_s = 0.0
+        self._saved_at_s, self._blocked_s = time.monotonic(), 0.0
+        self._advice = Advice(self.log.info)
         self._key_main()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class Run:
             return False
         interval_s = self._every.seconds
         if self._every.failures_s is not None:
-            interval_s = advised_s(self._blocked_s, self._every.failures_s)
+            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
         return interval_s is not None and now_s - self._saved_at_s >= interval_s
 
     def _save(self, label: str) -> None:
@@ -270,17 +269,12 @@ class Run:
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
             "means": {name: mean.gather() for name, mean in self._means.items()},
         }
-        if self._persistence.writes:
-            ledger = json.dumps(self.ledger.to_json()).encode()
-            snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
-            states = {name: thing.state_dict() for name, thing in self._states.items()}
-            states[_VARS] = self.vars.state_dict()
-            states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
-            try:
-                self._persistence.save(snapshot, states)
-            except CheckpointNotWritten:
-                # The writer has said so already; this save is the next attempt.
-                self._persistence.save(snapshot, states)
+        ledger = json.dumps(self.ledger.to_json()).encode()
+        snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
+        states = {name: thing.state_dict() for name, thing in self._states.items()}
+        states[_VARS] = self.vars.state_dict()
+        states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
+        self._persistence.save(snapshot, states)
         self._saved, self._saved_at_s = (self._commits, self.epoch), time.monotonic()
         self._blocked_s = self._saved_at_s - began_s
 
@@ -295,7 +289,7 @@ class Run:
             )
         if manifest.run["seed"] != self.seed:
             raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={self.seed}) another")
-        states = torch.load(io.BytesIO(found.state), weights_only=True, map_location="cpu")
+        states = found.load(self._states)
         kept, given = set(states) - {_VARS, _STREAMS}, set(self._states)
         if kept != given:
             raise WrongState(
@@ -314,6 +308,12 @@ class Run:
         self.log.info(
             "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
         )
+
+
+def _check_states(states: dict[str, Any]) -> None:
+    for name, thing in states.items():
+        if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
+            raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
 
 
 def _log_of(rank: int) -> logging.Logger:

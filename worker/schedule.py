@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 EXCHANGE_S = 0.5
 """About how often the ranks exchange requests. A request is acted upon within two of these."""
+
+
+LEAST_S = 1e-3
+"""What a save is taken to cost at least: below it, the clock measures other things."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,26 @@ def advised_s(blocked_s: float, between_failures_s: float) -> float:
 
     J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9).
     """
-    return math.sqrt(2 * max(blocked_s, 1e-3) * between_failures_s)
+    return math.sqrt(2 * max(blocked_s, LEAST_S) * between_failures_s)
+
+
+class Advice:
+    """The interval that Young's formula advises, said with its arithmetic whenever it has changed by a fifth."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log, self._said_s = log, 0.0
+
+    def interval_s(self, blocked_s: float, between_failures_s: float) -> float:
+        """blocked_s: how long the last save held the training up; 0: none was made yet, and nothing is said."""
+        advised = advised_s(blocked_s, between_failures_s)
+        if blocked_s and not 0.8 * self._said_s <= advised <= 1.25 * self._said_s:
+            self._said_s = advised
+            self._log(
+                f"a checkpoint every {advised:.3g} s: sqrt(2 x {max(blocked_s, LEAST_S):.3g} s blocked by a save x "
+                f"{between_failures_s:.3g} s between failures); saves then cost {blocked_s / advised:.2g} of the time, "
+                f"and a failure {advised / 2:.3g} s on average"
+            )
+        return advised
 
 
 class Exchanges:

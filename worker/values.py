@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class Vars:
@@ -14,6 +14,12 @@ class Vars:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.__dict__.clear()
         self.__dict__.update(state)
+
+    if TYPE_CHECKING:  # so that type checkers know what users write
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.__dict__.get(name, default)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checkpoints.folder import Folder
+from .checkpoints.foreign import check_foreign
 from .checkpoints.manifest import Manifest
 from .errors import CheckpointDamaged
 from .ledger import Ledger
@@ -48,6 +49,14 @@ def verify(directory: Path) -> Report:
     return Report((*lines, *ledger_lines), exact and not damaged)
 
 
+def verify_file(path: Path) -> Report:
+    """A file that torch.save wrote, against the checksums of its own archive. Raises OSError."""
+    try:
+        return Report((f"{path}: whole, {check_foreign(path)} records, by the checksums of its archive",), True)
+    except CheckpointDamaged as damage:
+        return Report((f"{path}: DAMAGED: {damage}",), False)
+
+
 def _label(manifest: Manifest) -> str:
     where = f"round {manifest.round}" if manifest.round else "no agent"
     return f"{where}, {manifest.run['world_size']} ranks" + (f", label {manifest.label!r}" if manifest.label else "")
@@ -70,12 +79,14 @@ def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m elastic_agent.worker verify DIR`: 0 where all is proved, 1 where it is not, 2 for a wrong command."""
+    """`python -m elastic_agent.worker verify DIR`, or a FILE.pt from elsewhere: 0 where all is proved, 1 where it is
+    not, 2 for a wrong command."""
     if len(arguments) != 2 or arguments[0] != "verify":
-        sys.stderr.write("usage: python -m elastic_agent.worker verify DIR\n")
+        sys.stderr.write("usage: python -m elastic_agent.worker verify DIR|FILE.pt\n")
         return 2
+    path = Path(arguments[1])
     try:
-        report = verify(Path(arguments[1]))
+        report = verify_file(path) if path.is_file() else verify(path)
     except FileNotFoundError as error:
         sys.stderr.write(f"{error}; give the directory that Run(...) was given\n")
         return 2

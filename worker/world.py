@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import weakref
@@ -11,28 +12,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .errors import Misused
+from . import errors
+from .errors import Misused, WorkerLibraryError
 
 
-class World:
-    """This rank among all. Collective where it says so: every rank calls it, in the same order."""
+class Party:
+    """Some ranks, and what they tell each other. Collective: every member calls each method, in the same order."""
 
-    def __init__(self) -> None:
-        """Collective. Raises Misused where a launcher started several ranks and no process group exists yet."""
-        self.rank, self.size = 0, 1
-        self._group: Callable[[], Any] = lambda: None
-        if dist.is_available() and dist.is_initialized():
-            self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            # The training's own groups carry no message of ours, whatever its backend is. Weak: torch holds the group
-            # until destroy_process_group; one that lives on to the end of the interpreter may abort the process there.
-            if self.size > 1:
-                self._group = weakref.ref(dist.new_group(backend="gloo"))
-        elif (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-            raise Misused(
-                f"WORLD_SIZE is {size} and there is no process group: call torch.distributed.init_process_group() "
-                "before Run(...)"
-            )
-        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+    def __init__(self, rank: int = 0, size: int = 1, group: Callable[[], Any] = lambda: None) -> None:
+        """rank: this one's number among the members. group: gives their gloo group."""
+        self.rank, self.size, self._group = rank, size, group
 
     def gather(self, message: Any) -> list[Any]:
         """Collective: each rank's message, by rank. A message is what JSON can hold."""
@@ -43,13 +32,55 @@ class World:
         dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group())
         longest = max(int(length) for length in lengths)
         mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        mine[: len(data)] = _tensor_of(data)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
         return [
-            json.loads(bytes(part[: int(length)].tolist()).decode())
-            for part, length in zip(parts, lengths, strict=True)
+            json.loads(_bytes_of(part[: int(length)]).decode()) for part, length in zip(parts, lengths, strict=True)
         ]
+
+    def together(self, act: Callable[[], Any]) -> list[Any]:
+        """Collective: what `act` returned on each rank, by rank. Where it raised on any, all raise: its own error on
+        that rank, elsewhere one of the same class (OSError for those that are not of this library)."""
+        failed, made = None, None
+        try:
+            made = act()
+        except Exception as error:  # noqa: BLE001 - raised again below, when the others know
+            failed = error
+        said = self.gather([made if failed is None else str(failed), type(failed).__name__ if failed else ""])
+        if failed is not None:
+            raise failed
+        for rank, (text, kind) in enumerate(said):
+            if kind:
+                raised = getattr(errors, kind, OSError)
+                raise (raised if issubclass(raised, WorkerLibraryError) else OSError)(f"rank {rank}: {text}")
+        return [made for made, _ in said]
+
+
+class World(Party):
+    """This rank among all of the run."""
+
+    def __init__(self) -> None:
+        """Collective. Raises Misused where a launcher started several ranks and no process group exists yet."""
+        super().__init__()
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+            # The training's own groups carry no message of ours, whatever their backend is.
+            if self.size > 1:
+                self._group = _new_group(None)
+        elif (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise Misused(
+                f"WORLD_SIZE is {size} and there is no process group: call torch.distributed.init_process_group() "
+                "before Run(...)"
+            )
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+
+    def party(self, members: list[int]) -> Party:
+        """Collective among `members`, ranks of which this is one, in order: a party with a group of its own, for a
+        thread that exchanges messages while others do."""
+        if len(members) == 1:
+            return Party()
+        return Party(members.index(self.rank), len(members), _new_group(members))
 
     def broadcast(self, message: Any, source: int = 0) -> Any:
         """Collective: the message of `source`."""
@@ -64,12 +95,11 @@ class World:
             return data
         length = torch.tensor([len(data)])
         dist.broadcast(length, source, group=self._group())
-        buffer = torch.empty(int(length), dtype=torch.uint8)
-        if self.rank == source:
-            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer)
-        if len(buffer):
-            dist.broadcast(buffer, source, group=self._group())
-        return buffer.numpy().tobytes() if _has_numpy() else bytes(buffer.tolist())
+        if not int(length):
+            return b""
+        buffer = _tensor_of(data) if self.rank == source else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(buffer, source, group=self._group())
+        return data if self.rank == source else _bytes_of(buffer)
 
     def sum(self, numbers: list[float]) -> list[float]:
         """Collective: the sums over all ranks, in double precision."""
@@ -88,7 +118,17 @@ class World:
         return [int(number) for number in largest]
 
 
-def _has_numpy() -> bool:
-    import importlib.util
+def _new_group(members: list[int] | None) -> Callable[[], Any]:
+    # Weak: torch holds the group until destroy_process_group; one that lives on to the end of the interpreter may abort
+    # the process there.
+    return weakref.ref(dist.new_group(members, backend="gloo", use_local_synchronization=members is not None))
 
-    return importlib.util.find_spec("numpy") is not None
+
+def _tensor_of(data: bytes) -> torch.Tensor:
+    """The bytes, at least one, as a tensor of its own."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """What a tensor of bytes holds; without numpy, which need not be there."""
+    return ctypes.string_at(tensor.data_ptr(), len(tensor))

@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+import torch
 
 from ..errors import CheckpointDamaged
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
+_BUFFER = 1 << 20
+"""Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
+
+_THREADS = 4
+"""Threads that read one file; zlib lets others run while it computes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,9 @@ class CheckedWriter(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def tell(self) -> int:
+        return self.sums.length
+
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         rest = view
@@ -100,20 +111,102 @@ def write_file(path: Path, data: bytes) -> Content:
         file.close()
 
 
+class Reader(io.RawIOBase):
+    """A file to read, of which torch.load and others may take what they like. Closed at the end of `with`."""
+
+    def __init__(self, path: Path, first: int = 0, length: int | None = None) -> None:
+        """first, length: the bytes that are shown; without them, all."""
+        super().__init__()
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._first, self._at = first, 0
+        self.length = os.fstat(self._fd).st_size - first if length is None else length
+        self.failed: OSError | None = None
+        """What the disk said first; torch.load raises an error of its own about it."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self.length - self._at)]
+        try:
+            count = os.preadv(self._fd, [view], self._first + self._at) if len(view) else 0
+        except OSError as error:
+            self.failed = self.failed or error
+            raise
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+            super().close()
+
+
+def load_tensors(path: Path, first: int = 0, length: int | None = None) -> Any:
+    """What torch.save wrote to a file, or to a part of it; on the CPU. Runs no code from it.
+
+    Raises OSError where it cannot be read, and what torch.load(weights_only=True) raises.
+    """
+    with Reader(path, first, length) as file:
+        try:
+            return torch.load(cast("IO[bytes]", file), weights_only=True, map_location="cpu")
+        except Exception:
+            if file.failed is not None:
+                raise file.failed from None
+            raise
+
+
+def read_file(path: Path) -> bytes:
+    """All of a small file."""
+    with Reader(path) as file:
+        return file.read()
+
+
+def sums_of(path: Path) -> Content:
+    """Reads a whole file and gives what it holds. A long one is read by several threads, pieces at a time."""
+    length = os.stat(path).st_size
+    firsts = range(0, length, PIECE)
+
+    def sum_of(first: int) -> int:
+        with Reader(path, first, min(PIECE, length - first)) as file:
+            buffer, value = memoryview(bytearray(_BUFFER)), 0
+            while count := file.readinto(buffer):
+                value = zlib.crc32(buffer[:count], value)
+            return value
+
+    threads = min(len(firsts), len(os.sched_getaffinity(0)), _THREADS)
+    if threads < 2:
+        return Content(length, tuple(map(sum_of, firsts)))
+    with ThreadPoolExecutor(threads, "checkpoint-reader") as pool:
+        return Content(length, tuple(pool.map(sum_of, firsts)))
+
+
 def check_file(path: Path, content: Content) -> None:
     """Raises CheckpointDamaged where the file is not what it must be, and OSError where it cannot be read."""
-    length = path.stat().st_size
+    length = os.stat(path).st_size
     if length != content.length:
         raise CheckpointDamaged(f"{path.name} has {length} bytes and must have {content.length}")
-    buffer = memoryview(bytearray(1 << 20))
-    sums = Sums()
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            sums.add(buffer[:count])
-    for number, (found, wanted) in enumerate(zip(sums.content().sums, content.sums, strict=True)):
-        if found != wanted:
+    compare(path.name, sums_of(path), content)
+
+
+def compare(name: str, found: Content, wanted: Content) -> None:
+    """Raises CheckpointDamaged where a file that should hold `wanted` holds something else."""
+    if found.length != wanted.length or len(found.sums) != len(wanted.sums):
+        raise CheckpointDamaged(f"{name} has {found.length} bytes and must have {wanted.length}")
+    for number, (there, written) in enumerate(zip(found.sums, wanted.sums, strict=True)):
+        if there != written:
             raise CheckpointDamaged(
-                f"{path.name}: CRC-32 {found:08x} of the bytes from {number * PIECE} on, where {wanted:08x} was written"
+                f"{name}: CRC-32 {there:08x} of the bytes from {number * PIECE} on, where {written:08x} was written"
             )
 
 

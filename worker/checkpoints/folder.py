@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CheckpointDamaged, WrongState
+from ..errors import CheckpointDamaged
+from .fence import Claim, check, claim
 from .files import check_file, sync_directory, write_file
 from .manifest import Manifest
 
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
-_ASIDE = re.compile(r"\.(step-\d+\..+|trash-.+)")
-_FENCE = "round.json"
+_ASIDE = re.compile(r"\.(step-\d+\..+|trash-.+|round\.json\..+|probe-.+)")
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,6 @@ class Kept:
 
     path: Path
     step: int
-    again: int = 1
-    """1 for the first checkpoint of its step, 2 for the next, which holds more of an evaluation, say."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,13 @@ def name_of(step: int, again: int = 1) -> str:
     return f"step-{step:06d}" + (f"-{again}" if again > 1 else "")
 
 
+def newest_first(names: Iterable[str]) -> list[tuple[str, int]]:
+    """The names among them that checkpoints have, with their steps, the newest first. Of the same step there may be a
+    second one, which holds more of an evaluation, say."""
+    found = [(int(match[1]), int(match[2] or 1), name) for name in names if (match := _STEP.fullmatch(name))]
+    return [(name, step) for step, _, name in sorted(found, reverse=True)]
+
+
 class Folder:
     """One directory of checkpoints, made where there is none."""
 
@@ -54,21 +58,26 @@ class Folder:
 
     def kept(self) -> list[Kept]:
         """All that have a checkpoint's name, the newest first. Names count, never the times of files."""
-        names = (entry.name for entry in os.scandir(self.path))
-        found = [
-            Kept(self.path / name, int(match[1]), int(match[2] or 1))
-            for name in names
-            if (match := _STEP.fullmatch(name))
-        ]
-        return sorted(found, key=lambda kept: (-kept.step, -kept.again))
+        with os.scandir(self.path) as entries:
+            names = [entry.name for entry in entries]
+        return [Kept(self.path / name, step) for name, step in newest_first(names)]
 
     def newest(self) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint whose every byte is as it was written. One that is not is set aside, with why."""
+        """The newest checkpoint whose every byte is as it was written. One that is not is set aside, with why.
+
+        Raises OSError where none verifies and the disk would not read one: a run does not begin anew because of that.
+        """
+        unread: OSError | None = None
         for kept in self.kept():
             try:
                 return kept.path, self.verify(kept.path)
             except CheckpointDamaged as damage:
                 self.set_aside(kept.path, str(damage))
+            except OSError as error:
+                unread = unread or error
+                self.set_aside(kept.path, f"it cannot be read: {error}")
+        if unread is not None:
+            raise unread
         return None
 
     def verify(self, path: Path) -> Manifest:
@@ -111,42 +120,28 @@ class Folder:
 
     def set_aside(self, path: Path, why: str) -> None:
         """Renames a checkpoint that does not verify, and leaves the reason inside. Nothing is deleted."""
+        numbers = itertools.count(2)
         aside = path.with_name(f"{path.name}.bad")
-        number = 1
         while aside.exists():
-            number += 1
-            aside = path.with_name(f"{path.name}.bad{number}")
+            aside = path.with_name(f"{path.name}.bad{next(numbers)}")
         self._log(
             f"checkpoint {path.name} is damaged and is set aside as {aside.name}: {why}; the one before it is used"
         )
         try:
             path.rename(aside)
-            (aside / "WHY.txt").write_text(why + "\n")
+            write_file(aside / "WHY.txt", f"{why}\n".encode())
         except FileNotFoundError:
             return  # another rank was first
+        except OSError as error:
+            self._log(f"checkpoint {path.name} is not set aside wholly: {error}")
 
-    def begin_round(self, number: int, token: str) -> None:
-        """Says that round `number` writes here from now on: an older round commits nothing any more.
+    def claim(self, mine: Claim) -> None:
+        """From now on only this start commits here. Raises WrongState where a newer round of the same job has begun."""
+        claim(self.path, mine)
 
-        Raises WrongState where a newer round has begun.
-        """
-        if (newest := self._newest_round()) > number:
-            raise WrongState(f"round {newest} writes to {self.path}, and this is round {number}, an older one")
-        aside = self.path / f".{_FENCE}.{token}"
-        aside.unlink(missing_ok=True)
-        write_file(aside, json.dumps({"round": number, "token": token}).encode())
-        aside.rename(self.path / _FENCE)
-
-    def check_round(self, number: int) -> None:
-        """Raises WrongState where a newer round than `number` writes here."""
-        if (newest := self._newest_round()) > number:
-            raise WrongState(f"round {newest} writes to {self.path} now; this is round {number}, which is over")
-
-    def _newest_round(self) -> int:
-        try:
-            return int(json.loads((self.path / _FENCE).read_bytes())["round"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return 0
+    def check_claim(self, mine: Claim) -> None:
+        """Raises WrongState where another start has claimed the directory since."""
+        check(self.path, mine)
 
     def sweep(self, token: str) -> None:
         """Removes what earlier processes left half written."""
@@ -154,8 +149,11 @@ class Folder:
             if _ASIDE.fullmatch(entry.name) and not entry.name.endswith(f".{token}"):
                 self._remove(Path(entry.path), token)
 
-    def retain(self, retention: Retention, token: str) -> None:
-        """Removes what retention does not keep. Called after a commit, whose checkpoint is the newest."""
+    def retain(self, retention: Retention, token: str, in_use: Collection[str] = ()) -> None:
+        """Removes what retention does not keep. Called after a commit, whose checkpoint is the newest.
+
+        in_use: names of folders that somebody reads just now.
+        """
         newest = 0
         for kept in self.kept():
             try:
@@ -165,13 +163,16 @@ class Folder:
             if label or (retention.every and kept.step % retention.every == 0):
                 continue
             newest += 1
-            if newest > retention.newest:
+            if newest > retention.newest and kept.path.name not in in_use:
                 self._remove(kept.path, token)
 
     def _remove(self, path: Path, token: str) -> None:
         """By another name first: a writer of an older round that still lives finds its folder gone, not half empty."""
         trash = self.path / f".trash-{path.name.removeprefix('.')}.{token}"
         with contextlib.suppress(FileNotFoundError):
+            if not path.is_dir():
+                path.unlink()
+                return
             path.rename(trash)
             shutil.rmtree(trash, ignore_errors=True)
 

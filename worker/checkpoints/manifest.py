@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import CheckpointDamaged
-from .files import Content
+from ..errors import CheckpointDamaged, WrongState
+from .files import Content, read_file
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -42,34 +43,45 @@ class Manifest:
 
     def identity(self) -> str:
         """What two nodes that save the same state of the same run agree on."""
-        return json.dumps([self.ledger, self.run, self.places, self.round], sort_keys=True)
+        return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True)
 
     def to_bytes(self) -> bytes:
         kept = {**self.__dict__, "format": FORMAT}
         kept["files"] = {name: content.to_json() for name, content in self.files.items()}
-        return json.dumps(kept, indent=1, sort_keys=True).encode()
+        return _bytes_of(kept)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Raises CheckpointDamaged where there is none, or none that can be understood."""
         try:
-            return cls.parse((folder / NAME).read_bytes(), folder.name)
+            return cls.parse(read_file(folder / NAME), folder.name)
         except FileNotFoundError:
             raise CheckpointDamaged(f"{folder.name}: no {NAME}") from None
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """As `read`, of what is in the file; `where` is for messages."""
+        """As `read`, of what is in the file; `where` is for messages. Raises WrongState for a later format."""
         try:
             kept = json.loads(data)
+            if "crc32" in kept and _bytes_of({k: value for k, value in kept.items() if k != "crc32"}) != data:
+                raise CheckpointDamaged(f"{where}: {NAME} is not as it was written")
+            kept.pop("crc32", None)  # manifests of earlier versions have none
             if (version := kept.pop("format")) != FORMAT:
-                raise CheckpointDamaged(
+                raise (WrongState if isinstance(version, int) and version > FORMAT else CheckpointDamaged)(
                     f"{where}: its manifest has format {version}, and this version of elastic-agent reads {FORMAT}"
                 )
             kept["files"] = {name: Content.from_json(content) for name, content in kept["files"].items()}
             return cls(**kept)
+        except WrongState:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointDamaged(f"{where}: {NAME} cannot be read: {error}") from error
+
+
+def _bytes_of(kept: dict[str, Any]) -> bytes:
+    """The one form of a manifest, with the CRC-32 of the same form without it."""
+    body = json.dumps(kept, indent=1, sort_keys=True)
+    return json.dumps({**kept, "crc32": f"{zlib.crc32(body.encode()):08x}"}, indent=1, sort_keys=True).encode()
 
 
 def surroundings() -> dict[str, Any]:

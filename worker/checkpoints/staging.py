@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from .pieces import identity, local_of, rebuild, tensors
 
 
 class Staging:
@@ -23,43 +23,31 @@ class Staging:
         """
         self._used = {}
         shared: dict[tuple[Any, ...], torch.Tensor] = {}
-        copied = self._copy(state, (), shared)
+        copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared))
         if any(buffer.is_pinned() for buffer in self._used.values()) and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         self._buffers = self._used
         return copied
 
-    def _copy(self, value: Any, path: tuple[Any, ...], shared: dict[tuple[Any, ...], torch.Tensor]) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._copy_tensor(value, path, shared)
-        if isinstance(value, Mapping):
-            copied = ((key, self._copy(held, (*path, key), shared)) for key, held in value.items())
-            return OrderedDict(copied) if isinstance(value, OrderedDict) else dict(copied)
-        if type(value) in (list, tuple):
-            return type(value)(self._copy(held, (*path, number), shared) for number, held in enumerate(value))
-        return value
-
-    def _copy_tensor(
+    def _copy(
         self, tensor: torch.Tensor, path: tuple[Any, ...], shared: dict[tuple[Any, ...], torch.Tensor]
     ) -> torch.Tensor:
+        if tensor.is_meta:
+            return tensor  # a place that a piece was taken out of
         tensor = tensor.detach()
-        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        if tensor.numel() and identity in shared:
-            return shared[identity]
+        same = identity(tensor)
+        if tensor.numel() and same in shared:
+            return shared[same]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
         buffer.copy_(tensor, non_blocking=tensor.is_cuda)
-        self._used[path] = shared[identity] = buffer
+        self._used[path] = shared[same] = buffer
         return buffer
 
 
 def size_of(state: Any) -> int:
-    """Bytes of the tensors in a state."""
-    if isinstance(state, torch.Tensor):
-        return state.numel() * state.element_size()
-    if isinstance(state, Mapping):
-        return sum(size_of(held) for held in state.values())
-    if isinstance(state, (list, tuple)):
-        return sum(size_of(held) for held in state)
-    return 0
+    """Bytes of the tensors in a state that this rank holds."""
+    return sum(
+        local.numel() * local.element_size() for _, tensor in tensors(state) if not (local := local_of(tensor)).is_meta
+    )

@@ -1,32 +1,58 @@
 """Writes checkpoints in a thread of its own, one at a time.
 
 The order of commit: files, manifest and directory are written aside and brought to disk; the round is asked for once
-more; only then the folder gets its name, and the parent directory is brought to disk.
+more; only then the folder gets its name, and the parent directory is brought to disk. Where several ranks write one
+checkpoint, the first of them commits when the files of all are on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
-import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 import torch
 
-from ..errors import CheckpointNotWritten
+from ..errors import CheckpointNotWritten, NotResumable
+from .fence import Claim
 from .files import CheckedWriter, Content, sync_directory, write_file
 from .folder import Folder, Retention, name_of
 from .manifest import NAME, Manifest
+from .pieces import Divided, tensors
 from .staging import size_of
+from .tensor_files import INDEX, SAFETENSORS, Index, write_pieces, write_safetensors
 
+STATE = "state.pt"
 _SPARE_BYTES = 16 << 20
 """Room that a save leaves on the disk, for manifests and logs."""
 _INODES = 8
+"""Files of a checkpoint that each rank may write."""
+
+
+class Writers(Protocol):
+    """The ranks that write one checkpoint; see `world.Party`."""
+
+    rank: int
+    size: int
+
+    def together(self, act: Callable[[], Any]) -> list[Any]:
+        """Collective: what `act` returned on each rank; raises on all where it raised on any."""
+
+
+class Alone:
+    """One rank that writes all of it."""
+
+    rank, size = 0, 1
+
+    def together(self, act: Callable[[], Any]) -> list[Any]:
+        return [act()]
 
 
 @dataclass
@@ -34,11 +60,14 @@ class Order:
     """One checkpoint to write."""
 
     step: int
-    states: dict[str, Any]
-    """By the file's name without its ending; already copied."""
+    state: Divided
+    """Already copied."""
     texts: dict[str, bytes]
     """Further small files."""
     manifest: Callable[[dict[str, Content]], Manifest]
+    writers: Writers = field(default_factory=Alone)
+    safetensors: bool = False
+    """The form of the pieces; only where one rank writes."""
     done: threading.Event = field(default_factory=threading.Event)
     failed: Exception | None = None
 
@@ -47,13 +76,19 @@ class Writer:
     """The thread is started by the first save and ends with the process; `wait` is what makes an end clean."""
 
     def __init__(
-        self, folder: Folder, token: str, round_number: int, retention: Retention, log: Callable[[str], None]
+        self,
+        folder: Folder,
+        claim: Claim,
+        retention: Retention,
+        log: Callable[[str], None],
+        committed: Callable[[Path], None] = lambda path: None,
+        in_use: Callable[[], list[str]] = list,
     ) -> None:
-        self._folder, self._token, self._round, self._retention, self._log = folder, token, round_number, retention, log
+        """committed: called in the thread for each checkpoint that has its name. in_use: names that must stay."""
+        self._folder, self._claim, self._retention, self._log = folder, claim, retention, log
+        self._committed, self._in_use = committed, in_use
         self._now: Order | None = None
         self._thread: threading.Thread | None = None
-        self.took_s = 0.0
-        """Seconds the last write took."""
 
     @property
     def busy(self) -> bool:
@@ -77,41 +112,106 @@ class Writer:
             raise CheckpointNotWritten(f"checkpoint of step {order.step}: {order.failed}") from order.failed
 
     def _run(self, order: Order) -> None:
-        began = time.monotonic()
         try:
-            write(self._folder, self._token, self._round, order)
-            self._folder.retain(self._retention, self._token)
+            named = write(self._folder, self._claim, order)
+            if named is not None:
+                self._committed(named)
+                self._retain()
         except Exception as error:  # noqa: BLE001 - a state that cannot be pickled, say: told like a full disk
             order.failed = error
             self._log(f"checkpoint of step {order.step} is not written: {error}; the one before it stands")
         finally:
-            self.took_s = time.monotonic() - began
             order.done.set()
 
+    def _retain(self) -> None:
+        try:
+            self._folder.retain(self._retention, self._claim.token, self._in_use())
+        except OSError as error:
+            self._log(f"an old checkpoint is not removed: {error}")
 
-def write(folder: Folder, token: str, round_number: int, order: Order) -> Path:
-    """Writes one checkpoint and gives it its name. Whatever fails, nothing under its name is there or changed.
 
-    Raises OSError, or WrongState where a newer round writes to the folder.
+def write(folder: Folder, claim: Claim, order: Order) -> Path | None:
+    """Writes one checkpoint and gives it its name, which the first of its writers returns.
+
+    Whatever fails, nothing under its name is there or changed. Raises OSError, or WrongState where another start of the
+    run writes to the folder.
     """
-    aside = folder.path / f".{name_of(order.step)}.{token}"
-    shutil.rmtree(aside, ignore_errors=True)
+    first = order.writers.rank == 0
+    aside = folder.path / f".{name_of(order.step)}.{claim.token}"
     try:
-        _check_room(folder.path, sum(size_of(state) for state in order.states.values()))
-        aside.mkdir()
-        files = {f"{name}.pt": _save(aside / f"{name}.pt", state) for name, state in order.states.items()}
-        files |= {name: write_file(aside / name, data) for name, data in order.texts.items()}
-        manifest = order.manifest(files)
-        write_file(aside / NAME, manifest.to_bytes())
-        sync_directory(aside)
-        folder.check_round(round_number)
-        named = folder.place(aside, manifest)
-        folder.sync()
+        order.writers.together(lambda: _begin(folder.path, aside, order) if first else None)
+        parts = order.writers.together(lambda: _write_part(aside, order))
+        named: list[Path] = []
+        order.writers.together(lambda: named.append(_commit(folder, claim, aside, order, parts)) if first else None)
     except BaseException:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(aside)
+        if first:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(aside)
         raise
+    return named[0] if named else None
+
+
+def _begin(path: Path, aside: Path, order: Order) -> None:
+    shutil.rmtree(aside, ignore_errors=True)
+    needed = size_of(order.state.skeleton) + order.writers.size * sum(size_of(p.data) for p in order.state.pieces)
+    _check_room(path, needed, _INODES * order.writers.size)
+    aside.mkdir()
+
+
+def _write_part(aside: Path, order: Order) -> dict[str, Any]:
+    """This rank's pieces: what its files hold, where each piece is, as JSON can hold it."""
+    pieces, rank = order.state.pieces, order.writers.rank
+    files: dict[str, Content] = {}
+    records: list[Any] = []
+    if order.safetensors:
+        files[SAFETENSORS] = write_safetensors(aside, order.state)
+    elif pieces:
+        name = f"__{rank}_0.distcp"
+        files[name], records = write_pieces(aside, name, pieces)
+    return {
+        "files": {name: content.to_json() for name, content in files.items()},
+        "records": records,
+        "aliases": order.state.aliases,
+        "holds": _structure(order.state.skeleton),
+    }
+
+
+def _commit(folder: Folder, claim: Claim, aside: Path, order: Order, parts: list[Any]) -> Path:
+    """The first writer's part: what one rank writes, the manifest over the files of all, and the name."""
+    for rank, part in enumerate(parts):
+        if part["holds"] != parts[0]["holds"]:
+            raise NotResumable(
+                f"rank {rank} holds other tensors than rank 0: only states that have the same names and shapes on "
+                "every rank are saved, as of data parallel and fully sharded models"
+            )
+    files = {name: Content.from_json(kept) for part in parts for name, kept in part["files"].items()}
+    files[STATE] = _save(aside / STATE, order.state.skeleton)
+    if any(part["records"] for part in parts):
+        files |= _write_index(aside, order.state.skeleton, parts)
+    files |= {name: write_file(aside / name, data) for name, data in order.texts.items()}
+    manifest = order.manifest(files)
+    write_file(aside / NAME, manifest.to_bytes())
+    sync_directory(aside)
+    folder.check_claim(claim)
+    named = folder.place(aside, manifest)
+    folder.sync()
     return named
+
+
+def _write_index(aside: Path, skeleton: dict[str, Any], parts: list[Any]) -> dict[str, Content]:
+    from . import dcp  # torch.distributed.checkpoint takes a while to import
+
+    index = Index()
+    for part in parts:
+        index.aliases |= part["aliases"]
+        for record in part["records"]:
+            index.add(record)
+    files = {INDEX: write_file(aside / INDEX, index.to_bytes())}
+    if dcp.readable(skeleton, index):
+        leaves = "__0_1.distcp"
+        files[leaves], records = dcp.write_leaves(aside, leaves, skeleton)
+        files[dcp.NAME] = dcp.write_metadata(aside, skeleton, index, records)
+    return files
 
 
 def _save(path: Path, state: Any) -> Content:
@@ -125,10 +225,17 @@ def _save(path: Path, state: Any) -> Content:
         file.close()
 
 
-def _check_room(path: Path, needed: int) -> None:
+def _check_room(path: Path, needed: int, inodes: int) -> None:
     room = os.statvfs(path)
     free = room.f_bavail * room.f_frsize
     if free < needed + _SPARE_BYTES:
         raise OSError(f"{path} has {free >> 20} MiB free, and a checkpoint needs {(needed + _SPARE_BYTES) >> 20} MiB")
-    if room.f_files and room.f_favail < _INODES:
-        raise OSError(f"{path} has {room.f_favail} inodes free, and a checkpoint needs {_INODES}")
+    if room.f_files and room.f_favail < inodes:
+        raise OSError(f"{path} has {room.f_favail} inodes free, and a checkpoint needs {inodes}")
+
+
+def _structure(skeleton: Any) -> int:
+    """Equal on ranks from whose states the same tensors were taken out."""
+    taken = ((place, tensor) for place, tensor in tensors(skeleton) if tensor.is_meta)
+    names = [[list(map(str, place)), list(tensor.shape), str(tensor.dtype)] for place, tensor in taken]
+    return zlib.crc32(json.dumps(names).encode())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import in_process, real
+from . import in_process, io_faults, real
 from .schedule import Life, Schedule, draw
 
 
@@ -64,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--ranks", type=int, default=8, help="most ranks of a life (default: 8)")
     parser.add_argument("--loader-processes", type=int, default=3, help="most of each loader (default: 3)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first schedule")
+    parser.add_argument("--faults", type=int, default=1, help="fail every n-th call of a save or start; 0: none")
+    parser.add_argument("--flips", type=int, default=1000, help="bits to flip in checkpoints (default: 1000)")
     asked = parser.parse_args(argv)
     # More loader processes than cores are what is asked for here.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -88,4 +90,6 @@ def main(argv: Sequence[str]) -> int:
             f"{name}: {tally.played} schedules from seed {asked.seed}, {tally.lives} lives, {tally.batches} batches: "
             f"{len(tally.wrong)} wrong, {took_s:.0f} s\n"
         )
+    if asked.faults:
+        failed = not io_faults.main(asked.faults, asked.flips, asked.seed) or failed
     return int(failed)

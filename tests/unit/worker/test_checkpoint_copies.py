@@ -1,0 +1,164 @@
+"""Copies on slower storage: complete or not there, never in the way of training, and found where a node has nothing."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_agent.worker import Every, Retention, Run
+from elastic_agent.worker.checkpoints import copies
+from elastic_agent.worker.checkpoints.files import Content
+from elastic_agent.worker.errors import Misused
+from elastic_agent.worker.verify import verify
+
+NEVER = Every(seconds=None)
+
+
+def run_in(path: Path, copy_to: Any, **more: Any) -> tuple[Run, torch.nn.Module]:
+    net = torch.nn.Linear(3, 3)
+    return Run(path, every=NEVER, copy_to=copy_to, net=net, **more), net
+
+
+def save(run: Run, wait: bool = True) -> None:
+    """One step, and a checkpoint of it."""
+    run.steps += 1
+    run._commits += 1
+    run._save("")
+    if wait:
+        run._persistence.wait()
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A URL of fsspec's file system in memory, which has objects as a bucket has."""
+    fsspec = pytest.importorskip("fsspec")
+    yield "memory://bucket/run"
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_each_checkpoint_is_copied_to_a_directory_and_verifies_there(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    save(run)
+    assert verify(tmp_path / "far").proved
+    assert names(tmp_path / "far" / "step-000001") == ["ledger.json", "manifest.json", "state.pt"]
+
+
+def test_a_start_without_local_checkpoints_takes_the_newest_copy(tmp_path: Path) -> None:
+    run, net = run_in(tmp_path / "near", tmp_path / "far")
+    save(run)
+    shutil.rmtree(tmp_path / "near")
+    again, other = run_in(tmp_path / "near", tmp_path / "far")
+    assert again.steps == 1
+    assert torch.equal(next(iter(net.parameters())), next(iter(other.parameters())))
+    assert verify(tmp_path / "near").proved
+
+
+def test_copies_go_to_any_url_of_fsspec_and_come_back(tmp_path: Path, memory: str) -> None:
+    run, _ = run_in(tmp_path / "near", memory)
+    save(run)
+    again, _ = run_in(tmp_path / "another node", memory)
+    assert again.steps == 1
+
+
+def test_the_manifest_of_a_copy_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    real = copies.Directory.send
+
+    def send(self: Any, path: Path, folder: str) -> None:
+        sent.append(path.name)
+        real(self, path, folder)
+
+    monkeypatch.setattr(copies.Directory, "send", send)
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    save(run)
+    assert sent[-1] == "manifest.json"
+    assert sorted(sent) == ["ledger.json", "manifest.json", "state.pt"]
+
+
+def test_a_copy_without_a_manifest_or_with_a_flipped_bit_is_not_used(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path / "near", tmp_path / "far", keep=Retention(newest=3))
+    for _ in range(3):
+        save(run)
+    (tmp_path / "far" / "step-000003" / "manifest.json").unlink()
+    state = tmp_path / "far" / "step-000002" / "state.pt"
+    data = bytearray(state.read_bytes())
+    data[len(data) // 2] ^= 4
+    state.write_bytes(data)
+    again, _ = run_in(tmp_path / "another node", tmp_path / "far")
+    assert again.steps == 1
+
+
+def test_retention_holds_for_copies_and_two_stay_local(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    for _ in range(4):
+        save(run)
+    for where in ("near", "far"):
+        kept = [name for name in names(tmp_path / where) if name.startswith("step-")]
+        assert kept == ["step-000003", "step-000004"], where
+
+
+def test_a_labelled_copy_stays(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    run.steps += 1
+    run._save("before the change")
+    run._persistence.wait()
+    for _ in range(3):
+        save(run)
+    assert names(tmp_path / "far") == ["step-000001", "step-000003", "step-000004"]
+
+
+def test_a_copy_that_hangs_does_not_hold_training_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, began = threading.Event(), threading.Event()
+    real = copies.Directory.send
+
+    def send(self: Any, path: Path, folder: str) -> None:
+        began.set()
+        assert go.wait(60)
+        real(self, path, folder)
+
+    monkeypatch.setattr(copies.Directory, "send", send)
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    try:
+        for _ in range(5):
+            save(run, wait=False)
+        run._persistence._writer.wait()
+        assert began.is_set()
+        # What is being copied, and what waits, is not removed meanwhile.
+        assert names(tmp_path / "near") == ["round.json", "step-000001", "step-000004", "step-000005"]
+    finally:
+        go.set()
+    run._persistence.wait()
+    assert names(tmp_path / "far") == ["step-000001", "step-000005"]
+
+
+def test_storage_that_fails_is_told_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Any, path: Path, folder: str) -> Content:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(copies.Directory, "send", full)
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    with caplog.at_level(logging.WARNING):
+        save(run)
+    assert "step-000001 is not copied to slower storage: [Errno 28] No space left on device" in caplog.text
+    assert verify(tmp_path / "near").proved
+
+
+def test_a_url_without_fsspec_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(Misused, match="needs fsspec: pip install fsspec, or give a directory"):
+        run_in(tmp_path / "near", "s3://bucket/run")

@@ -1,0 +1,236 @@
+"""Copies of checkpoints on slower storage: a directory, or whatever fsspec has a URL for.
+
+A copy is a folder of the same name. Its manifest is written last, so one without a manifest is no copy. Copying never
+delays training: it has a thread of its own, and what it could not do is said.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import CheckpointDamaged, Misused, WorkerLibraryError
+from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
+from .folder import Folder, Retention, newest_first
+from .manifest import NAME, Manifest
+
+_CHUNK = 16 << 20
+
+
+class Storage(Protocol):
+    """Folders of files. All methods raise OSError, or what fsspec's file system raises."""
+
+    def folders(self) -> list[str]: ...
+
+    def send(self, path: Path, folder: str) -> None:
+        """Copies a file there; what a reader finds under its name is whole."""
+
+    def fetch(self, folder: str, name: str, to: Path) -> Content:
+        """Copies a file from there and brings it to disk."""
+
+    def read(self, folder: str, name: str) -> bytes:
+        """All of a small file."""
+
+    def remove(self, folder: str) -> None: ...
+
+
+class Directory:
+    """A directory, on a network file system, say."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def folders(self) -> list[str]:
+        self._path.mkdir(parents=True, exist_ok=True)
+        return [entry.name for entry in os.scandir(self._path)]
+
+    def send(self, path: Path, folder: str) -> None:
+        there = self._path / folder
+        there.mkdir(parents=True, exist_ok=True)
+        aside = there / f".{path.name}.part"
+        aside.unlink(missing_ok=True)
+        _copy(path, aside)
+        os.rename(aside, there / path.name)
+        sync_directory(there)
+        sync_directory(self._path)
+
+    def fetch(self, folder: str, name: str, to: Path) -> Content:
+        return _copy(self._path / folder / name, to)
+
+    def read(self, folder: str, name: str) -> bytes:
+        return read_file(self._path / folder / name)
+
+    def remove(self, folder: str) -> None:
+        # The manifest first: what is half removed is no copy.
+        (self._path / folder / NAME).unlink(missing_ok=True)
+        shutil.rmtree(self._path / folder)
+
+
+class Remote:
+    """A URL of fsspec's. Objects there appear whole or not at all."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise Misused(f"Run(copy_to={url!r}) needs fsspec: pip install fsspec, or give a directory") from None
+        self._files, self._root = fsspec.core.url_to_fs(url)
+
+    def folders(self) -> list[str]:
+        if not self._files.exists(self._root):
+            return []
+        self._files.invalidate_cache()
+        return [entry.rstrip("/").rpartition("/")[2] for entry in self._files.ls(self._root, detail=False)]
+
+    def send(self, path: Path, folder: str) -> None:
+        self._files.makedirs(f"{self._root}/{folder}", exist_ok=True)
+        target = f"{self._root}/{folder}/{path.name}"
+        self._files.put_file(str(path), target)
+        if (size := self._files.info(target)["size"]) != os.stat(path).st_size:
+            raise OSError(f"{target} has {size} bytes after the copy of {path}")
+
+    def fetch(self, folder: str, name: str, to: Path) -> Content:
+        writer = CheckedWriter(to)
+        try:
+            with self._files.open(f"{self._root}/{folder}/{name}", "rb") as file:
+                while data := file.read(_CHUNK):
+                    writer.write(data)
+            return writer.finish()
+        finally:
+            writer.close()
+
+    def read(self, folder: str, name: str) -> bytes:
+        return bytes(self._files.cat_file(f"{self._root}/{folder}/{name}"))
+
+    def remove(self, folder: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._root}/{folder}/{NAME}")
+        self._files.rm(f"{self._root}/{folder}", recursive=True)
+
+
+def storage_at(where: str | os.PathLike[str]) -> Storage:
+    """A directory, or a URL such as s3://bucket/run. Raises Misused where fsspec is needed and missing."""
+    place = os.fspath(where)
+    return Remote(place) if "://" in place else Directory(Path(place))
+
+
+def send(storage: Storage, path: Path) -> None:
+    """Copies one checkpoint, its manifest last. Raises CheckpointDamaged where it is not as it was written."""
+    manifest = Manifest.read(path)
+    for name, content in manifest.files.items():
+        compare(name, sums_of(path / name), content)
+        storage.send(path / name, path.name)
+    storage.send(path / NAME, path.name)
+
+
+def fetch(storage: Storage, folder: Folder, token: str, log: Callable[[str], None]) -> tuple[Path, Manifest] | None:
+    """The newest copy that verifies, as a checkpoint of the folder; None where there is none. Raises OSError."""
+    for name, _ in newest_first(storage.folders()):
+        aside = folder.path / f".{name}.{token}"
+        try:
+            aside.mkdir()
+            try:
+                storage.fetch(name, NAME, aside / NAME)
+            except FileNotFoundError:
+                continue  # its writer died before the end
+            manifest = Manifest.read(aside)
+            for file, content in manifest.files.items():
+                compare(file, storage.fetch(name, file, aside / file), content)
+            sync_directory(aside)
+            named = folder.place(aside, manifest)
+            folder.sync()
+            return named, manifest
+        except (CheckpointDamaged, FileNotFoundError) as damage:
+            log(f"the copy of {name} does not verify: {damage}; the one before it is used")
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return None
+
+
+class Copier:
+    """Copies the newest checkpoint while training goes on. One that is older than what waits is not copied, unless it
+    has a label."""
+
+    def __init__(self, storage: Storage, retention: Retention, log: Callable[[str], None]) -> None:
+        self._storage, self._retention, self._log = storage, retention, log
+        self._changed = threading.Condition()
+        self._waiting: list[Path] = []
+        self._labelled: dict[str, bool] = {}
+        self._now: Path | None = None
+        self._thread: threading.Thread | None = None
+
+    def offer(self, path: Path) -> None:
+        """A checkpoint to copy."""
+        with self._changed:
+            self._waiting = [kept for kept in self._waiting if _label(kept)] + [path]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="checkpoint-copier", daemon=True)
+                self._thread.start()
+
+    def in_use(self) -> list[str]:
+        """Names of checkpoints that must not be removed: they are being copied, or wait."""
+        with self._changed:
+            return [path.name for path in [self._now, *self._waiting] if path is not None]
+
+    def wait(self) -> None:
+        """Until all that was offered is copied, or was given up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None)
+
+    def _run(self) -> None:
+        while (path := self._next()) is not None:
+            try:
+                send(self._storage, path)
+                self._retain()
+            except Exception as error:  # noqa: BLE001 - each storage has errors of its own
+                self._log(f"{path.name} is not copied to slower storage: {error}; training goes on")
+
+    def _next(self) -> Path | None:
+        with self._changed:
+            self._now = self._waiting.pop(0) if self._waiting else None
+            if self._now is None:
+                self._thread = None
+                self._changed.notify_all()
+            return self._now
+
+    def _retain(self) -> None:
+        newest = 0
+        for name, step in newest_first(self._storage.folders()):
+            if self._retention.every and step % self._retention.every == 0:
+                continue
+            newest += 1
+            if newest > self._retention.newest and not self._is_labelled(name):
+                self._storage.remove(name)
+
+    def _is_labelled(self, name: str) -> bool:
+        """Whether retention keeps a copy for its label. One without a manifest is half a copy."""
+        if name not in self._labelled:
+            try:
+                self._labelled[name] = bool(Manifest.parse(self._storage.read(name, NAME), name).label)
+            except (FileNotFoundError, CheckpointDamaged):
+                self._labelled[name] = False
+        return self._labelled[name]
+
+
+def _label(path: Path) -> str:
+    try:
+        return Manifest.read(path).label
+    except (WorkerLibraryError, OSError):
+        return ""  # it will be said when it is copied
+
+
+def _copy(path: Path, to: Path) -> Content:
+    buffer = memoryview(bytearray(_CHUNK))
+    writer = CheckedWriter(to)
+    try:
+        with Reader(path) as file:
+            while count := file.readinto(buffer):
+                writer.write(buffer[:count])
+        return writer.finish()
+    finally:
+        writer.close()

@@ -1,0 +1,72 @@
+"""Who may commit to a directory: the processes that began there last, and no older ones that still live.
+
+The fence is a file, `round.json`. The order makes it tight without a lock: a start writes the fence, then removes what
+is half written, then looks which checkpoints there are; a commit asks for the fence after all its files are written,
+then gives the folder its name. So a commit that came before is seen by the start, and one that comes after finds either
+another fence or its folder gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import WrongState
+from .files import read_file, sync_directory, write_file
+
+NAME = "round.json"
+_MOST_NODES = 1000
+"""Agents of a job that the fence remembers."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One start of a run: all of its ranks."""
+
+    token: str
+    """No other start has it."""
+    round: int = 0
+    """The agents' number of the round; 0 without agents."""
+    nodes: tuple[str, ...] = ()
+    """Identities of the agents in it: by them two rounds are known to be of the same job."""
+
+
+def claim(folder: Path, mine: Claim) -> None:
+    """From now on only this start commits to the folder.
+
+    Raises WrongState where a newer round of the same job has begun there: this one is over, and does not know it.
+    """
+    there = _read(folder)
+    known = set(there.get("nodes", ()))
+    same_job = bool(known & set(mine.nodes))
+    if same_job and there["round"] > mine.round:
+        raise WrongState(
+            f"round {there['round']} of this job writes to {folder}, and this is round {mine.round}, an older one"
+        )
+    nodes = sorted((known if same_job else set()) | set(mine.nodes))[-_MOST_NODES:]
+    aside = folder / f".{NAME}.{mine.token}"
+    aside.unlink(missing_ok=True)
+    write_file(aside, json.dumps({"round": mine.round, "token": mine.token, "nodes": nodes}).encode())
+    os.rename(aside, folder / NAME)
+    sync_directory(folder)
+
+
+def check(folder: Path, mine: Claim) -> None:
+    """Raises WrongState where another start has claimed the folder since."""
+    there = _read(folder)
+    if there and there["token"] != mine.token:
+        begun = f"round {there['round']}" if there["round"] else "another start of the run"
+        ours = f"round {mine.round}" if mine.round else "this one"
+        raise WrongState(f"{begun} writes to {folder} now; {ours} is over")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Empty where there is no fence, or none that can be understood."""
+    try:
+        kept = json.loads(read_file(folder / NAME))
+        return {"round": int(kept["round"]), "token": str(kept["token"]), "nodes": kept.get("nodes", [])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {}
