@@ -27,6 +27,9 @@ from .keys import key_of, mix
 from .ledger import Ledger
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Every, Exchanges, advised_s
+from .shards.conditions import accept
+from .shards.digest import digest
+from .shards.sharding import Sharding
 from .values import Mean, Vars
 from .world import World
 
@@ -47,11 +50,13 @@ class Run:
         seed: int = 0,
         every: Every | None = None,
         keep: Retention | None = None,
+        shards: int | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
         (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
-        (default: the two newest, and labelled ones). states: by name, anything with `state_dict` and `load_state_dict`.
+        (default: the two newest, and labelled ones). shards: level `bits`, for 1 to so many ranks (default: none; see
+        `shards`). states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -70,7 +75,9 @@ class Run:
         """The epoch of `epochs` that is going on."""
         self.stopping = False
         """Whether all ranks have agreed to end early."""
-        self._states, self._every = states, every or Every()
+        self._states, self._every, self._shards = states, every or Every(), shards
+        self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
+        self.division = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._means: dict[str, Mean] = {}
         self._keyed_by_batch = False
@@ -85,6 +92,8 @@ class Run:
         self._forced = False
         if (found := self._persistence.find()) is not None:
             self._load(found)
+        elif self._sharding is not None:
+            self._sharding.spread()
         self._saved = (self._commits, self.epoch)
         self._saved_at_s = time.monotonic()
         self._blocked_s = 0.0
@@ -156,16 +165,35 @@ class Run:
         What is due, a save or an exchange of requests, is done when the loop asks for its next batch, so that whatever
         follows the step in the loop belongs to it; at once where no loader is looped over. That is collective.
         """
+        if self._sharding is not None:
+            self._sharding.check_closed()
         self.steps += 1
         for span in self.account.step():
             self._enter(span)
-        if not self._keyed_by_batch:
+        if self._sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
         every = self._every.steps
         self._forced = self._forced or (every is not None and self.steps % every == 0)
         if not self.account.looping():
             self._boundary()
+
+    def shards(self, batch: Any) -> Iterator[Any]:
+        """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
+        batch of `loader`, each under random numbers of its own. The loss is the sum over the shard's samples; behind
+        the loop each `grad` is the mean over the samples of the global batch, the same bits over any number of ranks.
+
+        Under `torch.no_grad()` nothing is summed. Collective. Raises Misused.
+        """
+        if self._sharding is None:
+            raise Misused("run.shards() without Run(..., shards=N): N is how many ranks there can be at most")
+        return self._sharding.over(batch)
+
+    def digest(self) -> str:
+        """SHA-256 of the states, vars, random generators and places: equal digests go on alike. After a step."""
+        states = {name: thing.state_dict() for name, thing in self._states.items()}
+        places = [self.steps, self.epoch, self.account.places()]
+        return digest({"states": states, "vars": self.vars.state_dict(), "places": places})
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
@@ -176,8 +204,8 @@ class Run:
         self._stop_asked = True
 
     def rng(self, name: str) -> torch.Generator:
-        """A generator for this step and rank, the same after a restart."""
-        return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self.rank))
+        """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
+        return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self._turn()))
 
     def mean(self, name: str) -> Mean:
         """A mean over samples and ranks that checkpoints keep, by name."""
@@ -205,7 +233,9 @@ class Run:
 
     @property
     def level(self) -> str:
-        """What is equal to a run without restarts, whatever the number of ranks: "samples" or "batches"."""
+        """What is equal to a run without restarts, whatever the number of ranks: "samples", "batches" or "bits"."""
+        if self._sharding is not None:
+            return "bits"
         return "batches" if all(loader.fixed_batch for loader in self._loaders.values()) else "samples"
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
@@ -213,7 +243,7 @@ class Run:
     def handed_out(self, key: int) -> None:
         """See `Context`."""
         self._keyed_by_batch = True
-        key_everything(mix(key, self.rank))
+        key_everything(mix(key, self._turn()))
 
     def asked(self) -> None:
         """See `Context`."""
@@ -236,7 +266,11 @@ class Run:
         self._loaders[span.loader].committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
-        key_everything(mix(mix(self._key, self.steps), self.rank))
+        key_everything(mix(mix(self._key, self.steps), self._turn()))
+
+    def _turn(self) -> int:
+        """Whose random numbers are drawn: of this rank; at level `bits`, of all ranks together, or of a shard."""
+        return self.rank if self._sharding is None else self._sharding.turn
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
@@ -267,6 +301,7 @@ class Run:
             "world_size": self.world_size,
             "order": ORDER_VERSION,
             "level": self.level,
+            "shards": self._shards,
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
             "means": {name: mean.gather() for name, mean in self._means.items()},
         }
@@ -295,6 +330,7 @@ class Run:
             )
         if manifest.run["seed"] != self.seed:
             raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={self.seed}) another")
+        accept(manifest, self._shards, where, self.log)
         states = torch.load(io.BytesIO(found.state), weights_only=True, map_location="cpu")
         kept, given = set(states) - {_VARS, _STREAMS}, set(self._states)
         if kept != given:

@@ -34,6 +34,11 @@ class World:
             )
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
 
+    @property
+    def group(self) -> Any:
+        """The process group of our own, on gloo; None where there is one rank. Not to be kept: see above."""
+        return self._group()
+
     def gather(self, message: Any) -> list[Any]:
         """Collective: each rank's message, by rank. A message is what JSON can hold."""
         if self.size == 1:
