@@ -230,6 +230,8 @@ class Run:
         if self._saved != (self._commits, self.epoch):
             self._save("")
         self._persistence.wait()
+        # What follows draws the same numbers in a start that finds nothing left to do.
+        self._key_main()
 
     @property
     def level(self) -> str:
@@ -316,6 +318,7 @@ class Run:
             except CheckpointNotWritten:
                 # The writer has said so already; this save is the next attempt.
                 self._persistence.save(snapshot, states)
+            self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
         self._saved, self._saved_at_s = (self._commits, self.epoch), time.monotonic()
         self._blocked_s = self._saved_at_s - began_s
 

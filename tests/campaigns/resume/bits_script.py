@@ -45,11 +45,11 @@ def draw_training(rng: random.Random, seed: int) -> Training:
     norm = rng.random() < 0.4
     batch = rng.choice([16, 32, 24]) if norm else rng.randint(3, 40)
     samples = batch * rng.randint(1, 3) if norm else rng.randint(batch, 90)
-    flags = [rng.random() < 0.5 for _ in range(5)]
+    names = ("dropout", "noise", "unused", "iterable", "validation")
+    flags = {name: rng.random() < 0.5 for name in names}
     kind = rng.choice(["SGD", "AdamW", "Adagrad"])
-    return Training(
-        seed, samples, batch, rng.randint(2, 3), rng.randint(1, 4), norm, flags[0], flags[1], flags[2], flags[3], kind, flags[4]
-    )
+    epochs, save_steps = rng.randint(2, 3), rng.randint(1, 4)
+    return Training(seed, samples, batch, epochs, save_steps, norm, optimizer=kind, **flags)
 
 
 class Points(Dataset[Any]):
