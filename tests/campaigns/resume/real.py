@@ -63,7 +63,7 @@ def _order(name: str) -> tuple[int, int]:
 
 def live(what: Any, seed: int, ranks: int, records: Path, main: Callable[[int, bool], None]) -> None:
     """One life: `main` in as many processes as ranks, until all have ended or one has killed itself, and the
-    others with it. main: called with the rank, and whether it is the one that is to kill itself. Raises AssertionError, Hung."""
+    others with it. main: called with the rank, and whether it is to kill itself. Raises AssertionError, Hung."""
     rng = random.Random(f"{seed} {records.name}")
     victim, late_s = rng.randrange(ranks), rng.random() * KILLED_LATE_S
     pids = [_fork(ranks, rank, rank == victim, records, main) for rank in range(ranks)]
