@@ -21,6 +21,7 @@ from .data.cursors import Account, Cursor, Span
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
+from .data.sharded import Division
 from .errors import CheckpointNotWritten, Misused, WrongState
 from .failing import fail_together
 from .keys import key_of, mix
@@ -60,9 +61,7 @@ class Run:
 
         Collective. Raises Misused, WrongState.
         """
-        for name, thing in states.items():
-            if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
-                raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+        _check(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = _log_of(self.rank)
@@ -77,7 +76,6 @@ class Run:
         """Whether all ranks have agreed to end early."""
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
-        self.division = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._means: dict[str, Mean] = {}
         self._keyed_by_batch = False
@@ -90,10 +88,7 @@ class Run:
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
         self._forced = False
-        if (found := self._persistence.find()) is not None:
-            self._load(found)
-        elif self._sharding is not None:
-            self._sharding.spread()
+        self._begin()
         self._saved = (self._commits, self.epoch)
         self._saved_at_s = time.monotonic()
         self._blocked_s = 0.0
@@ -242,6 +237,11 @@ class Run:
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
+    @property
+    def division(self) -> Division | None:
+        """See `Context`."""
+        return None if self._sharding is None else self._sharding.division
+
     def handed_out(self, key: int) -> None:
         """See `Context`."""
         self._keyed_by_batch = True
@@ -296,7 +296,10 @@ class Run:
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
-        label = next((text for text in self._world.gather(label) if text), "")
+        said = self._world.gather([label, *self._means])
+        label = next((text for text, *_ in said if text), "")
+        # A rank whose shards are all empty has not met a mean that others have.
+        means = sorted({name for _, *names in said for name in names})
         run = {
             "seed": self.seed,
             "epoch": self.epoch,
@@ -305,7 +308,7 @@ class Run:
             "level": self.level,
             "shards": self._shards,
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
-            "means": {name: mean.gather() for name, mean in self._means.items()},
+            "means": {name: self.mean(name).gather() for name in means},
         }
         if self._persistence.writes:
             ledger = json.dumps(self.ledger.to_json()).encode()
@@ -323,6 +326,12 @@ class Run:
         self._blocked_s = self._saved_at_s - began_s
 
     # -- the start -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if (found := self._persistence.find()) is not None:
+            self._load(found)
+        elif self._sharding is not None:
+            self._sharding.spread()
 
     def _load(self, found: Found) -> None:
         manifest, where = found.manifest, f"the checkpoint of step {found.manifest.step}"
@@ -353,6 +362,12 @@ class Run:
         self.log.info(
             "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
         )
+
+
+def _check(states: dict[str, Any]) -> None:
+    for name, thing in states.items():
+        if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
+            raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
 
 
 def _log_of(rank: int) -> logging.Logger:

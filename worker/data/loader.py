@@ -28,10 +28,12 @@ class Context(Protocol):
     seed: int
     rank: int
     world_size: int
-    division: Division | None
-    """At level `bits`, how global batches are cut into shards."""
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
+
+    @property
+    def division(self) -> Division | None:
+        """At level `bits`, how global batches are cut into shards."""
 
     def handed_out(self, key: int) -> None:
         """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import shutil
 import tempfile
@@ -34,8 +35,12 @@ def judge(seed: int, most_ranks: int = SHARDS, most_processes: int = 3) -> tuple
     """Real ranks over gloo, SIGKILL, loader processes: the numbers of lives and of batches, and what is wrong."""
     training, lives = draw(seed, most_ranks, most_processes)
     directory = Path(tempfile.mkdtemp(prefix="bits-"))
-    expected = play(training, (Life(1, 0, None),), directory / "whole")
-    found = play(training, lives, directory / "killed")
+    batches = training.epochs * -(-training.samples // training.batch)
+    try:
+        expected = play(training, (Life(1, 0, None),), directory / "whole")
+        found = play(training, lives, directory / "killed")
+    except AssertionError as error:
+        return len(lives), batches, [str(error), f"kept in {directory}"]
     wrong = []
     if set(found) != set(expected):
         wrong.append(f"{training}, {lives}: digests {found}, and {expected[0]} in one life, kept in {directory}")
@@ -44,7 +49,7 @@ def judge(seed: int, most_ranks: int = SHARDS, most_processes: int = 3) -> tuple
         wrong += report.lines
     if not wrong:
         shutil.rmtree(directory)
-    return len(lives), training.epochs * -(-training.samples // training.batch), wrong
+    return len(lives), batches, wrong
 
 
 def play(training: Training, lives: tuple[Life, ...], directory: Path) -> list[str]:
@@ -55,6 +60,8 @@ def play(training: Training, lives: tuple[Life, ...], directory: Path) -> list[s
         records.mkdir(parents=True)
 
         def main(rank: int, victim: bool, life: Life = life, records: Path = records) -> None:
+            hung = (records / f"hung{rank}").open("w")
+            faulthandler.dump_traceback_later(real.LIFE_S * 0.75, file=hung)
             warnings.filterwarnings("ignore", message="This DataLoader will create")
 
             def prepare(run: Run) -> None:
