@@ -296,9 +296,10 @@ class Run:
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
-        said = self._world.gather([label, *self._means])
+        # A rank whose shards are all empty has not met a mean that others have; none has met one that is not due yet.
+        kept = self._found.run["means"] if self._found is not None else ()
+        said = self._world.gather([label, *self._means, *kept])
         label = next((text for text, *_ in said if text), "")
-        # A rank whose shards are all empty has not met a mean that others have.
         means = sorted({name for _, *names in said for name in names})
         run = {
             "seed": self.seed,

@@ -47,6 +47,12 @@ def test_the_model_has_the_same_bits_with_any_number_of_loader_processes(process
     assert set(found) == {alone(EVERYTHING, tmp_path)}
 
 
+def test_ranks_without_samples_take_part(tmp_path: Path) -> None:
+    """Three samples in eight shards on four ranks: the first has none, and never meets a mean that others keep."""
+    few = dataclasses.replace(EVERYTHING, samples=6, batch=3, noise=False, validation=True)
+    assert bits.play(few, (Life(4, 0, None),), tmp_path / "more") == [alone(few, tmp_path)] * 4
+
+
 @pytest.mark.parametrize("seed", [102, 103, 104])
 def test_the_model_has_the_same_bits_over_kills_and_resizes(seed: int) -> None:
     _, _, wrong = bits.judge(seed, most_ranks=5, most_processes=2)

@@ -439,6 +439,17 @@ def test_ranks_that_would_compute_other_bits_are_refused() -> None:
         conditions.same_everywhere(TwoRanks())  # type: ignore[arg-type]
 
 
+def test_a_mean_that_a_start_has_not_used_yet_stays_in_its_checkpoints(tmp_path: Path) -> None:
+    for turn in range(3):
+        run = run_in(tmp_path, 4, model=linear())
+        if turn == 0:
+            run.mean("loss").update(2.0, 3)
+        for _ in run.loader(DataLoader(points(16), batch_size=4), global_batch=16):
+            run.step()
+        run.close()
+    assert run_in(tmp_path, 4, model=linear()).mean("loss").compute() == 2.0
+
+
 # -- digests -----------------------------------------------------------------------------------------------------------
 
 
