@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LIFE_S = 120.0
 """Longer than any life takes; one that takes longer is a hang, and wrong."""
+ECHO_S = 2.0
+"""So long after the failure of a rank the end of one that was killed may be seen: in the order of pids, not of time."""
 KILLED_LATE_S = 0.03
 """At most so long after its last step a life is killed: in the middle of a save, of loading, of the next step."""
 
@@ -67,24 +69,26 @@ def live(what: Any, seed: int, ranks: int, records: Path, main: Callable[[int, b
     rng = random.Random(f"{seed} {records.name}")
     victim, late_s = rng.randrange(ranks), rng.random() * KILLED_LATE_S
     pids = [_fork(ranks, rank, rank == victim, records, main) for rank in range(ranks)]
-    waiting, deadline = set(pids), time.monotonic() + LIFE_S
-    killed = False
+    waiting, now = set(pids), time.monotonic()
+    killed, late, failed = False, now + LIFE_S, float("inf")
     while waiting:
-        pid, status = os.waitpid(-1, os.WNOHANG if time.monotonic() < deadline else 0)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        waiting.discard(pid)
         if pid == 0:
             time.sleep(0.001)  # the ranks of a life are few, and their deaths are what this loop is for
-            if time.monotonic() > deadline - 1.0:
-                _kill(waiting)
-                raise Hung(f"{what}: a life of {ranks} ranks did not end within {LIFE_S:g} s")
-            continue
-        waiting.discard(pid)
-        if os.WIFSIGNALED(status) and not killed:
-            killed = True
+        elif os.WIFSIGNALED(status) and not killed:
+            killed, failed = True, float("inf")
             time.sleep(late_s)  # the point of the campaign: a random moment
             _kill(waiting)
         elif status != 0 and not killed:
-            _kill(waiting)
-            raise AssertionError(f"{what}: a rank of {records.name} ended with status {status}: {_why(records)}")
+            # Perhaps because of one that killed itself, whose end is reported later.
+            failed = min(failed, time.monotonic() + ECHO_S)
+        if time.monotonic() > late:
+            _end(waiting)
+            raise Hung(f"{what}: a life of {ranks} ranks did not end within {LIFE_S:g} s")
+        if failed < (time.monotonic() if waiting else float("inf")):
+            _end(waiting)
+            raise AssertionError(f"{what}: a rank of {records.name} failed: {_why(records)}")
 
 
 def _why(records: Path) -> str:
@@ -94,6 +98,13 @@ def _why(records: Path) -> str:
 def _kill(pids: set[int]) -> None:
     for pid in pids:
         os.killpg(pid, signal.SIGKILL)
+
+
+def _end(pids: set[int]) -> None:
+    """Nothing of a life is left for the next one to wait for."""
+    _kill(pids)
+    for pid in pids:
+        os.waitpid(pid, 0)
 
 
 def _fork(ranks: int, rank: int, victim: bool, records: Path, main: Callable[[int, bool], None]) -> int:
