@@ -83,7 +83,8 @@ class Layout:
                     present.append(views[number])
                     gradients.append(gradient)
             self.complete = flags is self._all
-            (torch._foreach_add_ if add else torch._foreach_copy_)([*present, views[-1]], [*gradients, flags])
+            with torch.no_grad():  # backward(create_graph=True) gives gradients that have a graph
+                (torch._foreach_add_ if add else torch._foreach_copy_)([*present, views[-1]], [*gradients, flags])
 
         return read
 

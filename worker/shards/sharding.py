@@ -127,7 +127,8 @@ class Sharding:
             self._warn()
         self._unsummed, self._before = True, []
         for layout, fold in self._folds:
-            self._before.append([held.grad if held.grad is None else held.grad.clone() for held in layout.parameters])
+            kept = (held.grad for held in layout.parameters)
+            self._before.append([None if grad is None else grad.detach().clone() for grad in kept])
             layout.clear()
             fold.begin()
         return [False] * len(self._folds)

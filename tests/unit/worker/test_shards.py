@@ -161,6 +161,19 @@ def test_half_precision_is_summed_in_single(tmp_path: Path) -> None:
     assert float(weight.grad) == 256.0
 
 
+def test_gradients_with_a_graph_are_summed_without_it(tmp_path: Path) -> None:
+    net = linear()
+
+    def body(run: Run, batch: Any) -> None:
+        for part in run.shards(batch):
+            loss_sum(net, part).backward(create_graph=True)
+
+    with pytest.warns(UserWarning, match="create_graph=True"):
+        trained(tmp_path, net, body)
+    assert net.weight.grad is not None
+    assert not net.weight.grad.requires_grad
+
+
 def test_a_sparse_gradient_is_refused_by_name(tmp_path: Path) -> None:
     net = nn.Embedding(5, 2, sparse=True)
 
