@@ -11,39 +11,39 @@ from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
 from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
+from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
 from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
-from .inbox import Inbox, LoopAsked
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
 from .output.log_dirs import JobLogs
-from .processes.workers import WorkerEvent, Workers
+from .processes.workers import Workers
 from .report import AgentEvent, Report, Status, describe, is_routine, status_of
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.driver.listener import Listener
     from .processes.stuck import StuckWatch
 
 
 class Link(Protocol):
     """The connection to the other nodes: `rendezvous.driver.driver.Driver` on a store, or `Solo`."""
 
+    newest: int
+    """Version of the newest announcement received; 0 before the first."""
+
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
-    def announce(self, announced: Round) -> None: ...
-    def read_beats(self, nodes: tuple[str, ...]) -> None: ...
-    def retire(self) -> None: ...
+    def carry_out(self, effect: coordination.StoreEffect) -> None: ...
     def resign(self) -> None: ...
     def close(self) -> None: ...
 
 
-MakeLink = Callable[[str, str, "Listener"], Link]
-"""Makes the link from this node's identity, its name for people and a listener."""
+MakeLink = Callable[[str, str, Post], Link]
+"""Makes the link from this node's identity, its name for people, and what takes the link's events."""
 
 
 class Agent:
@@ -58,16 +58,15 @@ class Agent:
         rendezvous: RendezvousSpec,
         *,
         make_link: MakeLink | None = None,
-        find_addr: Callable[[], str] | None = None,
         on_event: Callable[[AgentEvent], None] | None = None,
         on_announce: Callable[[Round], None] | None = None,
         tell: Callable[[str, bool], None] | None = None,
         name: str = "",
     ) -> None:
-        """`make_link`: None for a job on one host. `find_addr`: how other nodes reach this one. `on_event` is called
-        with each event, and `on_announce` with each announcement of this node as the coordinator, on the agent's
-        thread: they must be quick. `tell` is called with sentences for people, and whether each is routine. `name`:
-        the node's name; host and process id if empty. Raises UsageError if the log directory cannot be used."""
+        """`make_link`: None for a job on one host. `on_event` is called with each event, and `on_announce` with each
+        announcement of this node as the coordinator, on the agent's thread: they must be quick. `tell` is called with
+        sentences for people, and whether each is routine. `name`: the node's name; host and process id if empty. Raises
+        UsageError if the log directory cannot be used."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
         node = os.urandom(8).hex()
@@ -81,8 +80,8 @@ class Agent:
             workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble), self._tell
         )
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
-        self._inbox = Inbox(self._loop.post, self._trouble, find_addr or (lambda: rendezvous.local_addr or "127.0.0.1"))
-        self._link = make_link(node, self.name, self._inbox) if make_link else Solo(self._inbox)
+        post = self._loop.post
+        self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
         self._node = Node()
         self._coordinator = Rendezvous()
         self._conclusion: events.Conclude | None = None
@@ -153,8 +152,10 @@ class Agent:
             for order in step.effects:
                 self._carry_out(order)
             return
-        if isinstance(event, events.RoundSeen) and event.round.version < self._inbox.newest:
+        if overtaken(event, self._link.newest):
             return
+        if isinstance(event, events.NurseryLost):
+            self._loop.forget(self._workers.fileno)  # closed by now; the loop waits at none before this event
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
         self._node = after.node
@@ -179,18 +180,14 @@ class Agent:
             _PERFORM[type(effect)](self, effect)
 
     def _carry_out(self, order: coordination.Effect) -> None:
-        if isinstance(order, coordination.Announce):
-            if self._on_announce is not None:
-                self._on_announce(order.round)
-            self._link.announce(order.round)
-        elif isinstance(order, coordination.ReadBeats):
-            self._link.read_beats(order.nodes)
-        elif isinstance(order, coordination.WakeAt):
+        if isinstance(order, coordination.WakeAt):
             self._loop.wake_at(order.when, coordination.DeadlineReached())
         elif isinstance(order, coordination.Tell):
             self._tell(order.because, False)
         else:
-            self._link.retire()
+            if isinstance(order, coordination.Announce) and self._on_announce is not None:
+                self._on_announce(order.round)
+            self._link.carry_out(order)
 
     def _signalled(self, signum: int) -> None:
         stops = signum in self._spec.signals
@@ -198,7 +195,7 @@ class Agent:
 
     def _open_nursery(self) -> None:
         self._workers.open()
-        self._loop.watch(self._workers.fileno, self._observe)
+        self._loop.watch(self._workers.fileno, self._workers.observe)
 
     def _watch_stuck(self) -> StuckWatch | None:
         if not self._spec.stuck_s:
@@ -206,13 +203,6 @@ class Agent:
         from .processes.stuck import StuckWatch
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
-
-    def _observe(self) -> list[WorkerEvent]:
-        seen = self._workers.observe()
-        if any(isinstance(event, events.NurseryLost) for event in seen):
-            # Its descriptor is closed by now, and the number may be in use again.
-            self._loop.forget(self._workers.fileno)
-        return seen
 
     # -- effects ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..rendezvous.driver import events as store_events
 from ..rendezvous.failures import WorkerFailure
 from ..rendezvous.records import Member
 from .failures.error_files import ErrorReport
@@ -140,12 +141,11 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, p
 
 
 _ROUTINE = (
-    events.StoreOpened,
+    store_events.StoreOpened,
     events.PlacePrepared,
-    events.RoundSeen,
+    store_events.RoundSeen,
     events.WorkersGone,
-    events.WorkerStarted,
-    events.OthersEnded,
+    store_events.OthersEnded,
 )
 """Events whose consequence is routine, but for what `is_routine` says."""
 
@@ -169,6 +169,6 @@ def is_routine(event: object, before: Node, node: Node) -> bool:
 def _waits(event: object, before: Node, node: Node) -> bool:
     if node.spare_until is not None and before.spare_until is None:
         return True
-    if not isinstance(event, events.RoundSeen) or before.latest_round is None:
+    if not isinstance(event, store_events.RoundSeen) or before.latest_round is None:
         return False
     return event.round.differs_in_text_only(before.latest_round)

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..rendezvous.coordinator.events import Elected
-from ..rendezvous.driver.listener import Listener
-from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.coordinator.events import Announce, BeatsSeen, Elected, NodeSeen, ReadBeats, StoreEffect
+from ..rendezvous.driver.events import LeadershipChanged, OthersEnded, Post, RecordWritten, RoundSeen, StoreOpened
+from ..rendezvous.records import NodeRecord
 from ..rendezvous.store import FIRST_EPOCH
 
 
 class Solo:
     """Takes the place of `rendezvous.driver.driver.Driver`, which a job of several nodes uses."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, post: Post, addr: str) -> None:
+        """`addr`: how workers on this host reach each other."""
+        self._post = post
+        self._addr = addr
+        self.newest = 0
+        """As the driver's."""
 
     def open(self) -> None:
-        self._listener.store_opened(True)
-        self._listener.elected(Elected(FIRST_EPOCH))
+        self._post(StoreOpened(True, self._addr))
+        self._post(Elected(FIRST_EPOCH))
+        self._post(LeadershipChanged(leads=True))
 
     def publish(self, record: NodeRecord) -> None:
-        self._listener.node_seen(record)
-        self._listener.record_written(record.seq)
+        self._post(NodeSeen(record))
+        self._post(RecordWritten(record.seq))
 
-    def announce(self, announced: Round) -> None:
-        self._listener.round_seen(announced)
-
-    def read_beats(self, nodes: Sequence[str]) -> None:
-        self._listener.beats_seen({}, None)
-
-    def retire(self) -> None:
-        self._listener.retired()
+    def carry_out(self, effect: StoreEffect) -> None:
+        if isinstance(effect, Announce):
+            self.newest = effect.round.version
+            self._post(RoundSeen(effect.round))
+        elif isinstance(effect, ReadBeats):
+            self._post(BeatsSeen({}))
+        else:
+            self._post(OthersEnded())
 
     def resign(self) -> None:
         """No other node could coordinate."""

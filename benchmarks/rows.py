@@ -33,6 +33,10 @@ GLOO_LIMIT_S = 15.0
 LEAK_RESTARTS = 1000
 """As many as the launchers are allowed (`measures.one_machine`)."""
 
+MEMORY_KINDS = ("Rss", "Pss")
+"""Lines of /proc/PID/smaps_rollup: all that a process has in memory, and the same with shared pages divided among those
+that share them."""
+
 STYLES = {"print": ("line by line", 0.9), "block": ("in blocks", 0.7)}
 """How workers write their lines, and the goal for their speed, as a share of their speed under torchrun."""
 LOG_WORKERS = (1, 2, 4)
@@ -117,23 +121,17 @@ TABLE = (
         samples=(2, 10),
         quick=(1, 3),
     ),
-    Row(
-        name="memory-rss",
-        what="launcher's memory, one machine, RSS",
-        unit="MiB",
-        measure=partial(measures.memory, key="Rss"),
-        goal=Ratio(0.2),
-        samples=(3, 5),
-        quick=(1, 2),
-    ),
-    Row(
-        name="memory-pss",
-        what="launcher's memory, one machine, PSS",
-        unit="MiB",
-        measure=partial(measures.memory, key="Pss"),
-        goal=Ratio(0.2),
-        samples=(3, 5),
-        quick=(1, 2),
+    *(
+        Row(
+            name=f"memory-{kind.lower()}",
+            what=f"launcher's memory, one machine, {kind.upper()}",
+            unit="MiB",
+            measure=partial(measures.memory, key=kind),
+            goal=Ratio(0.2),
+            samples=(3, 5),
+            quick=(1, 2),
+        )
+        for kind in MEMORY_KINDS
     ),
     Row(
         name="gloo-restarts",
@@ -236,23 +234,17 @@ EXTRA = (
         samples=(3, 3),
         quick=(1, 1),
     ),
-    Row(
-        name="worker-store-rss",
-        what="memory of the process that serves the workers' store, once 2 gloo workers opened it, RSS",
-        unit="MiB",
-        measure=partial(measures.memory_worker_store, key="Rss"),
-        goal=None,
-        samples=(0, 5),
-        quick=(0, 1),
-    ),
-    Row(
-        name="worker-store-pss",
-        what="the same, PSS",
-        unit="MiB",
-        measure=partial(measures.memory_worker_store, key="Pss"),
-        goal=None,
-        samples=(0, 5),
-        quick=(0, 1),
+    *(
+        Row(
+            name=f"worker-store-{kind.lower()}",
+            what=f"memory of the process that serves the workers' store, once 2 gloo workers opened it, {kind.upper()}",
+            unit="MiB",
+            measure=partial(measures.memory_worker_store, key=kind),
+            goal=None,
+            samples=(0, 5),
+            quick=(0, 1),
+        )
+        for kind in MEMORY_KINDS
     ),
     Row(
         name="preload-leaks",
@@ -342,23 +334,17 @@ EXTRA = (
         samples=(5, 5),
         quick=(2, 2),
     ),
-    Row(
-        name="store-memory-rss",
-        what="memory of a node that does not host the store, with its helpers, RSS",
-        unit="MiB",
-        measure=partial(stores.memory, key="Rss"),
-        goal=None,
-        samples=(3, 3),
-        quick=(1, 1),
-    ),
-    Row(
-        name="store-memory-pss",
-        what="memory of a node that does not host the store, with its helpers, PSS",
-        unit="MiB",
-        measure=partial(stores.memory, key="Pss"),
-        goal=Within(STORE_MEMORY_MIB),
-        samples=(3, 3),
-        quick=(1, 1),
+    *(
+        Row(
+            name=f"store-memory-{kind.lower()}",
+            what=f"memory of a node that does not host the store, with its helpers, {kind.upper()}",
+            unit="MiB",
+            measure=partial(stores.memory, key=kind),
+            goal=Within(STORE_MEMORY_MIB) if kind == "Pss" else None,
+            samples=(3, 3),
+            quick=(1, 1),
+        )
+        for kind in MEMORY_KINDS
     ),
     Row(
         name="store-requests",

@@ -282,16 +282,15 @@ def make_agent(
     """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
     spec = made.rendezvous
     # A job of one node loads no module of stores.
-    make_link, find_addr = None, None
+    make_link = None
     if store is not None or spec.backend != "memory":
         from .store_link import link_to
 
-        make_link, find_addr = link_to(spec, store, tell, as_program=as_program)
+        make_link = link_to(spec, store, tell, as_program=as_program)
     return Agent(
         made.workers,
         spec,
         make_link=make_link,
-        find_addr=find_addr,
         on_event=on_event,
         on_announce=on_announce,
         tell=tell,

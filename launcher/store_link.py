@@ -11,7 +11,7 @@ from typing import Any
 from ..agent.agent import Link, MakeLink
 from ..agent.spec import EtcdSpec, RendezvousSpec
 from ..rendezvous.driver.driver import Driver, OpenStore
-from ..rendezvous.driver.listener import Listener
+from ..rendezvous.driver.events import Post
 from ..rendezvous.endpoint import is_loopback, local_address, outward_address, parse_endpoint
 from ..rendezvous.records import JobSpec
 from ..rendezvous.store import Join, Store, StoreUnreachable
@@ -25,31 +25,43 @@ if TYPE_CHECKING:
 Tell = Callable[[str, bool], None]
 
 
-def link_to(
-    spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool
-) -> tuple[MakeLink, Callable[[], str]]:
-    """The function with which an agent makes its link to the store: `given`, or the one that `spec` names; and the one
-    that finds this node's address once the store is open. `tell` is called with sentences for people. `as_program`:
-    nothing but the agent runs in this process. Raises UsageError if a handler refuses its parameters."""
+def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
+    """The function with which an agent makes its link to the store: `given`, or the one that `spec` names. `tell` is
+    called with sentences for people. `as_program`: nothing but the agent runs in this process. Raises UsageError if a
+    handler refuses its parameters."""
     meeting = _meeting(spec) if spec.handler is not None and given is None else None
 
-    def make(node: str, name: str, listener: Listener) -> Link:
+    def warn(text: str) -> None:
+        if tell:
+            tell(text, False)
+
+    def make(node: str, name: str, post: Post) -> Link:
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
         if meeting is not None:
-            return _MetDriver(meeting, node, name, job, listener, spec.beat_s, spec.lease_s)
-        return Driver(node, name, job, _opener(spec, given, tell, as_program), listener, spec.beat_s, spec.lease_s)
+            return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
+        opener = _opener(spec, given, warn, as_program)
+        where = partial(address, spec, tell)
+        return Driver(node, name, job, opener, post, spec.beat_s, spec.lease_s, find_addr=where, warn=warn)
 
-    return make, meeting.address if meeting is not None else partial(address, spec, tell)
+    return make
 
 
 class _MetDriver(Driver):
     """A driver whose nodes a handler of another package brings together."""
 
     def __init__(
-        self, meeting: Meeting, node: str, name: str, job: JobSpec, listener: Listener, beat_s: float, lease_s: float
+        self,
+        meeting: Meeting,
+        node: str,
+        name: str,
+        job: JobSpec,
+        post: Post,
+        beat_s: float,
+        lease_s: float,
+        warn: Callable[[str], None],
     ) -> None:
         """As `Driver`, which opens the store where the nodes have met."""
-        super().__init__(node, name, job, meeting.open, listener, beat_s, lease_s)
+        super().__init__(node, name, job, meeting.open, post, beat_s, lease_s, find_addr=meeting.address, warn=warn)
         self._meeting = meeting
 
     def close(self) -> None:
@@ -89,11 +101,7 @@ def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:
     return outward or found
 
 
-def _opener(spec: RendezvousSpec, given: Store | None, tell: Tell | None, as_program: bool) -> OpenStore:
-    def say(line: str) -> None:
-        if tell:
-            tell(line, False)
-
+def _opener(spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool) -> OpenStore:
     def open_c10d(closing: threading.Event, join: Join) -> Store:
         from ..rendezvous.c10d import store as c10d
 

@@ -1,70 +1,18 @@
-"""What happens to a node's agent and what it does: two closed unions of frozen values."""
+"""What happens to a node's agent and what it does: two closed unions of frozen values.
+
+What the store has to do with is in `rendezvous/driver/events.py`, as it happens in threads that know no agent.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rendezvous.driver.events import Event as StoreEvent
 from ...rendezvous.failures import WorkerFailure
 from ...rendezvous.records import Member, NodeRecord, Round
-from ..exit_status import STORE_LOST
 from .state import Verdict
 
 # -- what happened ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOpened:
-    """The store answered and holds this job. `hosting`: this node serves it. `addr`: how other nodes reach this one."""
-
-    hosting: bool
-    addr: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFailed:
-    """The store cannot be used: no process serves it, what answers is no store of ours, or its job is another one.
-    `status`: the exit status that follows."""
-
-    reason: str
-    status: int = STORE_LOST
-
-
-@dataclass(frozen=True, slots=True)
-class StoreWentAway:
-    """A call to the store broke or did not come back in time."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCameBack:
-    """The store answers again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSeen:
-    """The coordinator's newest announcement was received."""
-
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class RecordWritten:
-    """This node's record number `seq` has reached the store."""
-
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipChanged:
-    """This node coordinates the job from here on, or no longer."""
-
-    leads: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OthersEnded:
-    """This node coordinates, the rendezvous is closed, and every node has ended: no node needs the store any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +30,6 @@ class PlaceFailed:
     reason: str
     by_host: bool = False
     """The host refused something that any node needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStarted:
-    """A worker's process runs; whether its script is ready is another matter."""
-
-    local_rank: int
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +111,9 @@ class DeadlineReached:
 
 
 Event = (
-    StoreOpened
-    | StoreFailed
-    | StoreWentAway
-    | StoreCameBack
-    | RoundSeen
-    | RecordWritten
-    | LeadershipChanged
-    | OthersEnded
+    StoreEvent
     | PlacePrepared
     | PlaceFailed
-    | WorkerStarted
     | WorkerExited
     | StartFailed
     | WorkersGone
@@ -217,7 +149,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Answered by WorkerStarted for each, or StartFailed."""
+    """Answered by StartFailed where one could not be started, and later by WorkerExited and WorkersGone."""
 
     round: Round
     member: Member

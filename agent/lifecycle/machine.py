@@ -13,32 +13,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from ...rendezvous.driver.events import (
+    LeadershipChanged,
+    OthersEnded,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+)
 from . import on_deadline, on_request, on_round, on_store, on_workers
 from .events import (
     DeadlineReached,
     Effect,
     Event,
     ForwardAsked,
-    LeadershipChanged,
     LeaveAsked,
     LeftoversNamed,
     NurseryLost,
     OpenStore,
-    OthersEnded,
     PlaceFailed,
     PlacePrepared,
-    RecordWritten,
-    RoundSeen,
     SignalNotForwarded,
     SignalReceived,
     StartFailed,
-    StoreCameBack,
-    StoreFailed,
-    StoreOpened,
-    StoreWentAway,
     WorkerExited,
     WorkersGone,
-    WorkerStarted,
     WorkerStoreLost,
 )
 from .state import Node, Phase, Rules
@@ -136,7 +137,6 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         RoundSeen: on_round.on_round_while_working,
         RecordWritten: ignore,
         LeadershipChanged: on_store.on_leadership,
-        WorkerStarted: ignore,
         WorkerExited: on_workers.on_exited,
         StartFailed: on_workers.on_start_failed,
         NurseryLost: on_workers.on_nursery_lost,
@@ -154,7 +154,6 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         RoundSeen: on_round.on_round_while_stopping,
         RecordWritten: ignore,
         LeadershipChanged: on_store.on_leadership,
-        WorkerStarted: ignore,
         WorkerExited: on_workers.on_exited_while_stopping,
         StartFailed: on_workers.on_start_failed_while_stopping,
         WorkersGone: on_workers.on_workers_gone,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...rendezvous.driver.events import RoundSeen
 from ...rendezvous.failures import charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
 from ...rendezvous.text import count
 from .. import exit_status
 from . import on_request, transitions, verdicts
-from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, RoundSeen, WakeAt
+from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, WakeAt
 from .state import Node, RoundTally, Rules, Verdict
 from .transitions import Move
 

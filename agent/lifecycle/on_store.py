@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.records import RoundPhase
-from .. import exit_status
-from . import on_request, transitions, verdicts
-from .events import (
-    Event,
+from ...rendezvous.driver.events import (
     LeadershipChanged,
     OthersEnded,
     RecordWritten,
@@ -16,10 +12,17 @@ from .events import (
     StoreFailed,
     StoreOpened,
     StoreWentAway,
-    WakeAt,
 )
+from ...rendezvous.records import RoundPhase
+from ...rendezvous.store import JobMismatch, VersionMismatch
+from .. import exit_status
+from . import on_request, transitions, verdicts
+from .events import Event, WakeAt
 from .state import Node, Rules, StoreOutage, Verdict
 from .transitions import Move
+
+_STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHER_VERSION}
+"""Which exit status follows an error of the store, where it is not STORE_LOST."""
 
 
 def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
@@ -31,9 +34,10 @@ def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) ->
     node = replace(node, outage=replace(node.outage, spoiled=True))
     if node.verdict is not None:  # each thread on the store reports it once; only people may cut the grace short
         return node, ()
-    if node.finished and event.status == exit_status.STORE_LOST:
-        return on_request.leave(node, rules, now, verdicts.of_store_lost(node, rules, event.reason))
-    return on_request.leave(node, rules, now, Verdict(event.status, event.reason))
+    status, reason = _STATUS.get(type(event.error), exit_status.STORE_LOST), str(event.error)
+    if node.finished and status == exit_status.STORE_LOST:
+        return on_request.leave(node, rules, now, verdicts.of_store_lost(node, rules, reason))
+    return on_request.leave(node, rules, now, Verdict(status, reason))
 
 
 def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...rendezvous.driver.events import RoundSeen
 from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo
 from ...rendezvous.records import NodeState
 from . import on_round, restart_policy, stop_ladder, transitions
@@ -11,7 +12,6 @@ from .events import (
     LeftoversNamed,
     NurseryLost,
     RestartNursery,
-    RoundSeen,
     StartFailed,
     WakeAt,
     WorkerExited,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec import WorkerSpec
-from .ports import PortHold, hold_port
+from .ports import PortHold
 from .supervisor import Supervisor
 
 
@@ -30,7 +30,7 @@ class MasterPort:
             self._served = 0
         if self._fixed is not None and (self._hold is not None or not self._by_agent):
             return self._fixed
-        fresh = hold_port(self._fixed or 0, listening=self._by_agent)
+        fresh = PortHold(self._fixed or 0, listening=self._by_agent)
         self.close()  # only now, so that two rounds in a row never have the same port
         self._hold = fresh
         return fresh.port

@@ -47,11 +47,6 @@ class PortHold:
         self._socket.close()
 
 
-def hold_port(port: int = 0, *, listening: bool = False) -> PortHold:
-    """Hold a free TCP port (or this one) until `close()`. Raises OSError."""
-    return PortHold(port, listening=listening)
-
-
 def bound(port: int) -> _socket.socket:
     """A TCP socket bound to this port of all addresses, which does not listen. Raises OSError."""
     try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from ...rendezvous.text import shorten
 from ..errors import InternalError, UsageError
+from ..lifecycle.events import LeftoversNamed, NurseryLost, SignalNotForwarded, WorkersGone
 
 COMMAND_MAX = 60
 """Characters of a process's command that go into a message."""
@@ -112,35 +113,6 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class NotForwarded:
-    """`forward` left this worker out: it has no handler for the signal, whose default would end or stop it."""
-
-    key: int
-    signum: int
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """No worker and nothing that a worker started is left. Once for all starts since the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """What runs below the nursery beside the workers."""
-
-    count: int
-    processes: tuple[str, ...]
-    """The first of them, each as `4711 (python upload.py)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NurseryEnded:
-    """The nursery has exited, and the workers with it. `open()` starts another."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Preloaded:
     """From now on workers are forked from a process that has imported these modules."""
 
@@ -179,15 +151,16 @@ Fact = (
     Started
     | SpawnFailed
     | Exited
-    | NotForwarded
-    | Emptied
-    | Leftovers
-    | NurseryEnded
+    | SignalNotForwarded
+    | WorkersGone
+    | LeftoversNamed
+    | NurseryLost
     | Preloaded
     | PreloadFailed
     | PreloadWarning
     | StoreEnded
 )
+"""What the supervisor reports. What says all that the machine needs is an event of the machine already."""
 
 
 def parse_fact(line: str) -> Fact:
@@ -201,12 +174,12 @@ def parse_fact(line: str) -> Fact:
         pid, exit_code, dumped = map(int, fields[1].split())
         return Exited(int(fields[0]), pid, exit_code, bool(dumped))
     if verb == "not_forwarded":
-        return NotForwarded(int(fields[0]), int(fields[1]))
+        return SignalNotForwarded(int(fields[0]), int(fields[1]))
     if verb == "emptied":
-        return Emptied()
+        return WorkersGone()
     if verb == "leftovers":
         pairs = (each.partition(" ") for each in "".join(fields[1:]).split("\t") if each)
-        return Leftovers(int(fields[0]), tuple(f"{pid} ({shorten(name, COMMAND_MAX)})" for pid, _, name in pairs))
+        return LeftoversNamed(int(fields[0]), tuple(f"{pid} ({shorten(name, COMMAND_MAX)})" for pid, _, name in pairs))
     if verb == "preloaded":
         rss_kib, pss_kib, modules = fields[1].split(" ")
         return Preloaded(tuple(modules.split(",")) if modules else (), float(fields[0]), int(rss_kib), int(pss_kib))

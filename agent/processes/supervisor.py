@@ -18,21 +18,10 @@ from collections.abc import Iterable, Sequence
 
 from ..descriptors import raise_soft_limit
 from ..errors import InternalError
+from ..lifecycle.events import NurseryLost, WorkersGone
 from ..nursery.frames import rights
 from .nursery_process import kill_leftovers, reap_guardian, spawn_nursery
-from .protocol import (
-    MARK,
-    Emptied,
-    Exited,
-    Fact,
-    Launch,
-    NurseryEnded,
-    Started,
-    command_fields,
-    encode,
-    fds_of,
-    parse_fact,
-)
+from .protocol import MARK, Exited, Fact, Launch, Started, command_fields, encode, fds_of, parse_fact
 
 SEND_TIMEOUT_S = 5.0
 """A nursery that does not read for this long is given up."""
@@ -56,7 +45,7 @@ class Supervisor:
         """NAME=VALUE of `MARK`."""
         self._received = bytearray()
         self._keys_in_use: set[int] = set()
-        """Keys started since the last Emptied."""
+        """Keys started since the last WorkersGone."""
         self._alive: dict[int, int] = {}
         """Pids, by key, of workers that were reported as started, and not as exited."""
         self._killing = False
@@ -90,7 +79,7 @@ class Supervisor:
         return self._link().fileno()
 
     def observe(self) -> list[Fact]:
-        """The facts since the last call, oldest first; never waits. After NurseryEnded, which comes last, the
+        """The facts since the last call, oldest first; never waits. After NurseryLost, which comes last, the
         supervisor is closed."""
         facts: list[Fact] = []
         while self._socket is not None:
@@ -116,18 +105,21 @@ class Supervisor:
     def start(self, launches: Iterable[Launch], keys: Sequence[int] = ()) -> None:
         """Start these workers, each as soon as the iterable yields it; once it is asked for the next, the descriptors
         of the one before may be closed. `keys` are theirs, where `launches` is no sequence. Each is answered by Started
-        or SpawnFailed, all of them by one Emptied when nothing is left.
+        or SpawnFailed, all of them by one WorkersGone when nothing is left.
 
-        Raises InternalError for a key that is still in use, between `kill()` and Emptied, or without a nursery, and, in
-        a sequence, UsageError for a string that holds a NUL; in these cases no worker is started. Raises OSError if
-        this host refuses to send descriptors, and what the iterable raises; then `busy` says whether any was."""
+        Raises InternalError for a key that is still in use, between `kill()` and WorkersGone, or without a nursery,
+        and, in a sequence, UsageError for a string that holds a NUL; in these cases no worker is started. Raises
+        OSError if this host refuses to send descriptors, and what the iterable raises; then `busy` says whether any
+        was."""
         self._link()
         if isinstance(launches, Sequence):
             keys = [launch.key for launch in launches]
         if self._killing:
-            raise InternalError(f"start of workers {keys} while those before them are being killed; wait for Emptied")
+            raise InternalError(
+                f"start of workers {keys} while those before them are being killed; wait for WorkersGone"
+            )
         if taken := self._keys_in_use & set(keys):
-            raise InternalError(f"start of workers {keys} while keys {sorted(taken)} are in use; wait for Emptied")
+            raise InternalError(f"start of workers {keys} while keys {sorted(taken)} are in use; wait for WorkersGone")
         if len(set(keys)) < len(keys):
             raise InternalError(f"start of workers {keys}, which names one twice")
         frames: Iterable[tuple[bytes, list[int]]] = (
@@ -147,7 +139,7 @@ class Supervisor:
             raise
 
     def busy(self) -> bool:
-        """Whether workers were started that no Emptied has reported as gone yet."""
+        """Whether workers were started that no WorkersGone has reported as gone yet."""
         return bool(self._keys_in_use)
 
     def preload(self, modules: Sequence[str], per_round: Sequence[str], like: Launch) -> None:
@@ -173,12 +165,12 @@ class Supervisor:
 
     def forward(self, signum: int) -> None:
         """Signal the workers themselves, and nothing that they started. For signals that a worker handles: one that
-        does not handle, ignore or block it is left out, and reported by NotForwarded."""
+        does not handle, ignore or block it is left out, and reported by SignalNotForwarded."""
         self._send(b"forward\0%d" % signum)
 
     def kill(self) -> None:
-        """SIGKILL every worker and all that they started, in whatever group or session, again and again until Emptied.
-        A process that the kernel holds in an uninterruptible sleep delays Emptied, maybe for ever."""
+        """SIGKILL every worker and all that they started, in whatever group or session, again and again until
+        WorkersGone. A process that the kernel holds in an uninterruptible sleep delays WorkersGone, maybe for ever."""
         self._killing = bool(self._keys_in_use)
         self._send(b"kill")
 
@@ -187,12 +179,12 @@ class Supervisor:
         self._send(b"kill_group\0%d" % key)
 
     def name_leftovers(self) -> None:
-        """Ask what runs below the nursery beside the workers. Answered by Leftovers."""
+        """Ask what runs below the nursery beside the workers. Answered by LeftoversNamed."""
         self._send(b"name")
 
     def keep_leftovers(self) -> None:
         """Let what the workers left behind run on, whatever becomes of this process and the nursery. Answered by
-        Leftovers, and, once all workers have exited, by Emptied."""
+        LeftoversNamed, and, once all workers have exited, by WorkersGone."""
         self._send(b"keep")
 
     def close(self) -> None:
@@ -223,7 +215,7 @@ class Supervisor:
 
     def _send(self, body: bytes, fds: Sequence[int] = ()) -> None:
         """Send one frame; wait only while the socket is full. A nursery that does not read for `SEND_TIMEOUT_S` is
-        given up: its guardian kills it, and NurseryEnded follows, as it does if the nursery has exited already."""
+        given up: its guardian kills it, and NurseryLost follows, as it does if the nursery has exited already."""
         link = self._socket
         if link is None:
             return
@@ -255,7 +247,7 @@ class Supervisor:
             self._alive[fact.key] = fact.pid
         elif isinstance(fact, Exited):
             self._alive.pop(fact.key, None)
-        elif isinstance(fact, Emptied):
+        elif isinstance(fact, WorkersGone):
             self._clear_batch()
         return fact
 
@@ -264,7 +256,7 @@ class Supervisor:
         self._alive.clear()
         self._killing = False
 
-    def _reap_nursery(self) -> NurseryEnded:
+    def _reap_nursery(self) -> NurseryLost:
         """Kill and reap guardian and nursery, where they still run, and kill what they left."""
         self._link().close()
         self._socket = None
@@ -273,4 +265,4 @@ class Supervisor:
         if not cleared:
             kill_leftovers(self._mark, self._cgroup)
         self._clear_batch()
-        return NurseryEnded(reason)
+        return NurseryLost(reason)

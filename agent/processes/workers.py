@@ -18,13 +18,11 @@ from ..failures.error_files import ErrorReport, failure_of
 from ..failures.kernel import OomWatch, core_note, is_kill, is_suspended, oom_note
 from ..lifecycle import restart_policy
 from ..lifecycle.events import (
-    LeftoversNamed,
+    Event,
     NurseryLost,
-    SignalNotForwarded,
     StartFailed,
     WorkerExited,
     WorkersGone,
-    WorkerStarted,
     WorkerStoreLost,
 )
 from ..output.log_dirs import JobLogs
@@ -34,13 +32,9 @@ from .environment import ready_file, worker_argv, worker_environment
 from .master_port import MasterPort
 from .protocol import (
     CPUS,
-    Emptied,
     Exited,
     Fact,
     Launch,
-    Leftovers,
-    NotForwarded,
-    NurseryEnded,
     Preloaded,
     PreloadFailed,
     PreloadWarning,
@@ -65,17 +59,6 @@ if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
     from .file_timer import FileTimer
     from .preload import Preloading
-
-WorkerEvent = (
-    WorkerStarted
-    | WorkerExited
-    | StartFailed
-    | WorkersGone
-    | LeftoversNamed
-    | NurseryLost
-    | WorkerStoreLost
-    | SignalNotForwarded
-)
 
 
 class Workers:
@@ -151,7 +134,7 @@ class Workers:
         port = self._port.renew()
         return self._spec.count_workers(), port
 
-    def start(self, round: Round, member: Member, restart_count: int) -> list[WorkerEvent]:  # noqa: A002 - the field's word
+    def start(self, round: Round, member: Member, restart_count: int) -> list[Event]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
         self.member, self.nodes = member, len(round.members)
@@ -170,7 +153,7 @@ class Workers:
             self._port.serve(round.number, member.group_rank)  # after the workers, which take longer to come to it
         except (AgentError, OSError) as error:
             failed = StartFailed(self._start_failure(self._starting, refusal(error), host=is_of_host(error)))
-            # Emptied follows for those that were started.
+            # WorkersGone follows for those that were started.
             return [failed] if self.supervisor.busy() else [failed, WorkersGone()]
         finally:
             if self.round_logs is not None:
@@ -212,44 +195,30 @@ class Workers:
             self._log(f"local rank {local_rank} is not bound to CPUs: {error}", False)
             return ""
 
-    def observe(self) -> list[WorkerEvent]:
+    def observe(self) -> list[Event]:
         """What happened to the workers since the last call. Never blocks."""
         return [event for fact in self.supervisor.observe() for event in self._events(fact)]
 
-    def _events(self, fact: Fact) -> Iterator[WorkerEvent]:
+    def _events(self, fact: Fact) -> Iterator[Event]:
         if isinstance(fact, Started):
             self._pids[fact.key] = fact.pid
             self._started_s[fact.key] = time.monotonic()
-            yield WorkerStarted(fact.key, fact.pid)
         elif isinstance(fact, SpawnFailed):
             yield StartFailed(self._start_failure(fact.key, fact.reason, host=fact.host))
         elif isinstance(fact, Exited):
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
-        elif isinstance(fact, NotForwarded):
-            yield SignalNotForwarded(fact.key, fact.signum)
-        elif isinstance(fact, Leftovers):
-            yield LeftoversNamed(fact.count, fact.processes)
-        elif isinstance(fact, Emptied):
-            if not self._keeping:
-                self._drain()
-            yield WorkersGone()
-        else:
-            yield from self._helper_events(fact)
-
-    def _helper_events(
-        self, fact: StoreEnded | NurseryEnded | Preloaded | PreloadFailed | PreloadWarning
-    ) -> Iterator[WorkerEvent]:
-        """Of the processes beside the workers: nursery, zygote, and the one that serves the workers' store."""
-        if isinstance(fact, StoreEnded):
+        elif isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):
                 yield WorkerStoreLost(fact.reason)
-        elif isinstance(fact, NurseryEnded):
-            self._drain()
-            yield NurseryLost(fact.reason)
-        elif self._preloading is not None:
-            self._preloading.report(fact)
+        elif isinstance(fact, Preloaded | PreloadFailed | PreloadWarning):
+            if self._preloading is not None:
+                self._preloading.report(fact)
+        else:
+            if isinstance(fact, NurseryLost) or (isinstance(fact, WorkersGone) and not self._keeping):
+                self._drain()
+            yield fact
 
     def signal(self, signum: int) -> None:
         """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""

@@ -180,11 +180,12 @@ def _worker_spec(
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
+    numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(
         argv=tuple(argv),
         title=title,
         run_id=run_id,
-        count_workers=partial(count_local_workers, config.nproc_per_node, base_env),
+        count_workers=(lambda: nproc) if numbered else partial(count_local_workers, config.nproc_per_node, base_env),
         role=config.role,
         restarts=_policy(config),
         charge=config.charge,

@@ -88,6 +88,11 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def _either(name: str, group: str, text: str, choices: tuple[str, ...], metavar: str) -> Flag:
+    """A flag of ours that takes one of these words; the first is its default."""
+    return Flag(name, group, text, partial(_one_of, choices=choices), choices[0], metavar, ours=True)
+
+
 _SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
 _RUN, _STOP, _LOGS, _MORE = "Workers", "Restarts and stopping", "Logs", "Other"
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, such as 0:3,1:2. (0)"
@@ -183,15 +188,13 @@ FLAGS: tuple[Flag, ...] = (
         "NAMES",
         ours=True,
     ),
-    Flag(
+    _either(
         "worker-store",
         _RUN,
         "Who serves the store at MASTER_ADDR:MASTER_PORT: a process beside the agent of group rank 0 (agent), or the "
         "worker of rank 0 (rank0). (agent)",
-        partial(_one_of, choices=("agent", "rank0")),
-        "agent",
+        ("agent", "rank0"),
         "WHO",
-        ours=True,
     ),
     Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
@@ -233,15 +236,13 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         ours=True,
     ),
-    Flag(
+    _either(
         "charge",
         _STOP,
         "Which failures cost a restart: those that this node's workers caused (cause), or all failures of its workers, "
         "as torchrun counts (local). (cause)",
-        partial(_one_of, choices=("cause", "local")),
-        "cause",
+        ("cause", "local"),
         "WHICH",
-        ours=True,
     ),
     Flag(
         "shutdown-timeout",

@@ -65,6 +65,8 @@ class C10dStore(HostedLeadership):
         `made_from`: the session from which this one is made; `warn`: called with warnings about the server."""
         self._client = client
         self._endpoint = endpoint
+        self._where = str(endpoint)
+        """The same for messages."""
         self._keys = keys
         self._address = address
         self._server = server
@@ -96,9 +98,9 @@ class C10dStore(HostedLeadership):
         """As `Store.session`, at the same address, without name resolution. Also raises StoreForeign if the server was
         restarted in the meantime, and has lost the job's records."""
         limit_s = self._client.call_timeout_s
-        client = connect(self._address, str(self._endpoint), limit_s, limit_s)
+        client = connect(self._address, self._where, limit_s, limit_s)
         try:
-            verify(client, str(self._endpoint), self._keys, 0.0, self._token)
+            verify(client, self._where, self._keys, 0.0, self._token)
         except BaseException:
             client.close()
             raise
@@ -134,12 +136,12 @@ class C10dStore(HostedLeadership):
         node_id = node.encode("utf-8")
         if not 0 < len(node_id) <= MAX_NODE_ID_BYTES:
             raise ValueError(f"node id {node[:40]!r} has {len(node_id)} bytes; it must have 1 to {MAX_NODE_ID_BYTES}")
-        self._published.publish(self._client, str(self._endpoint), self._keys, node, value)
+        self._published.publish(self._client, self._where, self._keys, node, value)
 
     def beat(self, node: str, count: int) -> int:
         # The log's counters too: if another program overwrites them, this node notices as soon as the host does, and
         # ends as well. And this node's own record, over which late bytes of an abandoned connection may have written.
-        where, keys = str(self._endpoint), self._keys
+        where, keys = self._where, self._keys
         own = self._published.keys_to_check(keys, node)
         for key in (keys.beat(node), *((keys.host_beat,) if self.hosted else ())):
             self._client.put_later(key, str(count).encode("ascii"))
@@ -170,13 +172,13 @@ class C10dStore(HostedLeadership):
             if value is not None:
                 return newest, value
             if self._count(self._keys.round_head) == newest:  # else newer ones were announced, and this one deleted
-                raise foreign_count(str(self._endpoint), self._keys.round_head, str(newest).encode("ascii"), newest - 1)
+                raise foreign_count(self._where, self._keys.round_head, str(newest).encode("ascii"), newest - 1)
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
         deadline = time.monotonic() + timeout_s
         if self._server is not None:
             # What the caller passes on was read in an earlier call, up to its cursor.
-            self._compaction.run(self._client, str(self._endpoint), self._keys, cursor)
+            self._compaction.run(self._client, self._where, self._keys, cursor)
             self._descriptors.check()
         while True:
             head, compacted = self._log()
@@ -214,14 +216,14 @@ class C10dStore(HostedLeadership):
         key, before, after = self._keys.round_head, str(newest).encode("ascii"), str(version).encode("ascii")
         stored = self._client.compare_set(key, before, after)  # not put: that might arrive late, and go back
         if stored != after:
-            raise foreign_count(str(self._endpoint), key, stored, version, newest)
+            raise foreign_count(self._where, key, stored, version, newest)
 
     def _count(self, key: str) -> int:
-        return checked_count(str(self._endpoint), key, self._client.get([key]), MAX_COUNT)
+        return checked_count(self._where, key, self._client.get([key]), MAX_COUNT)
 
     def _log(self) -> tuple[int, int]:
         """The numbers of notifications begun, and of those compacted."""
-        where, keys = str(self._endpoint), self._keys
+        where, keys = self._where, self._keys
         head, compacted = checked_log(where, keys, self._client.get([keys.log_head, keys.log_compacted]))
         if self._server is not None:
             self._compaction.verify(where, keys, compacted)

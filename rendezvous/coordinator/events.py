@@ -87,4 +87,7 @@ class Tell:
     because: str
 
 
-Effect = Announce | ReadBeats | WakeAt | Retire | Tell
+StoreEffect = Announce | ReadBeats | Retire
+"""What is done on the store, by the coordinator's threads."""
+
+Effect = StoreEffect | WakeAt | Tell

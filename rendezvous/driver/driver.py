@@ -15,20 +15,29 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from ..codec import job as jobs
 from ..codec import records as codec
-from ..coordinator.events import Elected
-from ..records import JobSpec, NodeRecord, NodeState, Round
+from ..coordinator.events import Announce, Deposed, Elected, StoreEffect
+from ..records import JobSpec, NodeRecord, NodeState
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
 from .connection import CallGuard, Connection
+from .events import (
+    LeadershipChanged,
+    LoopAsked,
+    Post,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreOpened,
+    StoreWentAway,
+)
 from .health import Health, LoopWatch
-from .inbound import read_round, read_state
-from .listener import Listener
+from .inbound import Warn, read_round, read_state
 from .term import WAIT_S, Term
 from .threads import Heart, OwnHeartbeats, ThreadGroup
 
@@ -46,25 +55,31 @@ class Driver:
         name: str,
         job: JobSpec,
         open_store: OpenStore,
-        listener: Listener,
+        post: Post,
         beat_s: float = 1.0,
         lease_s: float = 5.0,
+        *,
+        find_addr: Callable[[], str],
+        warn: Warn,
     ) -> None:
         """`node`: identity of this agent process; `name`: the same for people; `job`: its spec. `beat_s`: time between
-        heartbeats; `lease_s`: time without a heartbeat after which a node is lost."""
+        heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
+        this one; called once, by the thread that opened the store."""
         self._node = node
         self._name = name
         self._job = job
         self._job_record = b""
         self._open_store = open_store
-        self._listener = listener
+        self._post = post
+        self._find_addr = find_addr
+        self._warn = warn
         self._beat_s = beat_s
         self._lease_s = lease_s
         self._unwritten: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
-        self._threads = ThreadGroup(listener.store_failed)
-        self._guard = CallGuard(listener.store_went_away, listener.store_came_back)
+        self._threads = ThreadGroup(post)
+        self._guard = CallGuard(lambda reason: post(StoreWentAway(reason)), lambda: post(StoreCameBack()))
         self._store: Store | None = None
-        self._newest = 0
+        self.newest = 0
         """Version of the newest announcement received here."""
         self._announced = 0
         """Version of the newest announcement that the store has named with a heartbeat."""
@@ -80,31 +95,21 @@ class Driver:
         self._term: Term | None = None
 
     def open(self) -> None:
-        """Start to open the store; the listener's `store_opened` or `store_failed` follows."""
+        """Start to open the store; StoreOpened or StoreFailed follows."""
         self._threads.spawn("writer", self._run_writer)
 
     def publish(self, record: NodeRecord) -> None:
-        """Write this node's record; the listener's `record_written` follows."""
+        """Write this node's record; RecordWritten follows."""
         if record.state is NodeState.ENDED:
             self._may_lead = False
         self._unwritten.put(record)
 
-    def announce(self, announcement: Round) -> None:
-        """As the coordinator, write an announcement. No effect if its term is over."""
+    def carry_out(self, effect: StoreEffect) -> None:
+        """As the coordinator, do this on the store. Does nothing if the term is over, as an announcement's may be while
+        the next has begun."""
         term = self._term
-        if term is not None and term.epoch == announcement.epoch:
-            term.announce(announcement)
-
-    def read_beats(self, nodes: Sequence[str]) -> None:
-        """As the coordinator, read heartbeats; the listener's `beats_seen` follows."""
-        if self._term is not None:
-            self._term.read_beats(nodes)
-
-    def retire(self) -> None:
-        """As the coordinator of a closed job whose nodes have all ended, clear the store; the listener's `retired`
-        follows."""
-        if self._term is not None:
-            self._term.retire()
+        if term is not None and not (isinstance(effect, Announce) and effect.round.epoch != term.epoch):
+            term.carry_out(effect)
 
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.
@@ -145,15 +150,20 @@ class Driver:
         if not store.elects:
             connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
         own_beats = OwnHeartbeats(self._lease_s / 2)
-        self._listener.store_opened(store.hosted)
+        self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)
-        health = Health(LoopWatch(self._listener.loop_asked, self._beat_s), self._lease_s, self._beat_s)
+        loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)
+        health = Health(loop, self._lease_s, self._beat_s)
         heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health))
+
+        def resign(epoch: int) -> None:
+            connection.call(lambda session: session.resign(epoch))
+
         while not self._threads.ending.is_set():
             try:
                 record = self._unwritten.get(timeout=heart.due_in_s())
             except queue.Empty:
-                if self._does_its_part(store, health, lambda epoch: connection.call(partial(_resign, epoch))):
+                if self._does_its_part(store, health, resign):
                     connection.call(heart.beat)
                 heart.seen_to()
                 continue
@@ -175,7 +185,7 @@ class Driver:
         """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
         term = self._term
         calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
-        deaf = health.deaf(self._newest, self._announced, {role: calls[role] for role in calls if role != "writer"})
+        deaf = health.deaf(self.newest, self._announced, {role: calls[role] for role in calls if role != "writer"})
         self._guard.noticed(deaf or self._host_trouble)
         if health.begins_to_lag:
             self._threads.renew("watcher")
@@ -217,16 +227,16 @@ class Driver:
 
         # A store may refuse records for long, and heartbeats not: etcd without space does.
         if connection.call(publish, meanwhile=meanwhile):
-            self._listener.record_written(record.seq)
+            self._post(RecordWritten(record.seq))
 
     def _run_watcher(self, store: Store) -> None:
         connection = self._threads.connect(store, "watcher", WAIT_S)
         while not self._threads.ending.is_set():
-            found = connection.call(partial(_wait_round, self._newest))
+            found = connection.call(lambda session: session.wait_round(self.newest, WAIT_S))
             if found is None:
                 continue
-            self._newest, value = found
-            self._listener.round_seen(read_round(self._newest, value))
+            self.newest, value = found
+            self._post(RoundSeen(read_round(self.newest, value)))
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
@@ -235,46 +245,32 @@ class Driver:
         while self._may_lead and not self._threads.ending.is_set():
             if not self._well.wait(WAIT_S):
                 continue
-            epoch = connection.call(partial(_campaign, self._node))
+            epoch = connection.call(lambda session: session.lead(self._node, WAIT_S))
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):
-            connection.call(partial(_resign, epoch))
+            connection.call(lambda session: session.resign(epoch))
             return
-        state = connection.call(partial(read_state, epoch, self._job_record, self._newest, self._listener))
+        state = connection.call(partial(read_state, epoch, self._job_record, self.newest, self._warn))
         if state is None:
             return
         term = self._begin_term(store, own_beats, *state)
-        while connection.call(partial(_wait_deposed, epoch)) is False:
+        while connection.call(lambda session: session.wait_deposed(epoch, WAIT_S)) is False:
             continue
         if not self._threads.ending.is_set():
             self._term = None
             term.end()
-            self._listener.deposed()
+            self._post(Deposed())
+            self._post(LeadershipChanged(leads=False))
 
     def _begin_term(self, store: Store, own_beats: OwnHeartbeats, cursor: int, found: Elected) -> Term:
-        term = Term(store, found.epoch, self._job_record, self._listener, own_beats, self._beat_s)
+        term = Term(store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s)
         self._term = term
         if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term
-        self._listener.elected(found)
+        self._post(found)
+        self._post(LeadershipChanged(leads=True))
         term.begin(cursor)
         return term
-
-
-def _resign(epoch: int, session: Store) -> None:
-    session.resign(epoch)
-
-
-def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:
-    return session.wait_round(after, WAIT_S)
-
-
-def _campaign(node: str, session: Store) -> int | None:
-    return session.lead(node, WAIT_S)
-
-
-def _wait_deposed(epoch: int, session: Store) -> bool:
-    return session.wait_deposed(epoch, WAIT_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..codec import job as jobs
 from ..codec import records as codec
@@ -10,10 +10,12 @@ from ..codec.fields import ForeignBytes
 from ..coordinator.events import Elected
 from ..records import NodeRecord, Outcome, Round
 from ..store import Store, StoreError, StoreForeign
-from .listener import Listener
+
+Warn = Callable[[str], None]
+"""Gets sentences for people about bytes of other programs; called from the driver's threads."""
 
 
-def read_state(epoch: int, job: bytes, newest_seen: int, listener: Listener, session: Store) -> tuple[int, Elected]:
+def read_state(epoch: int, job: bytes, newest_seen: int, warn: Warn, session: Store) -> tuple[int, Elected]:
     """What the store holds when a coordinator is elected, and the cursor up to which the records were read. `job`: the
     job's record when this node joined; `newest_seen`: the newest version that this node has received.
 
@@ -26,7 +28,7 @@ def read_state(epoch: int, job: bytes, newest_seen: int, listener: Listener, ses
         cursor, more = session.wait_nodes(cursor, 0.0)
     newest = session.wait_round(0, 0.0)
     announced = None if newest is None else read_round(*newest)
-    records = tuple(read_records(values, listener))
+    records = tuple(read_records(values, warn))
     return cursor, Elected(epoch, announced, records, max(newest_seen, newest[0] if newest else 0), outcome)
 
 
@@ -58,21 +60,17 @@ def read_round(version: int, value: bytes) -> Round:
         ) from error
 
 
-def read_records(values: Mapping[str, bytes], listener: Listener) -> list[NodeRecord]:
-    """The node records in these bytes. Those that cannot be read are reported to the listener and left out."""
+def read_records(values: Mapping[str, bytes], warn: Warn) -> list[NodeRecord]:
+    """The node records in these bytes. Those that cannot be read are left out, with a warning."""
     found: list[NodeRecord] = []
     for node, value in values.items():
         try:
             record = codec.decode_node(value)
         except ForeignBytes as error:
-            listener.foreign_bytes_seen(
-                f"the record of node {node[:80]!r} in the store cannot be read and is ignored: {error}"
-            )
+            warn(f"the record of node {node[:80]!r} in the store cannot be read and is ignored: {error}")
             continue
         if record.node == node:
             found.append(record)
         else:
-            listener.foreign_bytes_seen(
-                f"the record of node {node[:80]!r} in the store names node {record.node[:80]!r} and is ignored"
-            )
+            warn(f"the record of node {node[:80]!r} in the store names node {record.node[:80]!r} and is ignored")
     return found

@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 from ..store import Store, StoreError
 from .connection import CallGuard, Connection, patience_s
+from .events import Post, StoreFailed
 
 
 class ThreadGroup:
-    """Threads named `elastic-agent-<role>`. `failed` gets the exception that ends one, unless the group is ending."""
+    """Threads named `elastic-agent-<role>`. An exception that ends one is posted, as StoreFailed, unless the group is
+    ending."""
 
-    def __init__(self, failed: Callable[[StoreError], None]) -> None:
-        self._failed = failed
+    def __init__(self, post: Post) -> None:
+        self._post = post
         self.ending = threading.Event()
         self._connections: dict[str, tuple[Connection, float]] = {}
         """By the role of its thread: the connection, and how long its calls may take."""
@@ -63,7 +65,7 @@ class ThreadGroup:
 
     def _fail(self, error: StoreError) -> None:
         if not self.ending.is_set():
-            self._failed(error)
+            self._post(StoreFailed(error))
 
 
 class OwnHeartbeats:

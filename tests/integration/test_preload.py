@@ -18,13 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.agent.lifecycle.events import NurseryLost, WorkersGone
 from elastic_agent.agent.processes.environment import PER_WORKER
 from elastic_agent.agent.processes.protocol import (
-    Emptied,
     Exited,
     Fact,
     Launch,
-    NurseryEnded,
     Preloaded,
     PreloadFailed,
     PreloadWarning,
@@ -89,7 +88,7 @@ class Job:
     def run(self, count: int = 1, **env: str) -> list[int]:
         """Start workers and wait until nothing of them is left; return their exit codes, by local rank."""
         self.start(count, **env)
-        exits = {fact.key: fact.exit_code for fact in self.until(Emptied) if isinstance(fact, Exited)}
+        exits = {fact.key: fact.exit_code for fact in self.until(WorkersGone) if isinstance(fact, Exited)}
         return [exits[key] for key in sorted(exits)]
 
     def output(self, key: int = 0) -> tuple[str, str]:
@@ -598,7 +597,7 @@ def test_a_killed_zygote_is_replaced(jobs: list[Job], tmp_path: Path) -> None:
     assert zygote_of(job) != first
     assert set(pids) <= set(children(job.supervisor._nursery))
     job.supervisor.kill()
-    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+    assert [fact.exit_code for fact in job.until(WorkersGone) if isinstance(fact, Exited)] == [-9, -9]
     job.start()
     job.until(Started)
     assert job.forked()
@@ -612,7 +611,7 @@ def test_a_stopped_zygote_does_not_delay_kill(jobs: list[Job], tmp_path: Path) -
     os.kill(zygote_of(job), signal.SIGSTOP)
     job.start(2)
     job.supervisor.kill()
-    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+    assert [fact.exit_code for fact in job.until(WorkersGone) if isinstance(fact, Exited)] == [-9, -9]
 
 
 @pytest.fixture
@@ -649,7 +648,7 @@ def test_a_zygote_in_disk_wait_does_not_stall_the_nursery(
     os.kill(zygote, signal.SIGSTOP)
     job.start(2)
     job.supervisor.kill()
-    assert [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)] == [-9, -9]
+    assert [fact.exit_code for fact in job.until(WorkersGone) if isinstance(fact, Exited)] == [-9, -9]
     assert zygote in children(job.supervisor._nursery), "it was to be there still"
     job.start()
     job.until(Started)
@@ -666,7 +665,7 @@ def test_a_worker_that_waits_for_a_slow_import_can_be_stopped(how: str, jobs: li
         job.supervisor.signal(signal.SIGTERM)
     else:
         job.supervisor.kill()
-    exits = [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)]
+    exits = [fact.exit_code for fact in job.until(WorkersGone) if isinstance(fact, Exited)]
     assert exits == [-15, -15] if how == "signal" else [-9, -9]
 
 
@@ -680,7 +679,7 @@ def test_orders_given_while_workers_are_forked_reach_them(jobs: list[Job], tmp_p
         if at % 2:
             job.until(Started, at % 3)
         job.supervisor.signal(signal.SIGTERM)
-        exits = [fact.exit_code for fact in job.until(Emptied) if isinstance(fact, Exited)]
+        exits = [fact.exit_code for fact in job.until(WorkersGone) if isinstance(fact, Exited)]
         assert exits == [-15, -15]
     assert job.forked()
 
@@ -694,8 +693,8 @@ def test_a_forked_worker_that_cannot_start_is_reported_with_the_reason(jobs: lis
     job.until(Preloaded)
     here.rmdir()
     job.supervisor.start([job.launch(0, {"RANK": "0"})])
-    facts = job.until(Emptied)
-    assert [type(fact) for fact in facts] == [SpawnFailed, Emptied]
+    facts = job.until(WorkersGone)
+    assert [type(fact) for fact in facts] == [SpawnFailed, WorkersGone]
     assert "No such file or directory" in str(facts[0])
 
 
@@ -709,7 +708,7 @@ def test_nothing_outlives_the_nursery(victim: str, jobs: list[Job], tmp_path: Pa
     watched = [os.pidfd_open(pid) for pid in pids]
     if victim == "nursery":
         os.kill(job.supervisor._nursery, signal.SIGKILL)
-        job.until(NurseryEnded)
+        job.until(NurseryLost)
     else:
         job.supervisor.close()
     until = time.monotonic() + 1

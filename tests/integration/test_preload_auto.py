@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Preloaded, PreloadFailed, PreloadWarning
+from elastic_agent.agent.lifecycle.events import WorkersGone
+from elastic_agent.agent.processes.protocol import Exited, Fact, Preloaded, PreloadFailed, PreloadWarning
 from integration.test_preload import Job, make
 
 SCRIPT = """
@@ -44,7 +45,7 @@ def learn(job: Job, until: type[Fact] = Preloaded, count: int = 1) -> None:
     job.start(count)
     job.until(until)
     job.supervisor.signal(signal.SIGTERM)
-    job.until(Emptied)
+    job.until(WorkersGone)
     (job.folder / "go").write_text("")
 
 
@@ -178,7 +179,7 @@ def test_only_the_module_that_reads_what_differs_is_left_to_the_workers(jobs: li
     job.until(PreloadWarning)
     job.until(Preloaded)
     job.supervisor.signal(signal.SIGTERM)
-    job.until(Emptied)
+    job.until(WorkersGone)
     (tmp_path / "go").write_text("")
     assert job.run(LOCAL_RANK="5") == [0]
     assert job.output()[0] == "True True False False\n5\n"

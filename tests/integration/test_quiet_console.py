@@ -33,13 +33,13 @@ def test_a_survivor_names_the_lost_node_since_when_and_what_follows(cluster: Clu
     """At once when the lease runs out, and once more with the round that begins without it."""
     first = cluster.start("first")
     second = cluster.start("second")
-    cluster.desk.wait_world(2)
+    both = cluster.desk.wait_world(2)[0].round  # 2 where the second node came late
     second.vanish()
-    cluster.desk.wait_world(1, after=1)
+    cluster.desk.wait_world(1, after=both)
     lost = rf"{re.escape(second.known_as)} was lost: no heartbeat for \d\.\d s \(lease 2 s\)"
-    first.wait_text("round 2 begins with 1 node")
-    assert re.search(rf"round 1 is over: {lost}", first.text())
-    assert re.search(rf"round 2 begins with 1 node, group rank 0: .*; {lost}", first.text())
+    first.wait_text(f"round {both + 1} begins with 1 node")
+    assert re.search(rf"round {both} is over: {lost}", first.text())
+    assert re.search(rf"round {both + 1} begins with 1 node, group rank 0: .*; {lost}", first.text())
 
 
 def test_a_survivor_whose_worker_fails_first_names_the_node_that_it_waits_for(cluster: Cluster) -> None:
@@ -47,14 +47,16 @@ def test_a_survivor_whose_worker_fails_first_names_the_node_that_it_waits_for(cl
     first = cluster.start("first")
     second = cluster.start("second")
     world = cluster.desk.wait_world(2)
+    both = world[0].round
     second.vanish()
     next(worker for worker in world if worker.node == "first").order("exit 1")
-    cluster.desk.wait_world(1, after=1)
+    cluster.desk.wait_world(1, after=both)
     awaited = rf"waiting for {re.escape(second.known_as)}( \(no heartbeat for \d\.\d s; lost after 2 s\))? to stop"
-    first.wait_text("round 2 begins with 1 node")
+    begins = f"round {both + 1} begins with 1 node"
+    first.wait_text(begins)
     shown = first.text()
     assert re.search(awaited, shown), shown
-    assert shown.index("worker failed: rank 0") < shown.index("waiting for") < shown.index("round 2 begins")
+    assert shown.index("worker failed: rank 0") < shown.index("waiting for") < shown.index(begins)
 
 
 def test_a_node_that_waits_for_others_says_how_many_and_how_long_yet(cluster: Cluster) -> None:

@@ -19,18 +19,9 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.errors import InternalError, UsageError
+from elastic_agent.agent.lifecycle.events import NurseryLost, SignalNotForwarded, WorkersGone
 from elastic_agent.agent.nursery import cgroups, descendants
-from elastic_agent.agent.processes.protocol import (
-    MARK,
-    Emptied,
-    Exited,
-    Fact,
-    Launch,
-    NotForwarded,
-    NurseryEnded,
-    SpawnFailed,
-    Started,
-)
+from elastic_agent.agent.processes.protocol import MARK, Exited, Fact, Launch, SpawnFailed, Started
 from elastic_agent.agent.processes.supervisor import Supervisor
 from support.source_tree import ROOT
 from support.workers import WORKERS
@@ -146,7 +137,7 @@ def test_exit_codes_and_signals_are_reported_as_subprocess_reports_them(supervis
     """Codes 0, 7 and 255 and three signals are reported unchanged, each with the key and pid of its worker."""
     scripts = {0: "exit 0", 1: "exit 7", 2: "exit 255", 3: "kill -9 $$", 4: "kill -SEGV $$", 5: "kill -TERM $$"}
     supervisor.start([shell(script, key) for key, script in scripts.items()])
-    facts = facts_until(supervisor, Emptied)
+    facts = facts_until(supervisor, WorkersGone)
     pids = {fact.key: fact.pid for fact in facts if isinstance(fact, Started)}
     exits = {fact.key: (fact.pid, fact.exit_code) for fact in facts if isinstance(fact, Exited)}
     codes = {0: 0, 1: 7, 2: 255, 3: -9, 4: -11, 5: -15}
@@ -154,12 +145,12 @@ def test_exit_codes_and_signals_are_reported_as_subprocess_reports_them(supervis
 
 
 def test_no_exit_is_lost_among_many_short_workers(supervisor: Supervisor) -> None:
-    """200 workers that exit at once, each with its own code, are all reported, then Emptied, once."""
+    """200 workers that exit at once, each with its own code, are all reported, then WorkersGone, once."""
     supervisor.start([launch("/bin/sh", "-c", f"exit {key}", key=key) for key in range(200)])
-    facts = facts_until(supervisor, Emptied)
+    facts = facts_until(supervisor, WorkersGone)
     assert {fact.key: fact.exit_code for fact in facts if isinstance(fact, Exited)} == {key: key for key in range(200)}
-    assert facts.count(Emptied()) == 1
-    assert facts[-1] == Emptied()
+    assert facts.count(WorkersGone()) == 1
+    assert facts[-1] == WorkersGone()
     assert supervisor.alive() == ()
 
 
@@ -169,7 +160,7 @@ def test_a_worker_is_alive_from_started_to_exited(supervisor: Supervisor) -> Non
     facts_until(supervisor, Started)
     assert supervisor.alive() == (0,)
     supervisor.kill()
-    assert [type(fact) for fact in facts_until(supervisor, Emptied)] == [Exited, Emptied]
+    assert [type(fact) for fact in facts_until(supervisor, WorkersGone)] == [Exited, WorkersGone]
     assert supervisor.alive() == ()
 
 
@@ -182,9 +173,9 @@ def test_a_worker_is_alive_from_started_to_exited(supervisor: Supervisor) -> Non
     ],
 )
 def test_exec_failure_is_reported_with_its_reason(supervisor: Supervisor, argv: tuple[str, ...], reason: str) -> None:
-    """A command that cannot run gives SpawnFailed with the kernel's reason, then Emptied, and no Exited."""
+    """A command that cannot run gives SpawnFailed with the kernel's reason, then WorkersGone, and no Exited."""
     supervisor.start([launch(*argv, key=4)])
-    assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason), Emptied()]
+    assert facts_until(supervisor, WorkersGone) == [SpawnFailed(4, reason), WorkersGone()]
 
 
 def test_a_host_that_refuses_a_worker_is_distinguished_from_a_wrong_command(supervisor: Supervisor) -> None:
@@ -195,25 +186,25 @@ def test_a_host_that_refuses_a_worker_is_distinguished_from_a_wrong_command(supe
     resource.prlimit(nursery, resource.RLIMIT_NOFILE, (least, least))
     supervisor.start([launch("true", key=4)])
     reason = "Too many open files: cannot fork"
-    assert facts_until(supervisor, Emptied) == [SpawnFailed(4, reason, host=True), Emptied()]
+    assert facts_until(supervisor, WorkersGone) == [SpawnFailed(4, reason, host=True), WorkersGone()]
 
 
 def test_a_missing_working_directory_is_named(supervisor: Supervisor) -> None:
     """A cwd that does not exist gives SpawnFailed, which names it, and blames no command."""
     supervisor.start([Launch(0, ("true",), dict(os.environ), "/nowhere")])
     reason = "No such file or directory: '/nowhere' (working directory)"
-    assert facts_until(supervisor, Emptied) == [SpawnFailed(0, reason, host=True), Emptied()]
+    assert facts_until(supervisor, WorkersGone) == [SpawnFailed(0, reason, host=True), WorkersGone()]
 
 
 @pytest.mark.parametrize("shift", ["", "x"])
 def test_a_long_reason_may_be_cut_within_a_character(supervisor: Supervisor, shift: str) -> None:
     """A path of two-byte characters that is longer than the reason's limit: the nursery lives on."""
     supervisor.start([launch(f"/{shift}{'é' * 1500}")])
-    (failed, _) = facts_until(supervisor, Emptied)
+    (failed, _) = facts_until(supervisor, WorkersGone)
     assert isinstance(failed, SpawnFailed)
     assert failed.reason.startswith(f"File name too long: '/{shift}éé")
     supervisor.start([launch("true")])
-    assert isinstance(facts_until(supervisor, Emptied)[-1], Emptied)
+    assert isinstance(facts_until(supervisor, WorkersGone)[-1], WorkersGone)
 
 
 def test_a_batch_that_ends_early_is_emptied_once_what_was_started_is_gone(supervisor: Supervisor) -> None:
@@ -226,11 +217,11 @@ def test_a_batch_that_ends_early_is_emptied_once_what_was_started_is_gone(superv
     with pytest.raises(OSError, match="Too many open files"):
         supervisor.start(launches(), range(5))
     assert supervisor.busy()
-    exits = [fact for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)]
+    exits = [fact for fact in facts_until(supervisor, WorkersGone) if isinstance(fact, Exited)]
     assert [(fact.key, fact.exit_code) for fact in sorted(exits, key=lambda fact: fact.key)] == [(0, 3), (1, 3)]
     assert not supervisor.busy()
     supervisor.start([launch("true", key=4)])
-    assert isinstance(facts_until(supervisor, Emptied)[-1], Emptied)
+    assert isinstance(facts_until(supervisor, WorkersGone)[-1], WorkersGone)
 
 
 def test_descriptors_may_be_closed_as_soon_as_the_next_launch_is_asked_for(supervisor: Supervisor) -> None:
@@ -246,7 +237,7 @@ def test_descriptors_may_be_closed_as_soon_as_the_next_launch_is_asked_for(super
     ends: list[int] = []
     supervisor.start(launches(), range(3))
     assert [line_from(end) for end in ends] == ["from /bin/sh"] * 3
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     for end in ends:
         os.close(end)
 
@@ -285,7 +276,7 @@ def test_the_command_is_looked_up_on_the_workers_own_path(supervisor: Supervisor
     """PATH of the launch's environment decides, not the agent's."""
     shutil.copy("/bin/true", tmp_path / "only-here")
     supervisor.start([launch("only-here", env={"PATH": f"/nowhere:{tmp_path}"}, key=0), launch("only-here", key=1)])
-    facts = facts_until(supervisor, Emptied)
+    facts = facts_until(supervisor, WorkersGone)
     assert [fact.key for fact in facts if isinstance(fact, Exited) and fact.exit_code == 0] == [0]
     assert [fact.key for fact in facts if isinstance(fact, SpawnFailed)] == [1]
 
@@ -293,8 +284,8 @@ def test_the_command_is_looked_up_on_the_workers_own_path(supervisor: Supervisor
 def test_a_failed_spawn_does_not_affect_the_rest_of_the_batch(supervisor: Supervisor) -> None:
     """The other worker runs, and the batch is reported as emptied once."""
     supervisor.start([launch("foo-that-is-not", key=0), shell("exit 5", key=1)])
-    facts = facts_until(supervisor, Emptied)
-    assert {type(fact) for fact in facts} == {SpawnFailed, Started, Exited, Emptied}
+    facts = facts_until(supervisor, WorkersGone)
+    assert {type(fact) for fact in facts} == {SpawnFailed, Started, Exited, WorkersGone}
     assert supervisor.observe() == []
 
 
@@ -304,7 +295,7 @@ def test_stdout_and_stderr_go_where_the_launch_says(supervisor: Supervisor, pipe
     reader, writer = os.pipe()
     supervisor.start([Launch(0, ("sh", "-c", "echo out; echo err >&2"), os.environ, "/", writer, pipe[1])])
     os.close(writer)
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     assert line_from(reader) == "out"
     assert line_from(pipe[0]) == "err"
     assert os.read(reader, 1) == b"", "the write end is still open after the worker exited"
@@ -325,7 +316,7 @@ def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
     supervisor.open()
     supervisor.start([launch(sys.executable, "-I", "-S", "-c", code, out=pipe[1])])
     assert line_from(pipe[0]).split() == ["0", "1", "2"]
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     nursery = nursery_of(supervisor)
     own = 8 + (2 if supervisor._cgroup else 0)
     assert open_files(nursery) == own, "stdio, socket, pidfds of agent and guardian, wake-up pipe; lock and procs"
@@ -341,7 +332,7 @@ def test_a_worker_gets_its_environment_directory_and_arguments(supervisor: Super
     with out.open("w") as file:
         argv = (sys.executable, "-I", "-S", "-c", code, "", odd, "")
         supervisor.start([Launch(0, argv, env, str(tmp_path), file.fileno())])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     assert out.read_text().strip() == ascii((["", odd, ""], str(tmp_path), odd, sorted([*env, MARK])))
 
 
@@ -350,7 +341,7 @@ def test_a_large_environment_is_sent_whole(supervisor: Supervisor, pipe: tuple[i
     env = {f"V{at}": "x" * 100_000 for at in range(12)} | {"PATH": os.environ["PATH"]}
     supervisor.start([launch("sh", "-c", "echo ${#V11}", env=env, key=key, out=pipe[1]) for key in range(3)])
     assert [line_from(pipe[0]) for _ in range(3)] == ["100000"] * 3
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 def test_a_worker_leads_its_session_with_default_signals_and_an_empty_mask(
@@ -365,7 +356,7 @@ def test_a_worker_leads_its_session_with_default_signals_and_an_empty_mask(
     assert blocked == 0
     # glibc's posix_spawn ignores the two signals that it keeps for itself, 32 and 33, and takes them back on first use.
     assert ignored & ~(1 << 31 | 1 << 32) == 0
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -376,7 +367,7 @@ def test_the_group_is_signalled_after_its_leader_exited(supervisor: Supervisor, 
     assert line_from(pipe[0]) == "ready"
     assert supervisor.observe() == []
     supervisor.signal(signal.SIGTERM)
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 def test_signal_reaches_processes_that_left_the_group(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
@@ -387,27 +378,27 @@ def test_signal_reaches_processes_that_left_the_group(supervisor: Supervisor, pi
         assert alive_after(fds[:-1], BOUND_S) == 0
         assert alive_after(fds[-1:], 0) == 1
         supervisor.kill()
-        facts_until(supervisor, Emptied)
+        facts_until(supervisor, WorkersGone)
         assert alive_after(fds, 0) == 0
 
 
 def test_leftovers_of_a_crashed_worker_are_gone_after_kill(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """All five children outlive the crash, none outlives kill(), and Emptied is reported only then."""
+    """All five children outlive the crash, none outlives kill(), and WorkersGone is reported only then."""
     supervisor.start([launch(*FAMILY, "--crash", out=pipe[1])])
     assert [fact.exit_code for fact in facts_until(supervisor, Exited) if isinstance(fact, Exited)] == [3]
     with watched(family_of(pipe[0])[1:]) as fds:
         supervisor.kill()
-        assert facts_until(supervisor, Emptied) == [Emptied()]
+        assert facts_until(supervisor, WorkersGone) == [WorkersGone()]
         assert alive_after(fds, 0) == 0
 
 
 def test_kill_clears_a_hundred_children(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """100 processes that ignore SIGTERM, in sessions of their own, are gone when Emptied is reported."""
+    """100 processes that ignore SIGTERM, in sessions of their own, are gone when WorkersGone is reported."""
     script = "trap '' TERM; for i in $(seq 100); do setsid sleep 1000 & done; echo ready; wait"
     supervisor.start([shell(script, out=pipe[1])])
     assert line_from(pipe[0]) == "ready"
     supervisor.kill()
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     assert children_of(nursery_of(supervisor)) == []
 
 
@@ -423,7 +414,7 @@ def test_kill_ends_chains_of_processes_that_fork_and_exit(supervisor: Supervisor
     supervisor.start([launch(sys.executable, "-S", "-c", code, out=pipe[1])])
     assert line_from(pipe[0]) == "ready"
     supervisor.kill()
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     assert children_of(nursery_of(supervisor)) == []
 
 
@@ -445,7 +436,7 @@ def test_a_stopped_worker_that_ignores_everything_is_killed(supervisor: Supervis
     assert line_from(pipe[0]) == "ready"
     supervisor.signal(signal.SIGTERM)
     supervisor.kill()
-    assert [fact.exit_code for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)] == [-9]
+    assert [fact.exit_code for fact in facts_until(supervisor, WorkersGone) if isinstance(fact, Exited)] == [-9]
 
 
 def test_forward_reaches_workers_and_not_their_children(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
@@ -459,12 +450,12 @@ def test_forward_reaches_workers_and_not_their_children(supervisor: Supervisor, 
 
 
 def test_forward_leaves_out_a_worker_that_the_signal_would_end(supervisor: Supervisor) -> None:
-    """A worker without a handler goes on, and NotForwarded names it; a signal that is harmless is just passed on."""
+    """A worker without a handler goes on, and SignalNotForwarded names it; a harmless signal is just passed on."""
     supervisor.start([launch("sleep", "1000", key=3)])
     facts_until(supervisor, Started)
     supervisor.forward(signal.SIGWINCH)
     supervisor.forward(signal.SIGUSR1)
-    assert facts_until(supervisor, NotForwarded) == [NotForwarded(3, signal.SIGUSR1)]
+    assert facts_until(supervisor, SignalNotForwarded) == [SignalNotForwarded(3, signal.SIGUSR1)]
     assert supervisor.alive() == (3,)
 
 
@@ -481,27 +472,27 @@ def test_kill_group_ends_one_worker_with_its_group(supervisor: Supervisor, pipe:
 
 
 def test_a_kill_with_nothing_left_does_not_apply_to_the_next_batch(supervisor: Supervisor) -> None:
-    """kill and signal orders that come after Emptied do nothing."""
+    """kill and signal orders that come after WorkersGone do nothing."""
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     supervisor.kill()
     supervisor.signal(signal.SIGTERM)
     supervisor.start([shell("exit 6")])
-    exits = [fact for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)]
+    exits = [fact for fact in facts_until(supervisor, WorkersGone) if isinstance(fact, Exited)]
     assert [fact.exit_code for fact in exits] == [6]
 
 
 def test_a_key_in_use_cannot_be_started(supervisor: Supervisor) -> None:
-    """Between kill() and Emptied no worker can be started; afterwards the key can be used again."""
+    """Between kill() and WorkersGone no worker can be started; afterwards the key can be used again."""
     supervisor.start([launch("sleep", "1000")])
     with pytest.raises(InternalError, match=r"keys \[0\] are in use"):
         supervisor.start([launch("sleep", "1000")])
     supervisor.kill()
     with pytest.raises(InternalError, match="being killed"):
         supervisor.start([launch("true", key=1)])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 # -- when one side is killed -------------------------------------------------------------------------------------------
@@ -600,40 +591,40 @@ def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Superv
 
 
 def test_workers_end_with_the_nursery_and_that_is_reported(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
-    """After kill -9 of the nursery NurseryEnded names it, no process is left, and a new nursery can be opened."""
+    """After kill -9 of the nursery NurseryLost names it, no process is left, and a new nursery can be opened."""
     supervisor.start([launch(*FAMILY, out=pipe[1])])
     facts_until(supervisor, Started)
     with watched(family_of(pipe[0])) as fds:
         pid = nursery_of(supervisor)
         os.kill(pid, signal.SIGKILL)
-        facts = facts_until(supervisor, NurseryEnded)
-        assert facts[-1] == NurseryEnded(f"the nursery (pid {pid}) was killed by signal 9 (Killed)")
+        facts = facts_until(supervisor, NurseryLost)
+        assert facts[-1] == NurseryLost(f"the nursery (pid {pid}) was killed by signal 9 (Killed)")
         assert alive_after(fds, 1.0) == 0
     assert supervisor.alive() == ()
     supervisor.open()
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 def test_orders_to_a_killed_nursery_are_answered_by_nursery_ended(supervisor: Supervisor) -> None:
-    """start, signal and kill do not raise; NurseryEnded is the only answer."""
+    """start, signal and kill do not raise; NurseryLost is the only answer."""
     os.kill(nursery_of(supervisor), signal.SIGKILL)
     wait_readable(supervisor.fileno())
     supervisor.start([launch("true")])
     supervisor.signal(signal.SIGTERM)
     supervisor.kill()
-    assert [type(fact) for fact in facts_until(supervisor, NurseryEnded)] == [NurseryEnded]
+    assert [type(fact) for fact in facts_until(supervisor, NurseryLost)] == [NurseryLost]
 
 
 def test_a_nursery_that_does_not_read_is_given_up(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its socket stays full it is killed and reported as ended, so the agent's loop never hangs."""
     monkeypatch.setattr("elastic_agent.agent.processes.supervisor.SEND_TIMEOUT_S", 0.1)
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     os.kill(nursery_of(supervisor), signal.SIGSTOP)
     env = {f"V{at}": "x" * 100_000 for at in range(20)}
     supervisor.start([launch("true", env=env)])
-    assert [type(fact) for fact in facts_until(supervisor, NurseryEnded)] == [NurseryEnded]
+    assert [type(fact) for fact in facts_until(supervisor, NurseryLost)] == [NurseryLost]
 
 
 def test_ctrl_c_reaches_neither_nursery_nor_workers(tmp_path: Path) -> None:
@@ -664,7 +655,7 @@ def test_the_nursery_survives_signals_sent_to_itself(supervisor: Supervisor) -> 
     for signum in (1, 2, 3, 15):
         os.kill(nursery_of(supervisor), signum)
     supervisor.signal(signal.SIGINT)
-    assert [fact.exit_code for fact in facts_until(supervisor, Emptied) if isinstance(fact, Exited)] == [-2]
+    assert [fact.exit_code for fact in facts_until(supervisor, WorkersGone) if isinstance(fact, Exited)] == [-2]
 
 
 def test_close_leaves_no_process(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
@@ -694,7 +685,7 @@ def test_workers_inherit_an_ignored_sighup_and_no_other_ignored_signal() -> None
         "import select; from elastic_agent.agent.processes.supervisor import *\n"
         "s = Supervisor(); s.open(); s.start([Launch(0, ('grep', 'SigIgn', '/proc/self/status'), {}, '/')])\n"
         "p = select.poll(); p.register(s.fileno(), select.POLLIN)\n"
-        "while p.poll() and Emptied() not in s.observe(): pass\n"
+        "while p.poll() and WorkersGone() not in s.observe(): pass\n"
         "s.close()\n"
     )
     argv = ["/bin/sh", "-c", 'trap \'\' HUP INT; exec "$0" -c "$1"', sys.executable, code]
@@ -734,7 +725,7 @@ def test_with_a_cgroup_no_process_survives_guardian_and_nursery_killed_at_once(
         os.kill(guardian_of(supervisor), signal.SIGSTOP)
         os.kill(nursery_of(supervisor), signal.SIGKILL)
         os.kill(guardian_of(supervisor), signal.SIGKILL)
-        facts_until(supervisor, NurseryEnded)
+        facts_until(supervisor, NurseryLost)
         assert alive_after(fds, 1.0) == 0
     assert not left.exists()
 
@@ -772,7 +763,7 @@ def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: t
     counts = []
     for _ in range(200):
         supervisor.start([launch("/bin/true", key=0, out=pipe[1]), launch("foo-that-is-not", key=1, out=pipe[1])])
-        facts_until(supervisor, Emptied)
+        facts_until(supervisor, WorkersGone)
         counts.append((open_files(os.getpid()), open_files(nursery_of(supervisor))))
     # The least of 20: the nursery may have one more open for a moment, while it looks for children.
     assert min(counts[:20]) == min(counts[-20:])
@@ -781,7 +772,7 @@ def test_two_hundred_restarts_leak_no_descriptor(supervisor: Supervisor, pipe: t
 def test_the_nursery_is_small_and_imports_next_to_nothing(supervisor: Supervisor) -> None:
     """Less than 14 MiB resident, and no module of ours but those of its own folder."""
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     status = Path(f"/proc/{nursery_of(supervisor)}/status").read_text()
     assert int(status.split("VmRSS:")[1].split()[0]) < 14 * 1024
     code = "import sys; sys.path.append(sys.argv[1]); import agent.nursery.guardian; print(*sorted(sys.modules))"
@@ -812,7 +803,7 @@ def test_a_string_with_a_nul_is_refused_before_anything_starts(supervisor: Super
     with pytest.raises(UsageError, match=r"worker 1 cannot start: 'a\\x00b' holds a NUL"):
         supervisor.start([launch("true"), launch("echo", "a\0b", key=1)])
     supervisor.start([launch("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
 
 
 def children_of(pid: int) -> list[int]:

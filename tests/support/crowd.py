@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from elastic_agent.rendezvous.c10d.store import open_c10d
-from elastic_agent.rendezvous.coordinator.events import Elected
 from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.driver.events import LoopAsked, RecordWritten, RoundSeen, StoreFailed, StoreOpened
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round, RoundPhase
 from elastic_agent.rendezvous.store import Store, StoreError
 
@@ -28,7 +28,7 @@ BEAT_S, LEASE_S = 10.0, 550.0
 
 
 class CrowdNode:
-    """A node that says what an agent with one worker would. As `Listener`."""
+    """A node that says what an agent with one worker would."""
 
     def __init__(self, name: str, spec: JobSpec, endpoint: str, opening: threading.Semaphore) -> None:
         self.running, self.closed = threading.Event(), threading.Event()
@@ -43,7 +43,12 @@ class CrowdNode:
                     endpoint, spec.run_id, is_host=False, connect_timeout_s=BOUND_S, cancelled=cancelled, join=join
                 )
 
-        self.driver = Driver(name, name, spec, open_store, self, BEAT_S, LEASE_S)
+        def warn(text: str) -> None:
+            print(text, file=sys.stderr)
+
+        self.driver = Driver(
+            name, name, spec, open_store, self._take, BEAT_S, LEASE_S, find_addr=lambda: "127.0.0.1", warn=warn
+        )
 
     def publish(self, state: NodeState) -> None:
         self._seq += 1
@@ -55,15 +60,22 @@ class CrowdNode:
             )
         )  # fmt: skip
 
-    def store_opened(self, hosting: bool) -> None:
-        self.publish(NodeState.WAITING)
+    def _take(self, event: object) -> None:
+        """What the driver posts, on its threads."""
+        if isinstance(event, StoreOpened):
+            self.publish(NodeState.WAITING)
+        elif isinstance(event, StoreFailed):
+            self.error = event.error
+            self.running.set()
+            self.closed.set()
+        elif isinstance(event, RoundSeen):
+            self._follow(event.round)
+        elif isinstance(event, RecordWritten) and event.seq == self._last:
+            self.closed.set()
+        elif isinstance(event, LoopAsked):
+            event.answer()
 
-    def store_failed(self, error: StoreError) -> None:
-        self.error = error
-        self.running.set()
-        self.closed.set()
-
-    def round_seen(self, seen: Round) -> None:
+    def _follow(self, seen: Round) -> None:
         if seen.phase is RoundPhase.RUNNING and seen.number > self._round and seen.member(self._name) is not None:
             self._round = seen.number
             self.publish(NodeState.WORKING)
@@ -73,21 +85,6 @@ class CrowdNode:
             self._last = self._seq
 
     _last = -1
-
-    def record_written(self, seq: int) -> None:
-        if seq == self._last:
-            self.closed.set()
-
-    def store_went_away(self, reason: str) -> None: ...
-    def store_came_back(self) -> None: ...
-    def node_seen(self, record: NodeRecord) -> None: ...
-    def beats_seen(self, counts: dict[str, int], steady_s: float | None) -> None: ...
-    def elected(self, found: Elected) -> None: ...
-    def deposed(self) -> None: ...
-    def retired(self) -> None: ...
-    def foreign_bytes_seen(self, warning: str) -> None: ...
-    def loop_asked(self, answer: Callable[[], None]) -> None:
-        answer()
 
 
 def main(args: Sequence[str]) -> int:

@@ -14,24 +14,25 @@ from elastic_agent.agent.lifecycle.state import Rules as AgentRules
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.records import Member, RoundPhase
+from elastic_agent.rendezvous.store import StoreError
 from project import diagrams
 from support.builders import FAILURE, announcement
 
 RULES = AgentRules(node="a", name="a")
 RUNNING = announcement(RoundPhase.RUNNING, 1, (Member("a", "a", 0, 0, 1),), version=2)
 EVENTS: dict[type[Any], Any] = {
-    events.StoreOpened: events.StoreOpened(False, "h"),
-    events.StoreFailed: events.StoreFailed("no"),
-    events.StoreWentAway: events.StoreWentAway("no"),
-    events.StoreCameBack: events.StoreCameBack(),
-    events.RoundSeen: events.RoundSeen(RUNNING),
-    events.RecordWritten: events.RecordWritten(1),
-    events.LeadershipChanged: events.LeadershipChanged(leads=True),
-    events.OthersEnded: events.OthersEnded(),
+    store_events.StoreOpened: store_events.StoreOpened(False, "h"),
+    store_events.StoreFailed: store_events.StoreFailed(StoreError("no")),
+    store_events.StoreWentAway: store_events.StoreWentAway("no"),
+    store_events.StoreCameBack: store_events.StoreCameBack(),
+    store_events.RoundSeen: store_events.RoundSeen(RUNNING),
+    store_events.RecordWritten: store_events.RecordWritten(1),
+    store_events.LeadershipChanged: store_events.LeadershipChanged(leads=True),
+    store_events.OthersEnded: store_events.OthersEnded(),
     events.PlacePrepared: events.PlacePrepared(1, 1),
     events.PlaceFailed: events.PlaceFailed("no"),
-    events.WorkerStarted: events.WorkerStarted(0, 1),
     events.WorkerExited: events.WorkerExited(0, None),
     events.StartFailed: events.StartFailed(FAILURE),
     events.WorkersGone: events.WorkersGone(),
@@ -94,7 +95,7 @@ def test_an_unlisted_change_of_phase_is_illegal(monkeypatch: pytest.MonkeyPatch)
     """A handler that changes the phase where EDGES has no edge raises IllegalEvent."""
     monkeypatch.setattr(machine, "EDGES", {})
     with pytest.raises(machine.IllegalEvent, match="went from connecting to joining"):
-        machine.step(Node(), events.StoreOpened(False, "h"), 0.0, RULES)
+        machine.step(Node(), store_events.StoreOpened(False, "h"), 0.0, RULES)
 
 
 def test_closed_and_ended_are_final() -> None:

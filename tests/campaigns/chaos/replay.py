@@ -12,6 +12,7 @@ from typing import Any, cast
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle.state import Phase, RoundTally, Rules, Verdict
 from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.records import (
     Member,
     NodeRecord,
@@ -161,7 +162,7 @@ class Replay:
             for other in self.world.nodes.values():
                 other.link.away_since = self.world.now
         signalled = line["happened"] == "SignalReceived"
-        step = agent_events.SignalReceived(15) if signalled else agent_events.OthersEnded()
+        step = agent_events.SignalReceived(15) if signalled else store_events.OthersEnded()
         self.checkers.stepped(cast("Any", node), before, step, ())
         if phase is Phase.WORKING:
             node.places[line["round"]] = members_of(line)

@@ -19,10 +19,12 @@ from support.side_environments import side_python
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RUN_S = 240
+# Each line in one call: a nested launcher's workers share a pipe, and the two calls of an unbuffered `print` mix there.
 SHOW = (
-    "import os\n"
+    "import os, sys\n"
     "names = 'RANK WORLD_SIZE ELASTIC_AGENT_ROUND ACCELERATE_USE_FSDP'.split()\n"
-    "print('worker', *(os.environ.get(name) for name in names), flush=True)\n"
+    "shown = ['worker', *(os.environ.get(name) for name in names)]\n"
+    "os.write(1, ' '.join(map(str, shown)).encode() + b'\\n')\n"
 )
 
 
@@ -63,6 +65,7 @@ def as_torchrun(python: str, *command: str) -> list[str]:
 
 def workers(done: subprocess.CompletedProcess[str]) -> set[str]:
     """What the workers printed, each line once; more than one of a kind is a job that was launched twice."""
+    print(done.stdout, done.stderr, sep="\n")  # shown with a failure
     lines = [line for line in done.stdout.splitlines() if line.startswith("worker ")]
     assert len(lines) == len(set(lines)), lines
     return set(lines)
@@ -117,7 +120,7 @@ def test_a_notebooks_function_runs_on_the_agent_and_prints_in_the_notebook(pytho
 def test_torchs_own_commands_run_on_the_agent(tmp_path: Path, module: str) -> None:
     """`python -m torch.distributed.run`, and `launch`, whose script gets --local-rank unless --use-env is given."""
     path = tmp_path / "show.py"
-    path.write_text("import sys\n" + SHOW.replace("flush", "sys.argv[1:], flush"))
+    path.write_text(SHOW.replace("names)]", "names), sys.argv[1:]]"))
     command = ["-m", f"torch.distributed.{module}", "--nproc-per-node=2"]
     given = [f"['--local-rank={rank}']" if module == "launch" else "[]" for rank in range(2)]
     done = run(as_torchrun(sys.executable, sys.executable, *command, str(path)))

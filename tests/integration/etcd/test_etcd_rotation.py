@@ -59,7 +59,7 @@ def test_certificates_are_read_anew_at_the_next_connection(version: str, tmp_pat
         watch = other.watch(b"k")
         place(new.tls("client"), tmp_path / "client")
         servers.members[0].server_tls = ServerTls(*new.issue("server"), new.ca_file, require_client_cert=True)
-        servers.members[0].kill()
+        servers.members[0].stop()
         servers.members[0].start()
         servers.wait()
         client.put(Put(b"k", b"2"))
@@ -81,13 +81,13 @@ def test_certificates_that_are_being_replaced_do_no_harm(tmp_path: Path) -> None
     ):
         client.put(Put(b"k", b"1"))
         Path(files.cert_file).unlink()
-        servers.members[0].kill()
+        servers.members[0].stop()
         servers.members[0].start()
         servers.tls = certificates.tls("another")
         servers.wait()
         client.put(Put(b"k", b"2"))  # with the files that were read before
         shutil.copy(certificates.issue("third")[0], files.cert_file)
-        servers.members[0].kill()
+        servers.members[0].stop()
         with pytest.raises(StoreUnreachable):
             client.put(Put(b"k", b"3"))
         place(certificates.tls("fourth"), tmp_path / "client")

@@ -101,7 +101,7 @@ def test_a_wrong_password_is_named(servers_with_login: Servers) -> None:
 def test_a_refused_token_is_replaced(servers_with_login: Servers, client: EtcdClient) -> None:
     """Servers drop tokens, after some minutes or when they restart; the client logs in again, without an error."""
     client.put(Put(b"job/k", b"1"))
-    servers_with_login.members[0].kill()
+    servers_with_login.members[0].stop()
     servers_with_login.members[0].start()
     servers_with_login.wait()
     client._cluster.token.value = "forgotten.1"

@@ -204,10 +204,18 @@ def test_the_leaders_term_ends_with_its_lease(leasing: Stage) -> None:
 
 
 def test_a_leader_that_sends_heartbeats_keeps_its_term(leasing: Stage) -> None:
-    """For far longer than a lease."""
-    epoch, until = leasing.epoch, time.monotonic() + 3 * LEASE_S
+    """For far longer than a lease. Where this host held the test up for most of a lease, nothing is shown; it goes on
+    in the next term."""
     watch = leasing.session(leasing.host)
-    while time.monotonic() < until:
-        leasing.host.beat("host", 1)
-        assert not watch.wait_deposed(epoch, LEASE_S / 5)
-    leasing.announce(1, b"round 1")
+    for _ in range(10):
+        epoch, began = lead(leasing.host), time.monotonic()
+        beaten, late = began, False
+        while time.monotonic() < began + 3 * LEASE_S and not late:
+            leasing.host.beat("host", 1)
+            deposed = watch.wait_deposed(epoch, LEASE_S / 5)
+            late, beaten = time.monotonic() - beaten > LEASE_S / 2, time.monotonic()
+            assert late or not deposed
+        if not late:
+            leasing.host.announce(1, b"round 1", epoch)
+            return
+    raise AssertionError("no 3 leases in which every heartbeat was in time")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic_agent import LaunchConfig, launch
-from elastic_agent.agent.processes.ports import hold_port
+from elastic_agent.agent.processes.ports import PortHold
 from support.harness import free_port
 from support.workers import WORKERS, calls
 
@@ -131,7 +131,7 @@ def test_two_rounds_in_a_row_never_have_the_same_port() -> None:
 
 def test_a_port_that_listens_can_be_taken_by_nobody() -> None:
     """Not even with SO_REUSEADDR; and a client that comes before the server is kept waiting, not refused."""
-    hold = hold_port(listening=True)
+    hold = PortHold(listening=True)
     try:
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

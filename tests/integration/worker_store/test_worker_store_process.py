@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_agent.agent.processes.ports import hold_port
-from elastic_agent.agent.processes.protocol import Emptied, Exited, Fact, Launch, NurseryEnded, StoreEnded
+from elastic_agent.agent.lifecycle.events import NurseryLost, WorkersGone
+from elastic_agent.agent.processes.ports import PortHold
+from elastic_agent.agent.processes.protocol import Exited, Fact, Launch, StoreEnded
 from elastic_agent.agent.processes.supervisor import Supervisor
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
 from support.procfs import parent_of, read, wait_exit
@@ -32,7 +33,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 def serve(supervisor: Supervisor, number: int = 1) -> int:
     """Have a store served; its port."""
-    hold = hold_port(listening=True)
+    hold = PortHold(listening=True)
     supervisor.serve_store(number, hold.fileno())
     hold.close()
     return hold.port
@@ -93,16 +94,16 @@ def test_the_process_starts_with_the_first_client_and_holds_nothing_else(supervi
 
 
 def test_it_is_no_worker(supervisor: Supervisor) -> None:
-    """It delays no Emptied, and signals to the workers do not reach it."""
+    """It delays no WorkersGone, and signals to the workers do not reach it."""
     port = serve(supervisor)
     one = client(port)
     supervisor.start([plain("sleep", "1000")])
     supervisor.signal(signal.SIGTERM)
     supervisor.kill()
-    facts = facts_until(supervisor, Emptied)
+    facts = facts_until(supervisor, WorkersGone)
     assert any(isinstance(fact, Exited) for fact in facts)
     supervisor.start([plain("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     one.put("key", b"value")
     one.close()
 
@@ -116,7 +117,7 @@ def test_its_end_is_reported_once_with_the_reason(supervisor: Supervisor) -> Non
     assert is_refused(port)
     supervisor.end_store()
     supervisor.start([plain("true")])
-    assert not any(isinstance(fact, StoreEnded) for fact in facts_until(supervisor, Emptied))
+    assert not any(isinstance(fact, StoreEnded) for fact in facts_until(supervisor, WorkersGone))
 
 
 def test_an_order_ends_it_and_closes_its_port(supervisor: Supervisor) -> None:
@@ -128,7 +129,7 @@ def test_an_order_ends_it_and_closes_its_port(supervisor: Supervisor) -> None:
     supervisor.end_store()
     wait_exit(pid, time.monotonic() + BOUND_S)
     supervisor.start([plain("true")])
-    assert not any(isinstance(fact, StoreEnded) for fact in facts_until(supervisor, Emptied))
+    assert not any(isinstance(fact, StoreEnded) for fact in facts_until(supervisor, WorkersGone))
     assert is_refused(ports[1])
     one.close()
 
@@ -150,7 +151,7 @@ def test_it_ends_with_the_nursery(supervisor: Supervisor) -> None:
     one = client(port)
     pid = store_process(port)
     os.kill(parent_of(pid), signal.SIGKILL)
-    facts_until(supervisor, NurseryEnded)
+    facts_until(supervisor, NurseryLost)
     wait_exit(pid, time.monotonic() + BOUND_S)
     assert not os.path.exists(f"/proc/{pid}")
     one.close()
@@ -160,9 +161,9 @@ def test_it_ends_with_the_agent() -> None:
     """kill -9 of the agent: within a second nothing is left."""
     code = (
         "import sys, signal\n"
-        "from elastic_agent.agent.processes.ports import hold_port\n"
+        "from elastic_agent.agent.processes.ports import PortHold\n"
         "from elastic_agent.agent.processes.supervisor import Supervisor\n"
-        "supervisor, hold = Supervisor(), hold_port(listening=True)\n"
+        "supervisor, hold = Supervisor(), PortHold(listening=True)\n"
         "supervisor.open()\n"
         "supervisor.serve_store(1, hold.fileno())\n"
         "hold.close()\n"
@@ -187,7 +188,7 @@ def test_without_a_process_for_it_the_store_is_lost(supervisor: Supervisor) -> N
 
     port = serve(supervisor)
     supervisor.start([plain("true")])
-    facts_until(supervisor, Emptied)
+    facts_until(supervisor, WorkersGone)
     used = len(os.listdir(f"/proc/{supervisor._nursery}/fd"))
     resource.prlimit(supervisor._nursery, resource.RLIMIT_NOFILE, (used, used))  # no descriptor for its pipe
     # Whether the port is closed before `connect` has returned or after, it is the same to the client.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.agent.processes.ports import hold_port
+from elastic_agent.agent.processes.ports import PortHold
 from elastic_agent.agent.worker_store.requests import MAGIC, MAX_KEY_BYTES, MAX_VALUE_BYTES
 from support.desk import BOUND_S
 
@@ -28,7 +28,7 @@ Connect = Callable[[], Any]
 @pytest.fixture
 def port() -> Iterator[int]:
     """Where our server serves, in a process of its own."""
-    hold = hold_port(listening=True)
+    hold = PortHold(listening=True)
     argv = [sys.executable, "-c", SERVE, str(hold.fileno())]
     with subprocess.Popen(argv, pass_fds=[hold.fileno()]) as server:
         hold.close()
@@ -266,7 +266,7 @@ def test_a_client_that_does_not_read_delays_nobody(port: int) -> None:
 
 def test_as_many_clients_connect_as_the_hard_limit_allows() -> None:
     """The soft limit is raised; at the hard limit the process ends and says why, instead of leaving clients to wait."""
-    hold = hold_port(listening=True)
+    hold = PortHold(listening=True)
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 60)); {SERVE}"
     argv = [sys.executable, "-c", limited, str(hold.fileno())]
     server = subprocess.Popen(argv, pass_fds=[hold.fileno()], stderr=subprocess.PIPE, text=True)

@@ -11,6 +11,7 @@ from elastic_agent.rendezvous.coordinator import deadlines
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import Ending, EndKind
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
 
@@ -259,12 +260,12 @@ class Checkers:
         if before.verdict is None and after.verdict is not None and before.phase is Phase.WORKING and not self.closed:
             self.disturbed(before.round, node.ident, "departure")
         if before.verdict is None and after.verdict is not None:
-            spoiled = isinstance(event, agent_events.StoreFailed) and self.world.store.spoiled
+            spoiled = isinstance(event, store_events.StoreFailed) and self.world.store.spoiled
             if spoiled or self.store_was_away(node):
                 self.cut_off.add(node.ident)
         if isinstance(event, agent_events.SignalReceived) and before.phase is Phase.ENDING:
             self.hurried.add(node.ident)
-        if isinstance(event, agent_events.RoundSeen):
+        if isinstance(event, store_events.RoundSeen):
             self.announcements.received(node, before, event.round)
         if gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle import events
 from elastic_agent.agent.lifecycle.state import Node, Phase
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import EndKind
 from elastic_agent.rendezvous.records import RoundPhase
 
@@ -145,16 +146,16 @@ def missing(reached: Reached) -> list[str]:
 
 def stepped(reached: Reached, before: Node, event: events.Event, after: Node) -> None:
     """A node took an event."""
-    if isinstance(event, events.RoundSeen):
+    if isinstance(event, store_events.RoundSeen):
         if event.round.version > (before.latest_round.version if before.latest_round is not None else 0) + 1:
             reached.note("a node missed an announcement")
         if before.phase is Phase.STOPPING and event.round.phase is RoundPhase.CLOSED:
             reached.note("a node received the close while it stopped its workers")
         if before.phase is Phase.JOINING and after.phase is Phase.JOINING and after.round > before.round:
             reached.note("a node missed a round that it had a place in")
-    elif isinstance(event, events.StoreWentAway):
+    elif isinstance(event, store_events.StoreWentAway):
         reached.note(f"the store went away while {before.phase.value}")
-    elif isinstance(event, events.StoreCameBack):
+    elif isinstance(event, store_events.StoreCameBack):
         reached.note("the store came back")
     elif isinstance(event, events.SignalReceived) and before.verdict is not None:
         reached.note("a second request to stop")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from elastic_agent.agent import exit_status
-from elastic_agent.agent.inbox import Inbox
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle import machine as agent
 from elastic_agent.agent.lifecycle import (
@@ -27,10 +26,10 @@ from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, standing, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.driver import health, inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
-from elastic_agent.rendezvous.driver.listener import Listener
 from elastic_agent.rendezvous.driver.term import Term
 from elastic_agent.rendezvous.driver.threads import Heart
 from elastic_agent.rendezvous.records import NodeRecord, Round
@@ -278,7 +277,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
     Mutant("a heartbeat stands still", Heart.beat, assignment(1).operator("=")),
     Mutant("a refused record starves the heartbeat", Connection._repeat, branch(1).never()),
-    Mutant("a written record is not reported", Driver._write_record, call(Listener.record_written).removed()),
+    Mutant("a written record is not reported", Driver._write_record, call(-2).removed()),
     Mutant(
         "a record is written once, come what may",
         Connection._repeat,
@@ -301,7 +300,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         c10d.C10dStore.announce,
         branch(0).becomes(either(ITSELF, negated(choice(0)))),
     ),
-    Mutant("overtaken announcements are handled", Inbox.round_seen, assignment(0).value.becomes(0)),
+    Mutant("overtaken announcements are handled", store_events.overtaken, returned(0).becomes(False)),
     # -- nodes that live but do not do their part
     Mutant("a heartbeat says nothing of the loop", Driver._does_its_part, branch(1).operand(0).removed()),
     Mutant("a heartbeat says nothing of what is received", health.Health.deaf, branch(0).never()),
@@ -314,11 +313,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Misplaced(
         "a finished node ignores the close",
         agent.TRANSITIONS,
-        (Phase.FINISHED, agent_events.RoundSeen),
+        (Phase.FINISHED, store_events.RoundSeen),
         agent.ignore,
     ),
     Misplaced(
-        "a working node ignores rounds", agent.TRANSITIONS, (Phase.WORKING, agent_events.RoundSeen), agent.ignore
+        "a working node ignores rounds", agent.TRANSITIONS, (Phase.WORKING, store_events.RoundSeen), agent.ignore
     ),
     Misplaced(
         "a stopping node ignores that its workers are gone",

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from elastic_agent.agent import inbox
 from elastic_agent.agent.lifecycle import machine as agent
 from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import standing, takeover
-from elastic_agent.rendezvous.driver import connection, driver, health, inbound, term, threads
+from elastic_agent.rendezvous.driver import connection, driver, events, health, inbound, term, threads
 
 from .. import run
 from ..checks.checkers import Violation
@@ -30,13 +29,13 @@ DRIVERS = {
     module.__name__
     for module in (
         driver,
+        events,
         term,
         threads,
         connection,
         health,
         c10d,
         c10d_keys,
-        inbox,
         notifications,
         inbound,
         takeover,

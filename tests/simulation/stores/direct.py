@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastic_agent.agent.lifecycle.events import (
+from elastic_agent.rendezvous.coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, StoreEffect
+from elastic_agent.rendezvous.driver.events import (
     OthersEnded,
     RecordWritten,
     RoundSeen,
@@ -15,8 +16,8 @@ from elastic_agent.agent.lifecycle.events import (
     StoreOpened,
     StoreWentAway,
 )
-from elastic_agent.rendezvous.coordinator.events import BeatsSeen, NodeSeen
 from elastic_agent.rendezvous.records import NodeRecord, Round
+from elastic_agent.rendezvous.store import StoreUnreachable
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -169,7 +170,7 @@ class DirectLink:
             self.node.post_later(StoreOpened(self.node.host, f"{self.node.ident}.example"))
             self.world.at(self.world.delays.network(), self.look)
         elif self.world.now >= deadline:
-            self.node.post_later(StoreFailed("nobody serves the store"))
+            self.node.post_later(StoreFailed(StoreUnreachable("nobody serves the store")))
         else:
             self.world.at(0.5, self.open, deadline)
 
@@ -244,20 +245,19 @@ class DirectLink:
             self.away, self.away_since = False, None
             self.node.post_later(StoreCameBack())
 
-    def announce(self, announcement: Round) -> None:
+    def carry_out(self, effect: StoreEffect) -> None:
         """As the coordinator; announcements arrive in their order."""
-        self._announced_at = max(self._announced_at, self.world.now + self.world.delays.local())
-        self.world.at(self._announced_at - self.world.now, self.store.announce, announcement)
-
-    def read_beats(self, nodes: tuple[str, ...]) -> None:
-        self.world.at(self.world.delays.local(), self._count, nodes)
+        if isinstance(effect, Announce):
+            self._announced_at = max(self._announced_at, self.world.now + self.world.delays.local())
+            self.world.at(self._announced_at - self.world.now, self.store.announce, effect.round)
+        elif isinstance(effect, ReadBeats):
+            self.world.at(self.world.delays.local(), self._count, effect.nodes)
+        else:
+            self.node.post_later(OthersEnded())
 
     def _count(self, nodes: tuple[str, ...]) -> None:
         counts = self.store.counts(nodes)
         self.world.at(self.world.delays.local(), self.world.coordinate, BeatsSeen(counts))
-
-    def retire(self) -> None:
-        self.node.post_later(OthersEnded())
 
     def resign(self) -> None:
         """Nothing: no other node could coordinate."""

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.agent.inbox import Inbox
-from elastic_agent.agent.lifecycle.events import RoundSeen, StoreCameBack
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.coordinator import events as coordination
 from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.driver.events import (
+    LoopAsked,
+    RecordWritten,
+    RoundSeen,
+    StoreCameBack,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+    overtaken,
+)
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
@@ -31,41 +40,6 @@ Join = Callable[[Store], None]
 
 class DriverDied(AssertionError):
     """A thread of the driver ended by an error that is not the store's."""
-
-
-class CheckedInbox(Inbox):
-    """The production inbox; notes what the driver posts to it."""
-
-    def __init__(self, link: DriverLink) -> None:
-        super().__init__(link.arrives, link.strange, lambda: f"{link.node.ident}.example")
-        self._link = link
-
-    def store_opened(self, hosting: bool) -> None:
-        self._link.opened = True
-        super().store_opened(hosting)
-
-    def store_failed(self, error: StoreError) -> None:
-        refused = isinstance(error, StoreFenced) and not self._link.shared_store.spoiled
-        crashed = type(error) is StoreError and error.__cause__ is not None
-        if refused or crashed:
-            raise DriverDied(f"{self._link.node.ident}: {error}") from error.__cause__
-        super().store_failed(error)
-
-    def store_went_away(self, reason: str) -> None:
-        self._link.absences.append(self._link.world.now)
-        self._link.back_at = None
-        super().store_went_away(reason)
-
-    def record_written(self, seq: int) -> None:
-        self._link.taken()
-        super().record_written(seq)
-
-    def round_seen(self, seen: Round) -> None:
-        self._link.newest = max(self._link.newest, seen.version)
-        super().round_seen(seen)
-
-    def loop_asked(self, answer: Callable[[], None]) -> None:
-        self._link.world.at(0.0, self._link.node.turn, answer)
 
 
 class DriverLink:
@@ -98,10 +72,10 @@ class DriverLink:
         self._unaccepted: dict[tuple[int, int], Round] = {}
         """By epoch and version: announcements that the store has not accepted yet."""
         self.process = Process(node, node.skew_s)
-        self.inbox = CheckedInbox(self)
         self.driver = self._as_node(
-            Driver, node.ident, node.ident, SPEC, self._open, self.inbox, world.job.beat_s, world.job.lease_s
-        )
+            partial(Driver, find_addr=lambda: f"{node.ident}.example", warn=self.strange),
+            node.ident, node.ident, SPEC, self._open, self.arrives, world.job.beat_s, world.job.lease_s,
+        )  # fmt: skip
         self._taken_at = 0.0
         self._unwritten = 0
         """Records that the agent has published, and whose writing was not answered."""
@@ -135,21 +109,15 @@ class DriverLink:
         self._unwritten += 1
         self._as_node(self.driver.publish, record)
 
-    def announce(self, announcement: Round) -> None:
-        if self.world.elects:
-            self._unaccepted[announcement.epoch, announcement.version] = announcement
-        self._as_node(self.driver.announce, announcement)
+    def carry_out(self, effect: coordination.StoreEffect) -> None:
+        if isinstance(effect, coordination.Announce) and self.world.elects:
+            self._unaccepted[effect.round.epoch, effect.round.version] = effect.round
+        self._as_node(self.driver.carry_out, effect)
 
     def accepted(self, version: int, epoch: int) -> None:
         """The store, which elects, has accepted this announcement of the node."""
         if self.node.coordinator is not None:
             self.node.coordinator.accepted(self._unaccepted.pop((epoch, version)))
-
-    def read_beats(self, nodes: tuple[str, ...]) -> None:
-        self._as_node(self.driver.read_beats, nodes)
-
-    def retire(self) -> None:
-        self._as_node(self.driver.retire)
 
     def resign(self) -> None:
         """Does not wait for the call, as production does."""
@@ -162,16 +130,40 @@ class DriverLink:
         self.process.die()
 
     def arrives(self, event: Any) -> None:
-        """Into the agent's queue, which one loop empties for both machines."""
+        """What the driver posts: into the agent's queue, which one loop empties for both machines."""
+        if isinstance(event, LoopAsked):
+            self.world.at(0.0, self.node.turn, event.answer)
+            return
+        self._note(event)
         self._taken_at = max(self._taken_at, self.world.now + self.world.delays.local())
         self.world.when(self._taken_at, self.node.turn, self._take, event)
+
+    def _note(self, event: Any) -> None:
+        if isinstance(event, StoreOpened):
+            self.opened = True
+        elif isinstance(event, StoreFailed):
+            self._stands(event.error)
+        elif isinstance(event, StoreWentAway):
+            self.absences.append(self.world.now)
+            self.back_at = None
+        elif isinstance(event, RecordWritten):
+            self.taken()
+        elif isinstance(event, RoundSeen):
+            self.newest = max(self.newest, event.round.version)
+
+    def _stands(self, error: StoreError) -> None:
+        """Raises DriverDied if it is not for the store that a thread ended."""
+        refused = isinstance(error, StoreFenced) and not self.shared_store.spoiled
+        crashed = type(error) is StoreError and error.__cause__ is not None
+        if refused or crashed:
+            raise DriverDied(f"{self.node.ident}: {error}") from error.__cause__
 
     def _take(self, event: Any) -> None:
         if isinstance(event, coordination.Event):
             if self.node.coordinator is not None:
                 self.node.coordinator.take(event)
             return
-        if isinstance(event, RoundSeen) and event.round.version < self.inbox.newest:
+        if overtaken(event, self.driver.newest):
             self.world.reached.note("an announcement was overtaken by the next")
             return
         if isinstance(event, StoreCameBack):

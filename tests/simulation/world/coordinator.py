@@ -65,9 +65,7 @@ class SimCoordinator:
         self._world.checkers.changed_hands(self._node, event, made.state)
         for effect in made.effects:
             if isinstance(effect, events.Announce):
-                self._announce(effect.round)
-            elif isinstance(effect, events.ReadBeats):
-                self._node.link.read_beats(effect.nodes)
+                self._announce(effect)
             elif isinstance(effect, events.WakeAt):
                 self._wake_at(effect.when)
             elif isinstance(effect, events.Tell):
@@ -75,9 +73,10 @@ class SimCoordinator:
                 if self._world.log is not None:
                     self._world.log(self._world.now, f"{self._node.ident} {effect.because}")
             else:
-                truth = self._world.checkers
-                truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
-                self._node.link.retire()
+                if isinstance(effect, events.Retire):
+                    truth = self._world.checkers
+                    truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)
+                self._node.link.carry_out(effect)
 
     def accepted(self, announcement: Round) -> None:
         """The store, which elects, has accepted this announcement of the node."""
@@ -87,12 +86,13 @@ class SimCoordinator:
         self._world.announced(announcement)
         self._world.checkers.coordinated(before, after)
 
-    def _announce(self, announcement: Round) -> None:
+    def _announce(self, effect: events.Announce) -> None:
+        announcement = effect.round
         if self._world.elects:
             self._unaccepted[announcement.epoch, announcement.version] = (self.state, self._world.now)
         else:
             self._world.announced(announcement)
-        self._node.link.announce(announcement)
+        self._node.link.carry_out(effect)
         self._world.follows(announcement.version)
 
     def _wake_at(self, when: float) -> None:

@@ -11,7 +11,6 @@ from elastic_agent.agent.lifecycle.events import (
     StartFailed,
     WorkerExited,
     WorkersGone,
-    WorkerStarted,
     WorkerStoreLost,
 )
 from elastic_agent.rendezvous.failures import Sign, WorkerFailure
@@ -121,7 +120,6 @@ class Nursery:
             worker.ignores_term = rng.random() < self.habit.ignores_term
             worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
             self.live[local_rank] = worker
-            self.node.post_later(WorkerStarted(local_rank, worker.pid))
             if self.habit.crashes and rng.random() < self.habit.crashes:
                 self.world.at(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:

@@ -70,3 +70,4 @@ def again() -> None:
 
 if __name__ == "__main__":
     {"manager": manager, "early": early, "again": again}[sys.argv[1]]()
+    dist.destroy_process_group()  # torch's threads may abort an interpreter that ends before them

@@ -10,6 +10,7 @@ from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine
 from elastic_agent.agent.lifecycle.state import Node, Phase, Place, RoundTally, Rules, StoreOutage, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import charges
 from elastic_agent.rendezvous.records import Member, NodeState, RoundPhase
 from support.builders import announcement
@@ -36,11 +37,11 @@ def test_a_port_that_a_missed_round_may_have_used_is_not_offered_again() -> None
     over = replace(RUNNING, phase=RoundPhase.OVER, master_addr="h", master_port=1)
     published: list[tuple[int, NodeState]] = []
     for event in (
-        events.StoreOpened(False, "h"),
+        store_events.StoreOpened(False, "h"),
         events.PlacePrepared(1, 1),
-        events.StoreWentAway("no answer"),
-        events.RoundSeen(over),
-        events.StoreCameBack(),
+        store_events.StoreWentAway("no answer"),
+        store_events.RoundSeen(over),
+        store_events.StoreCameBack(),
         events.PlacePrepared(1, 2),
     ):
         step = machine.step(node, event, 1.0, RULES)
@@ -54,21 +55,21 @@ def test_a_port_that_a_missed_round_may_have_used_is_not_offered_again() -> None
 def serving() -> Node:
     """A host whose last record is acknowledged, while other nodes still need its store."""
     ending = Node(phase=Phase.ENDING, hosting=True, latest_round=RUNNING, verdict=VERDICT, conclude_at=3.0)
-    return machine.step(ending, events.RecordWritten(1), 0.0, RULES).node
+    return machine.step(ending, store_events.RecordWritten(1), 0.0, RULES).node
 
 
 def test_a_host_that_only_serves_survives_a_broken_connection_of_its_own() -> None:
     """Other nodes may still reach its store, so it serves on when its own connection is back within the grace."""
-    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES)
+    away = machine.step(serving(), store_events.StoreWentAway("no answer within 5 s"), 10.0, RULES)
     assert away.effects == (events.WakeAt(10.0 + RULES.store_grace_s),)
-    back = machine.step(away.node, events.StoreCameBack(), 12.0, RULES)
+    back = machine.step(away.node, store_events.StoreCameBack(), 12.0, RULES)
     later = machine.step(back.node, events.DeadlineReached(), 10.0 + RULES.store_grace_s, RULES)
     assert later.node.phase is Phase.ENDING
 
 
 def test_a_host_that_cannot_reach_its_own_store_for_the_grace_stops_serving() -> None:
     """It could not read that the others have ended. A late wake-up allows 5 s more."""
-    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    away = machine.step(serving(), store_events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
     assert machine.step(away, events.DeadlineReached(), 13.0, RULES).node.phase is Phase.ENDING
     late = machine.step(away, events.DeadlineReached(), 500.0, RULES)
     assert late.node.phase is Phase.ENDING
@@ -82,7 +83,7 @@ def test_an_early_wake_up_is_asked_for_again() -> None:
     early = machine.step(guest, events.DeadlineReached(), 2.999, RULES)
     assert (early.node.phase, early.effects) == (Phase.ENDING, (events.WakeAt(3.0),))
     until = 10.0 + RULES.store_grace_s
-    away = machine.step(serving(), events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
+    away = machine.step(serving(), store_events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
     assert machine.step(away, events.DeadlineReached(), until - 0.001, RULES).effects == (events.WakeAt(until),)
 
 

@@ -138,7 +138,8 @@ def test_a_host_without_gpus_refuses_the_flag(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_bound_worker_may_use_only_its_cpus(tmp_path: Path) -> None:
     """And so may what it starts; the variable by which the nursery learns them is not passed on."""
-    from elastic_agent.agent.processes.protocol import CPUS, Emptied, Launch
+    from elastic_agent.agent.lifecycle.events import WorkersGone
+    from elastic_agent.agent.processes.protocol import CPUS, Launch
     from elastic_agent.agent.processes.supervisor import Supervisor
 
     one = min(os.sched_getaffinity(0))
@@ -152,7 +153,7 @@ def test_a_bound_worker_may_use_only_its_cpus(tmp_path: Path) -> None:
         seen: list[object] = []
         import select
 
-        while not any(isinstance(fact, Emptied) for fact in seen):
+        while not any(isinstance(fact, WorkersGone) for fact in seen):
             assert select.select([supervisor.fileno()], [], [], 30)[0]
             seen += supervisor.observe()
     finally:

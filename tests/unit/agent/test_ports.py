@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_agent.agent.processes.ports import PortHold, hold_port
+from elastic_agent.agent.processes.ports import PortHold
 
 IP_LOCAL_PORT_RANGE = 51
 """From <linux/in.h>, Linux 6.3: what this socket may be given, low port in the lower 16 bits, high in the upper."""
@@ -22,7 +22,7 @@ IP_LOCAL_PORT_RANGE = 51
 @pytest.fixture
 def hold() -> Iterator[PortHold]:
     """A held port, released after the test."""
-    with contextlib.closing(hold_port()) as held:
+    with contextlib.closing(PortHold()) as held:
         yield held
 
 
@@ -49,7 +49,7 @@ def test_torchs_store_listens_on_a_held_port() -> None:
         "    guest = TCPStore('127.0.0.1', port, is_master=False, **how)\n"
         "    guest.set('a', 'b'); print(host.get('a').decode(), host.port)\n"
     )
-    with contextlib.closing(hold_port()) as one, contextlib.closing(hold_port()) as two:
+    with contextlib.closing(PortHold()) as one, contextlib.closing(PortHold()) as two:
         argv = [sys.executable, "-c", code, str(one.port), str(two.port)]
         ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert ran.stdout.split() == ["b", str(one.port), "b", str(two.port)], ran.stderr
@@ -74,7 +74,7 @@ def test_no_connection_goes_out_from_a_held_port(hold: PortHold) -> None:
 
 def test_the_confined_sockets_of_these_tests_get_a_free_port() -> None:
     """Once the hold is closed, bind and connect succeed: the two tests above are able to fail."""
-    held = hold_port()
+    held = PortHold()
     held.close()
     with socket.create_server(("127.0.0.1", 0)) as server, confined(socket.AF_INET, held.port, True) as other:
         other.connect(server.getsockname())
@@ -85,7 +85,7 @@ def test_the_confined_sockets_of_these_tests_get_a_free_port() -> None:
 
 def hold_free() -> int:
     """The number of a port that was free a moment ago."""
-    with contextlib.closing(hold_port()) as held:
+    with contextlib.closing(PortHold()) as held:
         return held.port
 
 
@@ -100,11 +100,11 @@ def test_two_thousand_ephemeral_ports_never_include_the_held_one(hold: PortHold)
 
 def test_holds_are_distinct_and_closing_one_frees_its_port() -> None:
     """Twenty holds have twenty ports; one that was released can be held again by its number."""
-    holds = [hold_port() for _ in range(20)]
+    holds = [PortHold() for _ in range(20)]
     assert len({held.port for held in holds}) == 20
     for held in holds:
         held.close()
-    again = hold_port(holds[0].port)
+    again = PortHold(holds[0].port)
     assert again.port == holds[0].port
     again.close()
 
@@ -114,7 +114,7 @@ def test_a_port_that_another_process_listens_on_cannot_be_held() -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot hold TCP port {port}: Address already in use; stop the process"):
-            hold_port(port)
+            PortHold(port)
 
 
 def test_a_host_without_ipv6_holds_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +129,6 @@ def test_a_host_without_ipv6_holds_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> N
         return real(family, address, port)
 
     monkeypatch.setattr(ports, "bound_in", no_ipv6)
-    with contextlib.closing(hold_port()) as held, socket.socket() as other:  # noqa: SIM117 (as above)
+    with contextlib.closing(PortHold()) as held, socket.socket() as other:  # noqa: SIM117 (as above)
         with pytest.raises(OSError, match="Address already in use"):
             other.bind(("127.0.0.1", held.port))

@@ -10,6 +10,7 @@ from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import events, machine
 from elastic_agent.agent.lifecycle.restart_policy import HEALTHY_S, MAX_HOST_FAILURES, Charge, Policy
 from elastic_agent.agent.lifecycle.state import Budget, Node, Phase, Place, RoundTally, Rules
+from elastic_agent.rendezvous.driver.events import RoundSeen, StoreCameBack, StoreWentAway
 from elastic_agent.rendezvous.failures import Ending, EndKind, Sign
 from elastic_agent.rendezvous.records import Member, NodeState, Outcome, Round, RoundPhase
 from support.builders import FAILURE, FINAL, announcement, history
@@ -83,7 +84,7 @@ def test_a_node_that_pauses_keeps_its_record_of_the_failure() -> None:
 def test_a_pause_ends_when_the_failure_is_not_charged(ended: Ending | None, phase: RoundPhase, goes_on: bool) -> None:
     """No other announcement ends it: neither an arrival, nor a departure, nor an unsettled ending."""
     node, _ = play(WORKING, FAILS, GONE)
-    after, effects = play(node, (101.0, events.RoundSeen(announced(phase, ended=ended))))
+    after, effects = play(node, (101.0, RoundSeen(announced(phase, ended=ended))))
     assert (events.PreparePlace() in effects) is goes_on
     assert (after.paused_until is None) is goes_on
 
@@ -93,7 +94,10 @@ def test_a_pause_ends_when_the_failure_is_not_charged(ended: Ending | None, phas
     [
         (events.SignalReceived(15), 143),
         (events.LeaveAsked("drained"), exit_status.ASKED_TO_LEAVE),
-        (events.RoundSeen(replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)), exit_status.WORKER_FAILED),
+        (
+            RoundSeen(replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)),
+            exit_status.WORKER_FAILED,
+        ),
     ],
 )
 def test_a_pause_does_not_delay_the_end_of_the_node(event: events.Event, status: int) -> None:
@@ -104,8 +108,8 @@ def test_a_pause_does_not_delay_the_end_of_the_node(event: events.Event, status:
 
 def test_a_store_outage_does_not_change_a_pause() -> None:
     """The record is published again when the store is back, and the pause ends when it would have."""
-    node, _ = play(WORKING, FAILS, GONE, (101.0, events.StoreWentAway("no answer")))
-    back, effects = play(node, (102.0, events.StoreCameBack()))
+    node, _ = play(WORKING, FAILS, GONE, (101.0, StoreWentAway("no answer")))
+    back, effects = play(node, (102.0, StoreCameBack()))
     assert [effect.record.state for effect in effects if isinstance(effect, events.Publish)] == [NodeState.BROKEN]
     assert play(back, (104.0, events.DeadlineReached()))[1] == [events.PreparePlace()]
 
@@ -143,7 +147,7 @@ def test_the_pause_after_failures_of_the_host_does_not_end_when_they_are_not_cha
     twice, _ = play(lose(LOSING, 100.0)[0], (101.0, LOST), rules=NO_RESTARTS)
     assert twice.paused_until is not None
     free = Ending(2, EndKind.FAILURE, "worker failed", "")
-    after, effects = play(twice, (101.5, events.RoundSeen(announced(RoundPhase.GATHERING, 3, free))), rules=NO_RESTARTS)
+    after, effects = play(twice, (101.5, RoundSeen(announced(RoundPhase.GATHERING, 3, free))), rules=NO_RESTARTS)
     assert after.paused_until == twice.paused_until
     assert effects == []
     assert after.restarts_used == 0
@@ -201,7 +205,7 @@ def test_charge_local_does_not_charge_failures_of_the_host() -> None:
     rules = replace(RULES, charge_local=True)
     lost = machine.step(LOSING, LOST, 100.0, rules).node
     free = Ending(2, EndKind.FAILURE, "worker failed", "")
-    after = machine.step(lost, events.RoundSeen(announced(RoundPhase.GATHERING, 3, free)), 101.0, rules).node
+    after = machine.step(lost, RoundSeen(announced(RoundPhase.GATHERING, 3, free)), 101.0, rules).node
     assert (after.budget.settled_round, after.restarts_used) == (2, 0)
 
 
@@ -210,9 +214,9 @@ def test_charge_local_does_not_charge_failures_of_the_host() -> None:
 
 def test_a_failure_is_charged_once_with_the_time_it_was_seen() -> None:
     """However late and however often the charge is announced."""
-    node, _ = play(WORKING, FAILS, GONE, (150.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED))))
+    node, _ = play(WORKING, FAILS, GONE, (150.0, RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED))))
     assert (node.restarts_used, node.budget.charges.recent[-1]) == (2, Charge(100.0, 4.0))
-    again, _ = play(node, (151.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED, version=10))))
+    again, _ = play(node, (151.0, RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED, version=10))))
     assert again.budget.charges == node.budget.charges
 
 
@@ -234,10 +238,10 @@ def test_endings_that_charge_another_node_or_none_leave_the_history_alone() -> N
         ended = Ending(2, kind, "not ours", "b" if kind is EndKind.FAILURE else "")
         node, _ = play(
             WORKING,
-            (100.0, events.RoundSeen(over)),
+            (100.0, RoundSeen(over)),
             (100.5, events.WorkersGone()),
             (100.5, events.PlacePrepared(2, 4000)),
-            (101.0, events.RoundSeen(announced(RoundPhase.GATHERING, 3, ended, version=10))),
+            (101.0, RoundSeen(announced(RoundPhase.GATHERING, 3, ended, version=10))),
         )
         assert node.budget.charges == WORKING.budget.charges
         assert node.paused_until is None
@@ -250,7 +254,7 @@ def test_an_exit_code_that_forbids_a_restart_counts_beside_a_failure_and_not_aft
     published = [effect.record for effect in effects if isinstance(effect, events.Publish)]
     assert [(each.state, each.failure) for each in published] == [(NodeState.BROKEN, FINAL)]
     assert play(node, (100.02, events.WorkerExited(1, FINAL)))[1] == []
-    assert play(WORKING, (100.0, events.RoundSeen(announced(RoundPhase.OVER))), late)[1] == []
+    assert play(WORKING, (100.0, RoundSeen(announced(RoundPhase.OVER))), late)[1] == []
 
 
 def test_a_changed_number_of_workers_is_reported() -> None:
@@ -272,12 +276,12 @@ def test_a_node_that_waits_for_its_own_stop_signal_reacts_to_all_else() -> None:
     waiting = machine.step(node, events.WorkersGone(), 100.1, rules)
     assert waiting.effects == (events.WakeAt(101.0),)
     closed = replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)
-    for happened, exit_code in ((events.SignalReceived(15), 143), (events.RoundSeen(closed), 1)):
+    for happened, exit_code in ((events.SignalReceived(15), 143), (RoundSeen(closed), 1)):
         after = machine.step(waiting.node, happened, 100.2, rules).node
         assert after.phase is Phase.ENDING
         assert after.verdict is not None
         assert after.verdict.exit_code == exit_code
-    away = machine.step(waiting.node, events.StoreWentAway("no answer"), 100.2, rules).node
+    away = machine.step(waiting.node, StoreWentAway("no answer"), 100.2, rules).node
     assert machine.step(away, events.DeadlineReached(), 100.5, rules).node.phase is Phase.ENDING
     later = machine.step(waiting.node, events.DeadlineReached(), 101.0, rules)
     assert later.node.phase is Phase.JOINING
