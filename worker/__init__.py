@@ -1,7 +1,8 @@
 """What a training script may import: `from elastic_agent.worker import Run`. Imports `proto` at most.
 
 `run` is the training script's view; `data` decides which samples come when, and with which random numbers;
-`checkpoints` writes and reads states; `ledger` proves what has been trained on. Works under any launcher and without.
+`shards` trains to the same bits over any number of ranks; `checkpoints` writes and reads states; `ledger` proves what
+has been trained on. Works under any launcher and without.
 """
 
 from __future__ import annotations

@@ -20,12 +20,16 @@ from .data.cursors import Account, Cursor, Span
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
+from .data.sharded import Division
 from .errors import Misused, WrongState
 from .failing import fail_together
 from .keys import key_of, mix
 from .ledger import Ledger
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Advice, Every, Exchanges
+from .shards.conditions import accept
+from .shards.digest import digest
+from .shards.sharding import Sharding
 from .values import Mean, Vars
 from .world import World
 
@@ -48,13 +52,14 @@ class Run:
         keep: Retention | None = None,
         format: str = "torch",  # noqa: A002 - the word means this in every library that saves
         copy_to: str | os.PathLike[str] | None = None,
+        shards: int | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
         (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
         (default: the two newest, and labelled ones). format: of the tensors, "torch" or "safetensors". copy_to: slower
-        storage that each checkpoint is copied to, a directory or a URL of fsspec's. states: by name, anything with
-        `state_dict` and `load_state_dict`.
+        storage that each checkpoint is copied to, a directory or a URL of fsspec's. shards: level `bits`, for 1 to so
+        many ranks (default: none; see `shards`). states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -71,7 +76,8 @@ class Run:
         """The epoch of `epochs` that is going on."""
         self.stopping = False
         """Whether all ranks have agreed to end early."""
-        self._states, self._every = states, every or Every()
+        self._states, self._every, self._shards = states, every or Every(), shards
+        self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self._loaders: dict[str, Loader] = {}
         self._means: dict[str, Mean] = {}
         self._keyed_by_batch = self._stop_asked = self._forced = False
@@ -82,8 +88,7 @@ class Run:
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
-        if (found := self._persistence.find(states)) is not None:
-            self._load(found)
+        self._begin()
         self._saved = (self._commits, self.epoch)
         self._saved_at_s, self._blocked_s = time.monotonic(), 0.0
         self._advice = Advice(self.log.info)
@@ -155,16 +160,35 @@ class Run:
         What is due, a save or an exchange of requests, is done when the loop asks for its next batch, so that whatever
         follows the step in the loop belongs to it; at once where no loader is looped over. That is collective.
         """
+        if self._sharding is not None:
+            self._sharding.check_closed()
         self.steps += 1
         for span in self.account.step():
             self._enter(span)
-        if not self._keyed_by_batch:
+        if self._sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
         every = self._every.steps
         self._forced = self._forced or (every is not None and self.steps % every == 0)
         if not self.account.looping():
             self._boundary()
+
+    def shards(self, batch: Any) -> Iterator[Any]:
+        """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
+        batch of `loader`, each under random numbers of its own. The loss is the sum over the shard's samples; behind
+        the loop each `grad` is the mean over the samples of the global batch, the same bits over any number of ranks.
+
+        Under `torch.no_grad()` nothing is summed. Collective. Raises Misused.
+        """
+        if self._sharding is None:
+            raise Misused("run.shards() without Run(..., shards=N): N is how many ranks there can be at most")
+        return self._sharding.over(batch)
+
+    def digest(self) -> str:
+        """SHA-256 of the states, vars, random generators and places: equal digests go on alike. After a step."""
+        states = {name: thing.state_dict() for name, thing in self._states.items()}
+        places = [self.steps, self.epoch, self.account.places()]
+        return digest({"states": states, "vars": self.vars.state_dict(), "places": places})
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
@@ -175,8 +199,8 @@ class Run:
         self._stop_asked = True
 
     def rng(self, name: str) -> torch.Generator:
-        """A generator for this step and rank, the same after a restart."""
-        return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self.rank))
+        """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
+        return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self._turn()))
 
     def mean(self, name: str) -> Mean:
         """A mean over samples and ranks that checkpoints keep, by name."""
@@ -201,18 +225,27 @@ class Run:
         if self._saved != (self._commits, self.epoch):
             self._save("")
         self._persistence.wait()
+        # What follows draws the same numbers in a start that finds nothing left to do.
+        self._key_main()
 
     @property
     def level(self) -> str:
-        """What is equal to a run without restarts, whatever the number of ranks: "samples" or "batches"."""
+        """What is equal to a run without restarts, whatever the number of ranks: "samples", "batches" or "bits"."""
+        if self._sharding is not None:
+            return "bits"
         return "batches" if all(loader.fixed_batch for loader in self._loaders.values()) else "samples"
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
+    @property
+    def division(self) -> Division | None:
+        """See `Context`."""
+        return None if self._sharding is None else self._sharding.division
+
     def handed_out(self, key: int) -> None:
         """See `Context`."""
         self._keyed_by_batch = True
-        key_everything(mix(key, self.rank))
+        key_everything(mix(key, self._turn()))
 
     def asked(self) -> None:
         """See `Context`."""
@@ -235,7 +268,11 @@ class Run:
         self._loaders[span.loader].committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
-        key_everything(mix(mix(self._key, self.steps), self.rank))
+        key_everything(mix(mix(self._key, self.steps), self._turn()))
+
+    def _turn(self) -> int:
+        """Whose random numbers are drawn: of this rank; at level `bits`, of all ranks together, or of a shard."""
+        return self.rank if self._sharding is None else self._sharding.turn
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
@@ -259,15 +296,20 @@ class Run:
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
-        label = next((text for text in self._world.gather(label) if text), "")
+        # A rank whose shards are all empty has not met a mean that others have; none has met one that is not due yet.
+        kept = self._found.run["means"] if self._found is not None else ()
+        said = self._world.gather([label, *self._means, *kept])
+        label = next((text for text, *_ in said if text), "")
+        means = sorted({name for _, *names in said for name in names})
         run = {
             "seed": self.seed,
             "epoch": self.epoch,
             "world_size": self.world_size,
             "order": ORDER_VERSION,
             "level": self.level,
+            "shards": self._shards,
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
-            "means": {name: mean.gather() for name, mean in self._means.items()},
+            "means": {name: self.mean(name).gather() for name in means},
         }
         ledger = json.dumps(self.ledger.to_json()).encode()
         snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
@@ -275,10 +317,17 @@ class Run:
         states[_VARS] = self.vars.state_dict()
         states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
         self._persistence.save(snapshot, states)
+        self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
         self._saved, self._saved_at_s = (self._commits, self.epoch), time.monotonic()
         self._blocked_s = self._saved_at_s - began_s
 
     # -- the start -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if (found := self._persistence.find(self._states)) is not None:
+            self._load(found)
+        elif self._sharding is not None:
+            self._sharding.spread()
 
     def _load(self, found: Found) -> None:
         manifest, where = found.manifest, f"the checkpoint of step {found.manifest.step}"
@@ -289,6 +338,7 @@ class Run:
             )
         if manifest.run["seed"] != self.seed:
             raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={self.seed}) another")
+        accept(manifest, self._shards, where, self.log)
         states = found.load(self._states)
         kept, given = set(states) - {_VARS, _STREAMS}, set(self._states)
         if kept != given:

@@ -23,6 +23,11 @@ class Party:
         """rank: this one's number among the members. group: gives their gloo group."""
         self.rank, self.size, self._group = rank, size, group
 
+    @property
+    def group(self) -> Any:
+        """The process group of our own, on gloo; None where there is one rank. Not to be kept: see above."""
+        return self._group()
+
     def gather(self, message: Any) -> list[Any]:
         """Collective: each rank's message, by rank. A message is what JSON can hold."""
         if self.size == 1:

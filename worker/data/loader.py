@@ -12,6 +12,7 @@ from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
 from .cursors import Account, Pass, Span
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
+from .sharded import Division, Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, same
 from .streams import Read, SampledSource, StreamSource, can_say_where, check_stream
@@ -29,6 +30,10 @@ class Context(Protocol):
     world_size: int
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
+
+    @property
+    def division(self) -> Division | None:
+        """At level `bits`, how global batches are cut into shards."""
 
     def handed_out(self, key: int) -> None:
         """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
@@ -95,8 +100,8 @@ class Loader:
         return ordering_of(sampler, len(loader.dataset))  # type: ignore[arg-type]
 
     def _choose_batch(self, asked: int | None) -> int:
-        """Positions of a global batch."""
-        world = self._context.world_size
+        """Positions of a global batch. In shards the DataLoader's batch size is that of a shard."""
+        world = self._parts
         if self._of_batches:
             if asked is not None:
                 raise NotResumable(
@@ -122,7 +127,7 @@ class Loader:
                 )
         if self._asked_batch is None and not self._of_batches:
             self.global_batch = int(state["batch"])
-            if self.global_batch % self._context.world_size:
+            if self._context.division is None and self.global_batch % self._context.world_size:
                 raise NotResumable(
                     f"loader {self.name!r} had a global batch of {self.global_batch}, which does not divide by "
                     f"{self._context.world_size} ranks: say run.loader(..., global_batch={self.global_batch}) and "
@@ -144,7 +149,7 @@ class Loader:
     @property
     def fixed_batch(self) -> bool:
         """Whether the global batch stays the same when the number of ranks changes."""
-        return not self._of_batches
+        return not self._of_batches or self._context.division is not None
 
     def __len__(self) -> int:
         """Steps of a whole epoch."""
@@ -162,8 +167,13 @@ class Loader:
 
     @property
     def batch_size(self) -> int:
-        """The most samples that a rank gets at once."""
-        return -(-self.global_batch // self._context.world_size)
+        """The most samples that a rank, or a shard, gets at once."""
+        return -(-self.global_batch // self._parts)
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts a global batch is cut."""
+        return self._context.world_size if self._context.division is None else self._context.division.count
 
     def __iter__(self) -> Iterator[Any]:
         going = self._context.account.begin(self.name)
@@ -181,10 +191,16 @@ class Loader:
         if self._context.account.ask(going):
             self._context.asked()
 
-    def _hand(self, span: Span, weight: float) -> None:
+    def _hand(self, span: Span, weight: float, batch: Any) -> Any:
+        """What the loop gets."""
         self._context.account.hand_out(span)
-        self.weight = weight
-        self._context.handed_out(mix(mix(self._main_key, span.epoch), span.first))
+        key = mix(mix(self._main_key, span.epoch), span.first)
+        self._context.handed_out(key)
+        if (division := self._context.division) is None:
+            self.weight = weight
+            return batch
+        sizes = self._sizes(span.first, span.last) if self._of_batches else None
+        return assemble(division, key, counts_of(division, span.first, span.last, sizes), batch)
 
     def _ordered(self, going: Pass) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
@@ -195,8 +211,8 @@ class Loader:
             if self._context.stopping:
                 return
             batch = next(batches)
-            self._hand(Span(self.name, epoch, first, last, last == cut.end), self._weight(cut, epoch, first, last))
-            yield batch
+            span = Span(self.name, epoch, first, last, last == cut.end)
+            yield self._hand(span, self._weight(cut, epoch, first, last), batch)
         self._before_next(going)
 
     def _stream(self, going: Pass, source: StreamSource) -> Iterator[Any]:
@@ -212,8 +228,7 @@ class Loader:
             self._states[epoch, read.last] = read.state
             last = read.last
             weight = read.local * self._context.world_size / (read.last - read.first)
-            self._hand(Span(self.name, epoch, read.first, read.last, False), weight)
-            yield read.batch
+            yield self._hand(Span(self.name, epoch, read.first, read.last, False), weight, read.batch)
         self._before_next(going)
         self._context.account.hand_out(Span(self.name, epoch, last, last, True))
 
@@ -235,18 +250,26 @@ class Loader:
     def _weight(self, cut: Cut, epoch: int, first: int, last: int) -> float:
         if not self._of_batches:
             return cut.weight(first, last)
-        sizes = [len(batch) for batch in self._ordering.indices(0, first, last)]
+        sizes = self._sizes(first, last)
         mine = sizes[cut.rank] if cut.rank < len(sizes) else 0
         return mine * cut.size / sum(sizes)
 
-    def _slice(self, cut: Cut, epoch: int, first: int, last: int) -> Slice:
+    def _sizes(self, first: int, last: int) -> list[int]:
+        """Of the batches of a batch sampler of the user's."""
+        return [len(batch) for batch in self._ordering.indices(0, first, last)]
+
+    def _slice(self, cut: Cut, epoch: int, first: int, last: int) -> Slice | Group:
+        if (division := self._context.division) is not None:
+            parts = slices_of(division, epoch, first, last, self._of_batches)
+            return Group(tuple(self._looked_up(part) for part in parts))
         if self._of_batches:
             turn = first + cut.rank if first + cut.rank < last else first
-            piece = Slice(epoch, turn, turn + 1)
-        else:
-            piece = cut.slice(epoch, first, last)
+            return self._looked_up(Slice(epoch, turn, turn + 1))
+        return self._looked_up(cut.slice(epoch, first, last))
+
+    def _looked_up(self, piece: Slice) -> Slice:
         if isinstance(self._ordering, Listed):
-            piece = piece._replace(indices=self._ordering.indices(0, piece.first, piece.last))
+            return piece._replace(indices=self._ordering.indices(0, piece.first, piece.last))
         return piece
 
     def _start(self, epoch: int, position: int, cut: Cut) -> DataLoader[Any]:
@@ -271,7 +294,14 @@ class Loader:
             return source, None
         world = (self._context.rank, self._context.world_size)
         stream = StreamSource(
-            loader.dataset, collate, place, self.global_batch, world, self._drop_last, self._on_sample
+            loader.dataset,
+            collate,
+            place,
+            self.global_batch,
+            world,
+            self._drop_last,
+            self._on_sample,
+            self._context.division,
         )
         return source, stream
 
@@ -324,10 +354,10 @@ class _Iteration:
 class _Slices:
     """The sampler of the DataLoader underneath: begins anew at each `for`, where `make` says."""
 
-    def __init__(self, make: Callable[[], Iterator[Slice]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[Slice | Group]]) -> None:
         self.make = make
 
-    def __iter__(self) -> Iterator[Slice]:
+    def __iter__(self) -> Iterator[Slice | Group]:
         return self.make()
 
 

@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 from ..keys import key_of, mix
 from .orderings import Ordering
 from .randomness import Draws, generators_in
+from .sharded import Group
 from .slicing import Slice
 
-_COLLATE = -2
+COLLATE = -2
 """The number that is mixed into a batch's key for the randomness of its collation."""
 
 
@@ -43,7 +44,9 @@ class MapSource(Dataset[Any]):
         self._epoch = (-1, 0, 0)
         self._held: list[Any] = []
 
-    def __getitem__(self, piece: Slice) -> Any:
+    def __getitem__(self, piece: Slice | Group) -> Any:
+        if isinstance(piece, Group):
+            return [self[part] for part in piece.slices]
         order_key, sample_key = self.keys(piece.epoch)
         indices = piece.indices
         if indices is None:
@@ -84,7 +87,7 @@ class MapSource(Dataset[Any]):
         for position, index in enumerate(indices, first):
             draws.key_sample(mix(key, position))
             samples.append(self.dataset[index])
-        draws.key_sample(mix(mix(key, first), _COLLATE))
+        draws.key_sample(mix(mix(key, first), COLLATE))
         return self.collate(samples)
 
     def _fetch(self, indices: list[Any]) -> Any:

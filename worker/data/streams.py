@@ -18,8 +18,9 @@ from torch.utils.data import IterableDataset
 from ..errors import NotResumable
 from ..keys import key_of, mix
 from .randomness import Draws, generators_in
+from .sharded import Division, Group, slices_of
 from .slicing import Slice, part_of
-from .source import MapSource
+from .source import COLLATE, MapSource
 
 
 class SampledSource(IterableDataset[Any]):
@@ -28,7 +29,7 @@ class SampledSource(IterableDataset[Any]):
     Loader process w of n computes the batches w, w + n, ...: the DataLoader takes one from each in turn.
     """
 
-    def __init__(self, source: MapSource, slices: Sequence[Slice]) -> None:
+    def __init__(self, source: MapSource, slices: Sequence[Slice | Group]) -> None:
         self.stands_for = self.dataset = source.dataset
         self._source, self._slices = source, slices
 
@@ -37,16 +38,26 @@ class SampledSource(IterableDataset[Any]):
         mine = list(itertools.islice(self._slices, info.id if info else 0, None, info.num_workers if info else 1))
         held = generators_in([self.dataset, self._source.collate])
         draws = None if self._source.choice == "never" else Draws(True, lambda: iter(held), self._source.on_sample)
-        self.dataset.sampler = _Turns(self._source, mine, draws)
+        pieces = [part for piece in mine for part in (piece.slices if isinstance(piece, Group) else (piece,))]
+        self.dataset.sampler = _Turns(self._source, pieces, draws)
         samples = iter(self.dataset)
         for piece in mine:
-            batch = list(itertools.islice(samples, piece.last - piece.first))
-            if len(batch) != piece.last - piece.first:
-                raise NotResumable(
-                    f"{type(self.dataset).__name__} gave {len(batch)} samples for {piece.last - piece.first} indices: "
-                    "a dataset with an attribute `sampler` yields one sample for each index of it"
-                )
-            yield self._source.collate(batch)
+            if isinstance(piece, Group):
+                yield [self._collated(samples, part, draws) for part in piece.slices]
+            else:
+                yield self._collated(samples, piece, None)
+
+    def _collated(self, samples: Iterator[Any], piece: Slice, draws: Draws | None) -> Any:
+        """draws: keys the collation by the piece; None: it goes on with the numbers of the last sample."""
+        batch = list(itertools.islice(samples, piece.last - piece.first))
+        if len(batch) != piece.last - piece.first:
+            raise NotResumable(
+                f"{type(self.dataset).__name__} gave {len(batch)} samples for {piece.last - piece.first} indices: "
+                "a dataset with an attribute `sampler` yields one sample for each index of it"
+            )
+        if draws is not None:
+            draws.key_sample(mix(mix(self._source.keys(piece.epoch)[1], piece.first), COLLATE))
+        return self._source.collate(batch)
 
 
 class _Turns:
@@ -92,11 +103,12 @@ class StreamSource(IterableDataset[Any]):
         world: tuple[int, int],
         drop_last: bool,
         on_sample: Callable[[int], None] | None,
+        division: Division | None = None,
     ) -> None:
-        """batch: samples of a global batch. world: this rank and the number of ranks."""
+        """batch: samples of a global batch. world: this rank and the number of ranks. division: at level `bits`."""
         self.stands_for = self.dataset = dataset
         self.collate, self.place, self.on_sample = collate, place, on_sample
-        self._batch, self._world, self._drop_last = batch, world, drop_last
+        self._batch, self._world, self._drop_last, self._division = batch, world, drop_last, division
         self.epoch, self.position = 0, 0
         self.state: Any = None
         """Set before a pass begins: where it begins, and the dataset's state there."""
@@ -120,9 +132,21 @@ class StreamSource(IterableDataset[Any]):
             if self._drop_last and len(batch) < self._batch:
                 return
             state = copy.deepcopy(self.dataset.state_dict()) if stateful else None
-            low, high = part_of(0, len(batch), *self._world)
-            yield Read(self.collate(batch[low:high] or batch[:1]), first, first + len(batch), high - low, state)
+            if self._division is None:
+                low, high = part_of(0, len(batch), *self._world)
+                part, local = self.collate(batch[low:high] or batch[:1]), high - low
+            else:
+                part, local = self._in_shards(batch, self._division, mix(key, first), draws), 0
+            yield Read(part, first, first + len(batch), local, state)
             first += len(batch)
+
+    def _in_shards(self, batch: list[Any], division: Division, key: int, draws: Draws) -> list[Any]:
+        """This rank's shards of a global batch, each collated under a key of its own."""
+        parts = []
+        for piece in slices_of(division, self.epoch, 0, len(batch), whole=False):
+            draws.key_sample(mix(mix(key, piece.first), COLLATE))
+            parts.append(self.collate(batch[piece.first : piece.last]))
+        return parts
 
 
 def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:

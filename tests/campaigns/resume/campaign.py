@@ -10,11 +10,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import in_process, io_faults, real
+from . import bits, fold_times, in_process, io_faults, real, tolerance
 from .schedule import Life, Schedule, draw
 
 
@@ -61,6 +61,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.resume", description="Kill and resize training.")
     parser.add_argument("--real", type=int, default=1000, help="schedules with real processes (default: 1000)")
     parser.add_argument("--in-process", type=int, default=10_000, help="schedules in one process (default: 10000)")
+    parser.add_argument("--bits", type=int, default=200, help="digests at level bits, real processes (default: 200)")
+    parser.add_argument(
+        "--figures",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also the distance at level batches, and the time of the sums at level bits",
+    )
     parser.add_argument("--ranks", type=int, default=8, help="most ranks of a life (default: 8)")
     parser.add_argument("--loader-processes", type=int, default=3, help="most of each loader (default: 3)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first schedule")
@@ -69,18 +76,20 @@ def main(argv: Sequence[str]) -> int:
     asked = parser.parse_args(argv)
     # More loader processes than cores are what is asked for here.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    kinds = {
-        "in one process": (asked.in_process, judge_in_process),
-        "real processes": (asked.real, lambda seed: judge_real(seed, asked.ranks, asked.loader_processes)),
+    most = (asked.ranks, asked.loader_processes)
+    kinds: dict[str, tuple[int, Callable[[int], tuple[int, int, list[str]]]]] = {
+        "in one process": (asked.in_process, lambda seed: _counted(seed, *judge_in_process(seed))),
+        "real processes": (asked.real, lambda seed: _counted(seed, *judge_real(seed, *most))),
+        "digests at level bits": (asked.bits, lambda seed: bits.judge(seed, *most)),
     }
     failed = False
     for name, (count, judge) in kinds.items():
         began, tally = time.monotonic(), Tally()
         for seed in range(asked.seed, asked.seed + count):
-            played, wrong = judge(seed)
+            lives, batches, wrong = judge(seed)
             tally.played += 1
-            tally.lives += len(draw(seed).lives)
-            tally.batches += len(played.seen)
+            tally.lives += lives
+            tally.batches += batches
             if wrong:
                 tally.wrong.append(f"seed {seed}: {wrong[0]}")
                 sys.stdout.write(f"seed {seed}: " + "\n  ".join(line[:600] for line in wrong) + "\n")
@@ -92,4 +101,11 @@ def main(argv: Sequence[str]) -> int:
         )
     if asked.faults:
         failed = not io_faults.main(asked.faults, asked.flips, asked.seed) or failed
+    if asked.figures:
+        failed = tolerance.main() or failed
+        failed = fold_times.main() or failed
     return int(failed)
+
+
+def _counted(seed: int, played: in_process.Played, wrong: list[str]) -> tuple[int, int, list[str]]:
+    return len(draw(seed).lives), len(played.seen), wrong

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 LIFE_S = 120.0
 """Longer than any life takes; one that takes longer is a hang, and wrong."""
+ECHO_S = 2.0
+"""So long after the failure of a rank the end of one that was killed may be seen: in the order of pids, not of time."""
 KILLED_LATE_S = 0.03
 """At most so long after its last step a life is killed: in the middle of a save, of loading, of the next step."""
 
@@ -41,7 +44,11 @@ def play(schedule: Schedule, directory: Path) -> Played:
     for number, life in enumerate(schedule.lives):
         records = directory / f"life{number}"
         records.mkdir(parents=True)
-        _live(schedule, life, directory, records)
+
+        def main(rank: int, victim: bool, life: Life = life, records: Path = records) -> None:
+            _train(schedule, life, rank, victim, directory, records)
+
+        live(schedule, schedule.seed, life.ranks, records, main)
         _read(played, records, life.ranks)
     report = verify(directory / "checkpoints")
     if not report.proved:
@@ -56,28 +63,32 @@ def _order(name: str) -> tuple[int, int]:
     return int(step), int(again or 1)
 
 
-def _live(schedule: Schedule, life: Life, directory: Path, records: Path) -> None:
-    rng = random.Random(f"{schedule.seed} {records.name}")
-    victim, late_s = rng.randrange(life.ranks), rng.random() * KILLED_LATE_S
-    pids = [_fork(schedule, life, rank, rank == victim, directory, records) for rank in range(life.ranks)]
-    waiting, deadline = set(pids), time.monotonic() + LIFE_S
-    killed = False
+def live(what: Any, seed: int, ranks: int, records: Path, main: Callable[[int, bool], None]) -> None:
+    """One life: `main` in as many processes as ranks, until all have ended or one has killed itself, and the
+    others with it. main: called with the rank, and whether it is to kill itself. Raises AssertionError, Hung."""
+    rng = random.Random(f"{seed} {records.name}")
+    victim, late_s = rng.randrange(ranks), rng.random() * KILLED_LATE_S
+    pids = [_fork(ranks, rank, rank == victim, records, main) for rank in range(ranks)]
+    waiting, now = set(pids), time.monotonic()
+    killed, late, failed = False, now + LIFE_S, float("inf")
     while waiting:
-        pid, status = os.waitpid(-1, os.WNOHANG if time.monotonic() < deadline else 0)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        waiting.discard(pid)
         if pid == 0:
             time.sleep(0.001)  # the ranks of a life are few, and their deaths are what this loop is for
-            if time.monotonic() > deadline - 1.0:
-                _kill(waiting)
-                raise Hung(f"{schedule}: a life of {life.ranks} ranks did not end within {LIFE_S:g} s")
-            continue
-        waiting.discard(pid)
-        if os.WIFSIGNALED(status) and not killed:
-            killed = True
+        elif os.WIFSIGNALED(status) and not killed:
+            killed, failed = True, float("inf")
             time.sleep(late_s)  # the point of the campaign: a random moment
             _kill(waiting)
         elif status != 0 and not killed:
-            _kill(waiting)
-            raise AssertionError(f"{schedule}: a rank of {records.name} ended with status {status}: {_why(records)}")
+            # Perhaps because of one that killed itself, whose end is reported later.
+            failed = min(failed, time.monotonic() + ECHO_S)
+        if time.monotonic() > late:
+            _end(waiting)
+            raise Hung(f"{what}: a life of {ranks} ranks did not end within {LIFE_S:g} s")
+        if failed < (time.monotonic() if waiting else float("inf")):
+            _end(waiting)
+            raise AssertionError(f"{what}: a rank of {records.name} failed: {_why(records)}")
 
 
 def _why(records: Path) -> str:
@@ -89,14 +100,22 @@ def _kill(pids: set[int]) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _fork(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Path, records: Path) -> int:
+def _end(pids: set[int]) -> None:
+    """Nothing of a life is left for the next one to wait for."""
+    _kill(pids)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def _fork(ranks: int, rank: int, victim: bool, records: Path, main: Callable[[int, bool], None]) -> int:
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
         os.setpgid(0, 0)  # so that loader processes die with their rank
-        _rank(schedule, life, rank, victim, directory, records)
+        _join(ranks, rank, records)
+        main(rank, victim)
         status = 0
     except BaseException:  # noqa: BLE001 - a forked process must not go on with its parent's program
         (records / f"failed-{rank}").write_text(traceback.format_exc())
@@ -104,12 +123,15 @@ def _fork(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Pa
         os._exit(status)
 
 
-def _rank(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Path, records: Path) -> None:
+def _join(ranks: int, rank: int, records: Path) -> None:
     torch.set_num_threads(1)
-    if life.ranks > 1:
+    if ranks > 1:
         where = f"file://{records / 'store'}"
-        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=life.ranks)
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
     os.environ["LOCAL_RANK"] = str(rank)
+
+
+def _train(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Path, records: Path) -> None:
     with (records / f"rank{rank}").open("a") as file:
 
         def record(loader: str, steps: int, samples: list[Any], weight: float) -> None:
@@ -119,11 +141,12 @@ def _rank(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Pa
         every = Every(steps=schedule.save_steps, seconds=None)
         run = Run(directory / "checkpoints", seed=schedule.seed, every=every)
         if victim and life.until is not None:
-            _dies_after(run, run.steps + life.until)
+            dies_after(run, run.steps + life.until)
         script.train(run, schedule, life.loader_processes, record)
 
 
-def _dies_after(run: Run, last: int) -> None:
+def dies_after(run: Run, last: int) -> None:
+    """SIGKILL to this process and its loader processes once so many steps are committed."""
     step = run.step
 
     def stepping() -> None:
