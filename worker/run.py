@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,15 +21,19 @@ from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
 from .errors import CheckpointNotWritten, Misused, WrongState
-from .failing import fail_together
+from .failing import end_when_uncaught, fail_together
 from .keys import key_of, mix
 from .ledger import Ledger
+from .loop.deadline import Deadline
+from .loop.log import RunLog
+from .loop.progress import Place, Progress
+from .loop.reductions import Reductions
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Every, Exchanges, advised_s
 from .values import Mean, Vars
 from .world import World
 
-_VARS, _STREAMS = "run.vars", "run.streams"
+_VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
 
 
 class Run:
@@ -47,11 +50,13 @@ class Run:
         seed: int = 0,
         every: Every | None = None,
         keep: Retention | None = None,
+        stop_before: float | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
         (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
-        (default: the two newest, and labelled ones). states: by name, anything with `state_dict` and `load_state_dict`.
+        (default: the two newest, and labelled ones). stop_before: so many seconds before the job's deadline all ranks
+        save and stop (default: they do not). states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -60,7 +65,8 @@ class Run:
                 raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
-        self.log = _log_of(self.rank)
+        self.log = RunLog(self.rank)
+        self.progress = Progress(self._place, self.rank)
         self.vars = Vars()
         self.account = Account()
         self.ledger = Ledger()
@@ -72,7 +78,8 @@ class Run:
         """Whether all ranks have agreed to end early."""
         self._states, self._every = states, every or Every()
         self._loaders: dict[str, Loader] = {}
-        self._means: dict[str, Mean] = {}
+        self._reductions = Reductions(self._world)
+        self._deadline = Deadline(stop_before)
         self._keyed_by_batch = False
         self._label: str | None = None
         self._stop_asked = False
@@ -126,7 +133,9 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
-        the last save; ends early where `stop` was called."""
+        the last save; ends early where `stop` was called. An exception that nobody catches ends this rank at once from
+        here on, as inside of `fail_together`."""
+        self._guard()
         while self.epoch < count and not self.stopping:
             yield self.epoch
             if not self.stopping:
@@ -137,7 +146,8 @@ class Run:
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
-        without `step`."""
+        without `step`. As `epochs` otherwise."""
+        self._guard()
         while self.steps < steps and not self.stopping:
             before = self.steps
             self.account.next_epoch()
@@ -181,12 +191,18 @@ class Run:
 
     def mean(self, name: str) -> Mean:
         """A mean over samples and ranks that checkpoints keep, by name."""
-        if name not in self._means:
-            self._means[name] = Mean(self._world)
-            kept = self._found.run["means"] if self._found is not None else {}
-            if name in kept:
-                self._means[name].restore(kept[name])
-        return self._means[name]
+        return self._reductions.mean(name)
+
+    def metric(self, name: str, metric: Any) -> Any:
+        """The given `torchmetrics.Metric` or collection, which checkpoints keep from now on, by name; each rank's
+        states, merged by the metric's own reductions where the number of ranks changes. Raises Misused, NotResumable.
+        """
+        return self._reductions.metric(name, metric)
+
+    def time_left(self) -> float | None:
+        """Seconds until the job's deadline: the Unix time in ELASTIC_AGENT_DEADLINE, or in SLURM_JOB_END_TIME. Negative
+        after it; None where neither is set."""
+        return self._deadline.left_s()
 
     def fail_together(self) -> AbstractContextManager[None]:
         """Around the loop: an exception on this rank ends its process at once, with the cause in the error file, so
@@ -198,6 +214,7 @@ class Run:
 
         Raises CheckpointNotWritten.
         """
+        self.progress.close()
         self.account.close()
         if self._saved != (self._commits, self.epoch):
             self._save("")
@@ -223,6 +240,19 @@ class Run:
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
+    def _guard(self) -> None:
+        if self.world_size > 1:
+            end_when_uncaught(self.log, self.rank)
+
+    def _place(self) -> Place:
+        loader = self._loaders.get(self.account.outermost() or "")
+        if loader is None:
+            return Place(self.epoch, 0, None, self.steps)
+        total = loader.total
+        if self.account.cursors[loader.name].at_end and total:
+            return Place(loader.epoch - 1, total, total, self.steps)
+        return Place(loader.epoch, loader.position, total, self.steps)
+
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
@@ -242,7 +272,7 @@ class Run:
         now_s = time.monotonic()
         due = self.rank == 0 and self._due(now_s)
         interval = self._exchanges.proposal(self._boundaries, now_s)
-        asked = [int(due or self._label is not None), int(self._stop_asked)]
+        asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
@@ -268,13 +298,15 @@ class Run:
             "order": ORDER_VERSION,
             "level": self.level,
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
-            "means": {name: mean.gather() for name, mean in self._means.items()},
+            "means": self._reductions.means(),
         }
+        metrics = self._reductions.metrics()
         if self._persistence.writes:
             ledger = json.dumps(self.ledger.to_json()).encode()
             snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
             states = {name: thing.state_dict() for name, thing in self._states.items()}
             states[_VARS] = self.vars.state_dict()
+            states[_METRICS] = metrics
             states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
             try:
                 self._persistence.save(snapshot, states)
@@ -296,7 +328,7 @@ class Run:
         if manifest.run["seed"] != self.seed:
             raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={self.seed}) another")
         states = torch.load(io.BytesIO(found.state), weights_only=True, map_location="cpu")
-        kept, given = set(states) - {_VARS, _STREAMS}, set(self._states)
+        kept, given = set(states) - {_VARS, _STREAMS, _METRICS}, set(self._states)
         if kept != given:
             raise WrongState(
                 f"{where} holds {', '.join(sorted(kept)) or 'nothing'}, and Run(...) was given "
@@ -306,6 +338,7 @@ class Run:
             thing.load_state_dict(states[name])
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
+        self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
         self.ledger = Ledger.from_json(json.loads(found.ledger))
         self._found = manifest
         self.steps = manifest.step
@@ -314,11 +347,3 @@ class Run:
         self.log.info(
             "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
         )
-
-
-def _log_of(rank: int) -> logging.Logger:
-    """The run's log: every record of rank 0, warnings of the others."""
-    log = logging.getLogger(f"elastic_agent.worker.rank{rank}")
-    if rank:
-        log.setLevel(logging.WARNING)
-    return log

@@ -38,18 +38,21 @@ class World:
         """Collective: each rank's message, by rank. A message is what JSON can hold."""
         if self.size == 1:
             return [message]
-        data = json.dumps(message).encode()
+        return [json.loads(part.decode()) for part in self.gather_bytes(json.dumps(message).encode())]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Collective: each rank's bytes, by rank."""
+        if self.size == 1:
+            return [data]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group())
         longest = max(int(length) for length in lengths)
         mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data:
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
-        return [
-            json.loads(bytes(part[: int(length)].tolist()).decode())
-            for part, length in zip(parts, lengths, strict=True)
-        ]
+        return [_bytes_of(part)[: int(length)] for part, length in zip(parts, lengths, strict=True)]
 
     def broadcast(self, message: Any, source: int = 0) -> Any:
         """Collective: the message of `source`."""
@@ -69,7 +72,7 @@ class World:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer)
         if len(buffer):
             dist.broadcast(buffer, source, group=self._group())
-        return buffer.numpy().tobytes() if _has_numpy() else bytes(buffer.tolist())
+        return _bytes_of(buffer)
 
     def sum(self, numbers: list[float]) -> list[float]:
         """Collective: the sums over all ranks, in double precision."""
@@ -88,7 +91,7 @@ class World:
         return [int(number) for number in largest]
 
 
-def _has_numpy() -> bool:
+def _bytes_of(buffer: torch.Tensor) -> bytes:
     import importlib.util
 
-    return importlib.util.find_spec("numpy") is not None
+    return buffer.numpy().tobytes() if importlib.util.find_spec("numpy") is not None else bytes(buffer.tolist())

@@ -157,6 +157,10 @@ class Account:
                 self._commit(cursor)
         return self.take()
 
+    def outermost(self) -> str | None:
+        """The loader of the loop that all others are inside of, or that has gone on longest."""
+        return next((going.loader for going in self._passes if going.gave), None)
+
     def looping(self) -> bool:
         """Whether a loop over a loader is going on, which will ask for its next batch."""
         return any(going.gave for going in self._passes)

@@ -161,6 +161,11 @@ class Loader:
         return self._context.account.cursors[self.name].position
 
     @property
+    def total(self) -> int | None:
+        """Positions of a whole epoch; None for a stream, whose length is not known."""
+        return None if self._is_stream else self._cut(self.epoch).end
+
+    @property
     def batch_size(self) -> int:
         """The most samples that a rank gets at once."""
         return -(-self.global_batch // self._context.world_size)
