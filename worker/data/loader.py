@@ -14,7 +14,7 @@ from .cursors import Account, Pass, Span
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, same
-from .streams import Read, SampledSource, StreamSource, can_say_where, check_stream
+from .streams import Read, SampledSource, StreamSource, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -352,6 +352,3 @@ def _size(dataset: Sized) -> int:
         raise NotResumable(
             f"{type(dataset).__name__} has no length, so its order cannot be entered in the middle: give it __len__"
         ) from None
-
-
-__all__ = ["Context", "Loader", "can_say_where"]
