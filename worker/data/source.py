@@ -49,7 +49,7 @@ class MapSource(Dataset[Any]):
         if indices is None:
             indices = self.ordering.indices(order_key, piece.first, piece.last)
         if self.choice == "never":
-            return self._compute(indices, piece.first, sample_key, None)
+            return self.collate(self._fetch(indices))
         if self._draws is None:
             self._draws = Draws(self.choice == "always", self._generators(), self.on_sample)
         draws = self._draws
@@ -66,20 +66,14 @@ class MapSource(Dataset[Any]):
             self._epoch = (epoch, key_of(*self.place, "order", epoch), key_of(*self.place, "samples", epoch))
         return self._epoch[1:]
 
-    def _compute(self, indices: list[Any], first: int, key: int, draws: Draws | None) -> Any:
-        keyed = draws is not None and (draws.keyed or bool(self._held))
-        if self._of_batches:
-            # One position is one batch here; all of it is keyed by that position.
-            if keyed and draws is not None:
+    def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
+        """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
+        dataset reads samples together."""
+        keyed = draws.keyed or bool(self._held)
+        if not keyed or self._of_batches or hasattr(self.dataset, "__getitems__"):
+            if keyed:
                 draws.key_sample(mix(key, first))
-            (whole,) = indices
-            return self.collate(self._fetch(list(whole)))
-        if hasattr(self.dataset, "__getitems__"):
-            if keyed and draws is not None:
-                draws.key_sample(mix(key, first))
-            return self.collate(self.dataset.__getitems__(indices))
-        if not keyed or draws is None:
-            return self.collate([self.dataset[index] for index in indices])
+            return self.collate(self._fetch(indices))
         samples = []
         for position, index in enumerate(indices, first):
             draws.key_sample(mix(key, position))
@@ -88,8 +82,11 @@ class MapSource(Dataset[Any]):
         return self.collate(samples)
 
     def _fetch(self, indices: list[Any]) -> Any:
+        """The samples, together where the dataset can read them so."""
+        if self._of_batches:
+            (indices,) = indices
         if hasattr(self.dataset, "__getitems__"):
-            return self.dataset.__getitems__(indices)
+            return self.dataset.__getitems__(list(indices))
         return [self.dataset[index] for index in indices]
 
     def _generators(self) -> Callable[[], Iterator[Any]]:
