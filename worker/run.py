@@ -109,6 +109,7 @@ class Run:
         random: str = "auto",
         on_sample: Callable[[int], None] | None = None,
         replay: bool = False,
+        streams: int | None = None,
     ) -> Loader:
         """A loader that begins where the run is.
 
@@ -117,7 +118,9 @@ class Run:
         its batches are committed by `step`; False: by asking for the next one; None: False while gradients are off.
         random: "auto", "always" or "never", whether the dataset draws random numbers. on_sample: called with a key
         before each sample, for libraries with generators of their own. replay: an iterable dataset that cannot say
-        where it is is read again from the start of its epoch, by every rank.
+        where it is is read again from the start of its epoch, by every rank. streams: an iterable dataset that divides
+        itself by `get_worker_info()` is read as so many streams, whatever the number of loader processes, which must
+        divide it; every rank reads all of them.
 
         Raises NotResumable, WrongState.
         """
@@ -125,7 +128,7 @@ class Run:
         if name in self._loaders:
             raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
         self.account.cursors[name] = Cursor()
-        made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay)
+        made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay, streams)
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
             self.account.restore(name, self._found.places[name])

@@ -6,8 +6,10 @@ generators are those of the libraries in the table `LIBRARIES`.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +19,8 @@ from ..keys import mix
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
+_LOOKED_INTO = 64
+"""Lists and dicts of more are data, not transforms."""
 
 
 class Library:
@@ -191,9 +195,10 @@ def is_generator(thing: Any) -> bool:
     return numpy is not None and isinstance(thing, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def generators_in(thing: Any, depth: int = 3) -> list[Any]:
-    """The generators that a dataset holds as attributes, its own and those of what it holds (a wrapped dataset, a
-    transform, a list of them), `depth` levels down, in the order of definition."""
+def generators_in(thing: Any, depth: int = 4) -> list[Any]:
+    """The generators that a dataset holds as attributes, its own and those of what it holds: a wrapped dataset, a
+    transform, a list or dict of them, what a partial or a bound method holds; `depth` objects deep, in the order of
+    definition."""
     found: list[Any] = []
     seen: set[int] = set()
 
@@ -204,8 +209,9 @@ def generators_in(thing: Any, depth: int = 3) -> list[Any]:
         if is_generator(here):
             found.append(here)
         elif levels > 0:
+            through = isinstance(here, (list, tuple, dict, functools.partial, types.MethodType))
             for inner in _held_by(here):
-                walk(inner, levels - 1)
+                walk(inner, levels if through else levels - 1)
 
     walk(thing, depth)
     return found
@@ -213,7 +219,13 @@ def generators_in(thing: Any, depth: int = 3) -> list[Any]:
 
 def _held_by(thing: Any) -> list[Any]:
     if isinstance(thing, (list, tuple)):
-        return list(thing) if len(thing) <= 64 else []
+        return list(thing) if len(thing) <= _LOOKED_INTO else []
+    if isinstance(thing, dict):
+        return list(thing.values()) if len(thing) <= _LOOKED_INTO else []
+    if isinstance(thing, functools.partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, types.MethodType):
+        return [thing.__self__]
     if isinstance(thing, (str, bytes, int, float, torch.Tensor, type)) or callable(getattr(thing, "__array__", None)):
         return []
     return list(getattr(thing, "__dict__", {}).values())

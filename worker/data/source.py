@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from ..errors import NotResumable
 from ..keys import key_of, mix
 from .orderings import Ordering
 from .randomness import Draws, generators_in
@@ -68,9 +69,9 @@ class MapSource(Dataset[Any]):
 
     def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
         """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
-        dataset reads samples together."""
+        dataset can read samples only together."""
         keyed = draws.keyed or bool(self._held)
-        if not keyed or self._of_batches or hasattr(self.dataset, "__getitems__"):
+        if not keyed or self._of_batches or _only_together(self.dataset):
             if keyed:
                 draws.key_sample(mix(key, first))
             return self.collate(self._fetch(indices))
@@ -95,6 +96,26 @@ class MapSource(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_draws": None, "_held": []}
+
+
+def _only_together(dataset: Any) -> bool:
+    """Whether the dataset has `__getitems__` and no `__getitem__` but that of its base class, which raises."""
+    one = getattr(type(dataset), "__getitem__", None)
+    return hasattr(dataset, "__getitems__") and (one is None or one is Dataset.__getitem__)
+
+
+def check_samples(dataset: Any, draws: str, streams: int | None) -> None:
+    """Raises NotResumable where what was asked for cannot be had from a map-style dataset."""
+    name = type(dataset).__name__
+    if streams is not None:
+        raise NotResumable(
+            f"streams={streams}: {name} is a map-style dataset, whose samples are divided by index; leave streams out"
+        )
+    if draws == "always" and _only_together(dataset):
+        raise NotResumable(
+            f"{name} has __getitems__ and no __getitem__, so its random numbers cannot follow from a sample's place: "
+            'give it __getitem__, or say random="auto", with which they stay the same while the ranks\' parts do'
+        )
 
 
 def same(batch: Any) -> Any:

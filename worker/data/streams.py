@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,21 +97,35 @@ class StreamSource(IterableDataset[Any]):
         self.stands_for = self.dataset = dataset
         self.collate, self.place, self.on_sample = collate, place, on_sample
         self._batch, self._world, self._drop_last = batch, world, drop_last
-        self.epoch, self.position = 0, 0
-        self.state: Any = None
-        """Set before a pass begins: where it begins, and the dataset's state there."""
+        self.stateful = can_say_where(dataset)
+        self.begin(0, 0, None)
+
+    def begin(self, epoch: int, position: int, state: Any) -> None:
+        """Where the next pass begins; state: of the last `Read` before it."""
+        self.epoch, self.position, self.state = epoch, position, state
+
+    @property
+    def reads_again(self) -> int:
+        """Samples that are read and thrown away before the place that `begin` was given."""
+        return self.position if self.state is None else 0
+
+    def reads(self, batches: Iterable[Read]) -> Iterator[Read]:
+        """In the training process: what the loader process yields, as it is."""
+        return iter(batches)
 
     def __iter__(self) -> Iterator[Read]:
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(self.epoch)
         key = key_of(*self.place, "stream", self.epoch)
-        stateful = can_say_where(self.dataset)
+        stateful = self.stateful
         if stateful and self.state is not None:
-            self.dataset.load_state_dict(copy.deepcopy(self.state))
+            if self.state["ended"]:
+                return
+            self.dataset.load_state_dict(copy.deepcopy(self.state["dataset"]))
         held = generators_in([self.dataset, self.collate])
         draws = Draws(True, lambda: iter(held), self.on_sample)
         draws.key_sample(mix(key, -1))
-        samples = _keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
+        samples = keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
         if self.state is None:
             for _ in itertools.islice(samples, self.position):
                 pass
@@ -119,13 +133,16 @@ class StreamSource(IterableDataset[Any]):
         while batch := list(itertools.islice(samples, self._batch)):
             if self._drop_last and len(batch) < self._batch:
                 return
-            state = copy.deepcopy(self.dataset.state_dict()) if stateful else None
+            # Of a dataset that has come to its end, the state may be that of its next pass.
+            ended = len(batch) < self._batch
+            state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended} if stateful else None
             low, high = part_of(0, len(batch), *self._world)
             yield Read(self.collate(batch[low:high] or batch[:1]), first, first + len(batch), high - low, state)
             first += len(batch)
 
 
-def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+def keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+    """The samples, each read under the key of its number; the first one's is `position`."""
     for number in itertools.count(position):
         draws.key_sample(mix(key, number))
         try:
@@ -140,7 +157,7 @@ def can_say_where(dataset: Any) -> bool:
     return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
 
 
-def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool) -> None:
+def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool, streams: int | None) -> None:
     """Raises NotResumable where an iterable dataset without a sampler cannot be read exactly."""
     name = type(dataset).__name__
     if not can_say_where(dataset) and not replay:
@@ -149,10 +166,18 @@ def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool) 
             "and load_state_dict(), or an attribute `sampler` that its iterator draws its indices from, or allow "
             "run.loader(..., replay=True), which reads again from the start of the epoch up to the place"
         )
+    if streams is not None:
+        if streams < 1 or streams % max(1, num_workers):
+            raise NotResumable(
+                f"streams={streams} of {name} with num_workers={num_workers}: a stream stays in one loader process, so "
+                "give a multiple of num_workers, at least 1"
+            )
+        return
     if num_workers > 1:
         raise NotResumable(
             f"{name} is read by {num_workers} loader processes, each of which would read all of it or a part that "
-            "depends on their number: use num_workers=1, or give it an attribute `sampler`"
+            "depends on their number: use num_workers=1, or give it an attribute `sampler`, or, if it divides itself "
+            f"by get_worker_info(), say run.loader(..., streams={num_workers}) and keep that number"
         )
     if world_size > 1 and not replay:
         raise NotResumable(

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,8 +102,7 @@ def test_a_step_that_would_end_after_the_deadline_is_not_begun(monkeypatch: pyte
     """Steps of 100 s, 250 s before the deadline, and a margin of 60 s: one more step, not two."""
     now_s = 1000.0
     monkeypatch.setenv(deadline.OURS, "1250")
-    monkeypatch.setattr(deadline.time, "time", lambda: now_s)
-    monkeypatch.setattr(deadline.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s))
     until = deadline.Deadline(60)
     assert not until.stop_now()
     now_s = 1100.0
