@@ -10,7 +10,7 @@ import functools
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,12 +58,22 @@ class Torch(Library):
     """torch's generator for the CPU."""
 
     name = "torch"
+    _number: Any = None
+    _state: Any = None
 
     def key(self, key: int) -> None:
         torch.default_generator.manual_seed(key)
 
+    def park(self) -> None:
+        if self._state is None:
+            self._state = torch.Generator().manual_seed(_PARKED).get_state()
+        torch.default_generator.set_state(self._state)
+
     def draw(self) -> Any:
-        return torch.rand((), dtype=torch.float32, device="cpu").item()
+        # Into a tensor that is kept: half the price of torch.rand.
+        if self._number is None:
+            self._number = torch.empty((), dtype=torch.float32, device="cpu")
+        return self._number.random_().item()
 
 
 class Python(Library):
@@ -136,25 +146,26 @@ class Draws:
     ones. A dataset that draws nothing pays for looking only.
     """
 
-    def __init__(self, always: bool, own: Callable[[], Iterator[Any]], on_sample: Callable[[int], None] | None) -> None:
-        """always: key all from the first sample on, without looking. own: the generators that the dataset holds.
+    def __init__(self, always: bool, held: Sequence[Any], on_sample: Callable[[int], None] | None) -> None:
+        """always: key all from the first sample on, without looking. held: the generators that the dataset holds.
         on_sample: called with each sample's key, for libraries with a state of their own."""
         self._in_use: list[Library] = list(LIBRARIES) if always else []
-        self._own = own
+        self._held = held
         self._on_sample = on_sample
 
     @property
     def keyed(self) -> bool:
         """Whether anything is keyed for each sample."""
-        return bool(self._in_use) or self._on_sample is not None
+        return bool(self._in_use) or bool(self._held) or self._on_sample is not None
 
     def key_sample(self, key: int) -> None:
         """Before `dataset[i]`."""
         for library in self._in_use:
             if library.in_process():
                 library.key(key)
-        for number, generator in enumerate(self._own()):
-            key_generator(generator, mix(key, number))
+        if self._held:
+            for number, generator in enumerate(self._held):
+                key_generator(generator, mix(key, number))
         if self._on_sample is not None:
             self._on_sample(key)
 

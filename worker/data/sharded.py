@@ -105,7 +105,7 @@ def _turns(source: ShardedSource, stream: int, read: int, state: Any, ended: boo
         dataset = copy.deepcopy(source.dataset)
         seen_as = _ProcessOf(stream, source.streams, dataset)
         key, held = mix(source.key, stream), generators_in([dataset, source.collate])
-        draws = Draws(True, lambda: iter(held), source.on_sample)
+        draws = Draws(True, held, source.on_sample)
         with seen_as:
             if hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(source.epoch)

@@ -6,20 +6,21 @@ that nothing large is sent to loader processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 from ..errors import NotResumable
-from ..keys import key_of, mix
+from ..keys import key_of, mix, mixed
 from .orderings import Ordering
 from .randomness import Draws, generators_in
 from .slicing import Slice
 
 _COLLATE = -2
 """The number that is mixed into a batch's key for the randomness of its collation."""
+_KEYS_AT_ONCE = 512
 
 
 class MapSource(Dataset[Any]):
@@ -42,7 +43,7 @@ class MapSource(Dataset[Any]):
         self.choice, self.on_sample, self._of_batches = draws, on_sample, of_batches
         self._draws: Draws | None = None
         self._epoch = (-1, 0, 0)
-        self._held: list[Any] = []
+        self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
 
     def __getitem__(self, piece: Slice) -> Any:
         order_key, sample_key = self.keys(piece.epoch)
@@ -52,7 +53,8 @@ class MapSource(Dataset[Any]):
         if self.choice == "never":
             return self.collate(self._fetch(indices))
         if self._draws is None:
-            self._draws = Draws(self.choice == "always", self._generators(), self.on_sample)
+            held = generators_in([self.dataset, self.collate])
+            self._draws = Draws(self.choice == "always", held, self.on_sample)
         draws = self._draws
         draws.park()
         batch = self._compute(indices, piece.first, sample_key, draws)
@@ -70,17 +72,24 @@ class MapSource(Dataset[Any]):
     def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
         """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
         dataset can read samples only together."""
-        keyed = draws.keyed or bool(self._held)
-        if not keyed or self._of_batches or _only_together(self.dataset):
-            if keyed:
+        if not draws.keyed or self._of_batches or _only_together(self.dataset):
+            if draws.keyed:
                 draws.key_sample(mix(key, first))
             return self.collate(self._fetch(indices))
         samples = []
-        for position, index in enumerate(indices, first):
-            draws.key_sample(mix(key, position))
+        for index, sample_key in zip(indices, self._keys_from(key, first, len(indices)), strict=True):
+            draws.key_sample(sample_key)
             samples.append(self.dataset[index])
         draws.key_sample(mix(mix(key, first), _COLLATE))
         return self.collate(samples)
+
+    def _keys_from(self, key: int, first: int, count: int) -> list[int]:
+        """The keys of `count` samples from position `first` on, out of a chunk that is computed at once."""
+        kept_key, begins, keys = self._sample_keys
+        if key != kept_key or not begins <= first <= first + count <= begins + len(keys):
+            begins, keys = first, mixed(key, first, max(count, _KEYS_AT_ONCE))
+            self._sample_keys = (key, begins, keys)
+        return keys[first - begins : first - begins + count]
 
     def _fetch(self, indices: list[Any]) -> Any:
         """The samples, together where the dataset can read them so."""
@@ -90,12 +99,8 @@ class MapSource(Dataset[Any]):
             return self.dataset.__getitems__(list(indices))
         return [self.dataset[index] for index in indices]
 
-    def _generators(self) -> Callable[[], Iterator[Any]]:
-        self._held = generators_in([self.dataset, self.collate])
-        return lambda: iter(self._held)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_draws": None, "_held": []}
+        return {**self.__dict__, "_draws": None}
 
 
 def _only_together(dataset: Any) -> bool:

@@ -36,7 +36,7 @@ class SampledSource(IterableDataset[Any]):
         info = torch.utils.data.get_worker_info()
         mine = list(itertools.islice(self._slices, info.id if info else 0, None, info.num_workers if info else 1))
         held = generators_in([self.dataset, self._source.collate])
-        draws = None if self._source.choice == "never" else Draws(True, lambda: iter(held), self._source.on_sample)
+        draws = None if self._source.choice == "never" else Draws(True, held, self._source.on_sample)
         self.dataset.sampler = _Turns(self._source, mine, draws)
         samples = iter(self.dataset)
         for piece in mine:
@@ -123,7 +123,7 @@ class StreamSource(IterableDataset[Any]):
                 return
             self.dataset.load_state_dict(copy.deepcopy(self.state["dataset"]))
         held = generators_in([self.dataset, self.collate])
-        draws = Draws(True, lambda: iter(held), self.on_sample)
+        draws = Draws(True, held, self.on_sample)
         draws.key_sample(mix(key, -1))
         samples = keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
         if self.state is None:

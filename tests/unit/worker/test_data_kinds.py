@@ -327,7 +327,7 @@ def test_draws_on_a_cuda_device_are_found_and_keyed(monkeypatch: pytest.MonkeyPa
     """The logic without a device; not run on one."""
     device = OneDevice(monkeypatch)
     monkeypatch.setattr(randomness, "LIBRARIES", (randomness.Cuda(),))
-    draws = Draws(always=False, own=lambda: iter(()), on_sample=None)
+    draws = Draws(always=False, held=(), on_sample=None)
     draws.park()
     assert not draws.found_more()
     draws.park()
