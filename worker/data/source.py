@@ -84,10 +84,13 @@ class MapSource(Dataset[Any]):
         return self.collate(samples)
 
     def _keys_from(self, key: int, first: int, count: int) -> list[int]:
-        """The keys of `count` samples from position `first` on, out of a chunk that is computed at once."""
+        """The keys of `count` samples from position `first` on, out of a chunk that is computed at once; the larger the
+        longer positions have followed each other."""
         kept_key, begins, keys = self._sample_keys
         if key != kept_key or not begins <= first <= first + count <= begins + len(keys):
-            begins, keys = first, mixed(key, first, max(count, _KEYS_AT_ONCE))
+            follows = key == kept_key and begins < first <= begins + len(keys)
+            size = min(4 * len(keys), _KEYS_AT_ONCE) if follows else count
+            begins, keys = first, mixed(key, first, max(count, size))
             self._sample_keys = (key, begins, keys)
         return keys[first - begins : first - begins + count]
 

@@ -21,7 +21,7 @@ class RunLog(_Adapter):
     def __init__(self, rank: int) -> None:
         _show_without_configuration()
         own = logging.getLogger(f"{NAME}.rank{rank}")
-        if rank:
+        if rank and own.level != logging.WARNING:
             own.setLevel(logging.WARNING)
         super().__init__(own, {})
         self._rank = rank

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
+import multiprocessing
 import random
 import shutil
 import sys
@@ -11,11 +13,18 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import in_process, real
+import torch
+
+from elastic_agent.worker.loop.log import NAME
+
+from . import figures, in_process, real
 from .schedule import Life, Schedule, draw
+
+IN_PROCESS, REAL = "in one process", "real processes"
 
 
 @dataclass
@@ -56,36 +65,64 @@ def judge_real(seed: int, most_ranks: int, most_processes: int) -> tuple[in_proc
     return played, wrong
 
 
+def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: int) -> Tally:
+    """Some schedules of one kind, one after the other; what is wrong is written at once."""
+    # More loader processes than cores are what is asked for here, and what runs say is not.
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    logging.getLogger(NAME).setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    tally = Tally()
+    for seed in seeds:
+        played, wrong = judge_in_process(seed) if kind == IN_PROCESS else judge_real(seed, most_ranks, most_processes)
+        tally.played += 1
+        tally.lives += len(draw(seed).lives)
+        tally.batches += len(played.seen)
+        if wrong:
+            tally.wrong.append(f"seed {seed}: {wrong[0]}")
+            sys.stdout.write(f"seed {seed}: " + "\n  ".join(line[:600] for line in wrong) + "\n")
+            sys.stdout.flush()
+    return tally
+
+
+def in_jobs(kind: str, first: int, count: int, jobs: int, most_ranks: int, most_processes: int) -> Tally:
+    """The same in so many processes; each takes every `jobs`-th schedule."""
+    parts = [range(first + number, first + count, jobs) for number in range(jobs)]
+    if jobs == 1:
+        return judge_all(kind, parts[0], most_ranks, most_processes)
+    # New interpreters: a fork of one that has used torch's threads may hang. Not daemons, which may have no children.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        tallies = list(pool.map(judge_all, [kind] * jobs, parts, [most_ranks] * jobs, [most_processes] * jobs))
+    whole_tally = Tally()
+    for tally in tallies:
+        whole_tally.played += tally.played
+        whole_tally.lives += tally.lives
+        whole_tally.batches += tally.batches
+        whole_tally.wrong += tally.wrong
+    return whole_tally
+
+
 def main(argv: Sequence[str]) -> int:
     """Plays the campaign and prints its table. Returns 1 where anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.resume", description="Kill and resize training.")
     parser.add_argument("--real", type=int, default=1000, help="schedules with real processes (default: 1000)")
-    parser.add_argument("--in-process", type=int, default=10_000, help="schedules in one process (default: 10000)")
+    parser.add_argument("--in-process", type=int, default=100_000, help="schedules in one process (default: 100000)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that play schedules (default: 2)")
     parser.add_argument("--ranks", type=int, default=8, help="most ranks of a life (default: 8)")
     parser.add_argument("--loader-processes", type=int, default=3, help="most of each loader (default: 3)")
+    parser.add_argument("--no-figures", action="store_true", help="leave out what the library costs, and the shuffle")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first schedule")
     asked = parser.parse_args(argv)
-    # More loader processes than cores are what is asked for here.
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
-    kinds = {
-        "in one process": (asked.in_process, judge_in_process),
-        "real processes": (asked.real, lambda seed: judge_real(seed, asked.ranks, asked.loader_processes)),
-    }
     failed = False
-    for name, (count, judge) in kinds.items():
-        began, tally = time.monotonic(), Tally()
-        for seed in range(asked.seed, asked.seed + count):
-            played, wrong = judge(seed)
-            tally.played += 1
-            tally.lives += len(draw(seed).lives)
-            tally.batches += len(played.seen)
-            if wrong:
-                tally.wrong.append(f"seed {seed}: {wrong[0]}")
-                sys.stdout.write(f"seed {seed}: " + "\n  ".join(line[:600] for line in wrong) + "\n")
-        took_s = time.monotonic() - began
+    for kind, count in ((IN_PROCESS, asked.in_process), (REAL, asked.real)):
+        began_s = time.monotonic()
+        jobs = max(1, min(asked.jobs, count))
+        tally = in_jobs(kind, asked.seed, count, jobs, asked.ranks, asked.loader_processes)
         failed = failed or bool(tally.wrong)
         sys.stdout.write(
-            f"{name}: {tally.played} schedules from seed {asked.seed}, {tally.lives} lives, {tally.batches} batches: "
-            f"{len(tally.wrong)} wrong, {took_s:.0f} s\n"
+            f"{kind}: {tally.played} schedules from seed {asked.seed}, {tally.lives} lives, {tally.batches} batches: "
+            f"{len(tally.wrong)} wrong, {time.monotonic() - began_s:.0f} s\n"
         )
+        sys.stdout.flush()
+    if not asked.no_figures:
+        figures.main()
     return int(failed)

@@ -35,7 +35,8 @@ def test_the_order_is_the_same_for_ever() -> None:
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
 def test_keys_that_are_computed_together_are_those_computed_alone(key: int, first: int) -> None:
-    assert mixed(key, first, 3) == [mix(key, number) for number in range(first, first + 3)]
+    for count in (3, 70):
+        assert mixed(key, first, count) == [mix(key, number) for number in range(first, first + count)]
 
 
 def test_epochs_and_seeds_that_are_neighbours_share_nothing() -> None:
