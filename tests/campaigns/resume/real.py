@@ -8,6 +8,7 @@ import random
 import signal
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +87,15 @@ def _why(records: Path) -> str:
 
 def _kill(pids: set[int]) -> None:
     for pid in pids:
-        os.killpg(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and nobody has waited for it yet
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _fork(schedule: Schedule, life: Life, rank: int, victim: bool, directory: Path, records: Path) -> int:
     pid = os.fork()
     if pid:
+        with suppress(OSError):  # the child has done it itself, or has ended
+            os.setpgid(pid, pid)  # so that it can be killed by its group from now on
         return pid
     status = 1
     try:
