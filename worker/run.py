@@ -60,9 +60,7 @@ class Run:
 
         Collective. Raises Misused, WrongState.
         """
-        for name, thing in states.items():
-            if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
-                raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+        _check(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
@@ -80,16 +78,14 @@ class Run:
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._deadline = Deadline(stop_before)
-        self._keyed_by_batch = False
+        self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
-        self._stop_asked = False
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
         self._persistence = Persistence(self._world, Path(directory), keep or Retention(), self.log.warning)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
-        self._forced = False
         if (found := self._persistence.find()) is not None:
             self._load(found)
         self._saved = (self._commits, self.epoch)
@@ -350,3 +346,9 @@ class Run:
         self.log.info(
             "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
         )
+
+
+def _check(states: dict[str, Any]) -> None:
+    for name, thing in states.items():
+        if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
+            raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
