@@ -102,7 +102,7 @@ many-nodes: setup ## a thousand nodes on one c10d store, 1,024 descriptors for e
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
 
-resume: setup ## kill and resize training scripts, fail disks, compare models by their bits; ARGS="--real 50 --in-process 500 --faults 5 --bits 20"
+resume: setup ## kill and resize training scripts, fail disks, compare bits, and what it costs; ARGS="--real 50 --in-process 500"
 	$(PY) -m tests.campaigns.resume $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one

@@ -27,6 +27,24 @@ def mix(key: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
+def mixed(key: int, first: int, count: int) -> list[int]:
+    """`mix(key, number)` for `count` numbers from `first` on; at a tenth of the price where there are hundreds."""
+    if count < 64:
+        return [mix(key, number) for number in range(first, first + count)]
+    import torch
+
+    z = torch.arange(first + 1, first + count + 1) * _signed(_GOLDEN) + _signed(key)
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+    z = z ^ ((z >> 31) & ((1 << 33) - 1))
+    return [number & MASK_64 for number in z.tolist()]
+
+
+def _signed(number: int) -> int:
+    """The same 64 bits as torch's int64 has them, whose sums and products wrap as unsigned ones do."""
+    return number - (1 << 64) if number >> 63 else number
+
+
 def below(key: int, number: int, limit: int) -> int:
     """The `number`-th draw of `key`, uniform over range(limit); a limit below 2**32 leaves a bias below 2**-32."""
     return (mix(key, number) * limit) >> 64

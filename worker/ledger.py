@@ -49,18 +49,18 @@ class Chain:
     ranges: list[Range] = field(default_factory=list)
 
     def add(self, span: Span) -> None:
-        self.link = hashlib.sha256(self.link + _BATCH.pack(*span[1:])).digest()
-        count = span.last - span.first
-        now = self.ranges[-1] if self.ranges else None
-        if (
-            now is not None
-            and (now.epoch, now.last, now.ends_epoch) == (span.epoch, span.first, False)
-            and 0 < count <= now.batch
-            and (now.last - now.first) % now.batch == 0
-        ):
-            now.last, now.ends_epoch = span.last, span.ends_epoch
-        else:
-            self.ranges.append(Range(span.epoch, span.first, span.last, count, span.ends_epoch))
+        _, epoch, first, last, ends = span
+        self.link = hashlib.sha256(self.link + _BATCH.pack(epoch, first, last, ends)).digest()
+        if self.ranges:
+            now = self.ranges[-1]
+            if (
+                (now.last == first and now.epoch == epoch and not now.ends_epoch)
+                and 0 < last - first <= now.batch
+                and (first - now.first) % now.batch == 0
+            ):
+                now.last, now.ends_epoch = last, ends
+                return
+        self.ranges.append(Range(epoch, first, last, last - first, ends))
 
 
 class Ledger:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,15 +15,20 @@ from torch.utils.data import DataLoader
 
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
+from .checks import check_names, check_run, check_states
 from .data.cursors import Account, Cursor, Span
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
 from .data.sharded import Division
-from .errors import Misused, WrongState
-from .failing import fail_together
+from .errors import Misused
+from .failing import end_when_uncaught, fail_together
 from .keys import key_of, mix
 from .ledger import Ledger
+from .loop.deadline import Deadline
+from .loop.log import RunLog
+from .loop.progress import Place, Progress
+from .loop.reductions import Reductions
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Advice, Every, Exchanges
 from .shards.conditions import accept
@@ -33,7 +37,7 @@ from .shards.sharding import Sharding
 from .values import Mean, Vars
 from .world import World
 
-_VARS, _STREAMS = "run.vars", "run.streams"
+_VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
 
 
 class Run:
@@ -53,20 +57,23 @@ class Run:
         format: str = "torch",  # noqa: A002 - the word means this in every library that saves
         copy_to: str | os.PathLike[str] | None = None,
         shards: int | None = None,
+        stop_before: float | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
         (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
         (default: the two newest, and labelled ones). format: of the tensors, "torch" or "safetensors". copy_to: slower
         storage that each checkpoint is copied to, a directory or a URL of fsspec's. shards: level `bits`, for 1 to so
-        many ranks (default: none; see `shards`). states: by name, anything with `state_dict` and `load_state_dict`.
+        many ranks (default: none; see `shards`). stop_before: so many seconds before the job's deadline all ranks save
+        and stop (default: they do not). states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
-        _check_states(states)
+        check_states(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
-        self.log = _log_of(self.rank)
+        self.log = RunLog(self.rank)
+        self.progress = Progress(self._place, self.rank)
         self.vars = Vars()
         self.account = Account()
         self.ledger = Ledger()
@@ -79,7 +86,8 @@ class Run:
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self._loaders: dict[str, Loader] = {}
-        self._means: dict[str, Mean] = {}
+        self._reductions = Reductions(self._world)
+        self._deadline = Deadline(stop_before)
         self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
         self._exchanges = Exchanges(alone=self.world_size == 1)
@@ -106,6 +114,7 @@ class Run:
         random: str = "auto",
         on_sample: Callable[[int], None] | None = None,
         replay: bool = False,
+        streams: int | None = None,
     ) -> Loader:
         """A loader that begins where the run is.
 
@@ -114,7 +123,9 @@ class Run:
         its batches are committed by `step`; False: by asking for the next one; None: False while gradients are off.
         random: "auto", "always" or "never", whether the dataset draws random numbers. on_sample: called with a key
         before each sample, for libraries with generators of their own. replay: an iterable dataset that cannot say
-        where it is is read again from the start of its epoch, by every rank.
+        where it is is read again from the start of its epoch, by every rank. streams: an iterable dataset that divides
+        itself by `get_worker_info()` is read as so many streams, whatever the number of loader processes, which must
+        divide it; every rank reads all of them.
 
         Raises NotResumable, WrongState.
         """
@@ -122,7 +133,7 @@ class Run:
         if name in self._loaders:
             raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
         self.account.cursors[name] = Cursor()
-        made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay)
+        made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay, streams)
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
             self.account.restore(name, self._found.places[name])
@@ -130,7 +141,9 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
-        the last save; ends early where `stop` was called."""
+        the last save; ends early where `stop` was called. An exception that nobody catches ends this rank at once from
+        here on, as inside of `fail_together`."""
+        self._guard()
         while self.epoch < count and not self.stopping:
             yield self.epoch
             if not self.stopping:
@@ -141,7 +154,8 @@ class Run:
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
-        without `step`."""
+        without `step`. As `epochs` otherwise."""
+        self._guard()
         while self.steps < steps and not self.stopping:
             before = self.steps
             self.account.next_epoch()
@@ -204,12 +218,18 @@ class Run:
 
     def mean(self, name: str) -> Mean:
         """A mean over samples and ranks that checkpoints keep, by name."""
-        if name not in self._means:
-            self._means[name] = Mean(self._world)
-            kept = self._found.run["means"] if self._found is not None else {}
-            if name in kept:
-                self._means[name].restore(kept[name])
-        return self._means[name]
+        return self._reductions.mean(name)
+
+    def metric(self, name: str, metric: Any) -> Any:
+        """The given `torchmetrics.Metric` or collection, which checkpoints keep from now on, by name; each rank's
+        states, merged by the metric's own reductions where the number of ranks changes. Raises Misused, NotResumable.
+        """
+        return self._reductions.metric(name, metric)
+
+    def time_left(self) -> float | None:
+        """Seconds until the job's deadline: the Unix time in ELASTIC_AGENT_DEADLINE, or in SLURM_JOB_END_TIME. Negative
+        after it; None where neither is set."""
+        return self._deadline.left_s()
 
     def fail_together(self) -> AbstractContextManager[None]:
         """Around the loop: an exception on this rank ends its process at once, with the cause in the error file, so
@@ -221,6 +241,7 @@ class Run:
 
         Raises CheckpointNotWritten.
         """
+        self.progress.close()
         self.account.close()
         if self._saved != (self._commits, self.epoch):
             self._save("")
@@ -255,6 +276,19 @@ class Run:
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
+    def _guard(self) -> None:
+        if self.world_size > 1:
+            end_when_uncaught(self.log, self.rank)
+
+    def _place(self) -> Place:
+        loader = self._loaders.get(self.account.outermost() or "")
+        if loader is None:
+            return Place(self.epoch, 0, None, self.steps)
+        total = loader.total
+        if self.account.cursors[loader.name].at_end and total:
+            return Place(loader.epoch - 1, total, total, self.steps)
+        return Place(loader.epoch, loader.position, total, self.steps)
+
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
@@ -278,7 +312,7 @@ class Run:
         now_s = time.monotonic()
         due = self.rank == 0 and self._due(now_s)
         interval = self._exchanges.proposal(self._boundaries, now_s)
-        asked = [int(due or self._label is not None), int(self._stop_asked)]
+        asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
@@ -296,11 +330,7 @@ class Run:
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
-        # A rank whose shards are all empty has not met a mean that others have; none has met one that is not due yet.
-        kept = self._found.run["means"] if self._found is not None else ()
-        said = self._world.gather([label, *self._means, *kept])
-        label = next((text for text, *_ in said if text), "")
-        means = sorted({name for _, *names in said for name in names})
+        label = next((text for text in self._world.gather(label) if text), "")
         run = {
             "seed": self.seed,
             "epoch": self.epoch,
@@ -309,12 +339,12 @@ class Run:
             "level": self.level,
             "shards": self._shards,
             "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
-            "means": {name: self.mean(name).gather() for name in means},
+            "means": self._reductions.means(),
         }
         ledger = json.dumps(self.ledger.to_json()).encode()
         snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
-        states[_VARS] = self.vars.state_dict()
+        states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
         states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
         self._persistence.save(snapshot, states)
         self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
@@ -331,25 +361,15 @@ class Run:
 
     def _load(self, found: Found) -> None:
         manifest, where = found.manifest, f"the checkpoint of step {found.manifest.step}"
-        if manifest.run["order"] != ORDER_VERSION:
-            raise WrongState(
-                f"{where} has order version {manifest.run['order']}, and this version of elastic-agent makes "
-                f"{ORDER_VERSION}: go on with the version that wrote it, or begin anew in another directory"
-            )
-        if manifest.run["seed"] != self.seed:
-            raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={self.seed}) another")
+        check_run(manifest, self.seed, where)
         accept(manifest, self._shards, where, self.log)
         states = found.load(self._states)
-        kept, given = set(states) - {_VARS, _STREAMS}, set(self._states)
-        if kept != given:
-            raise WrongState(
-                f"{where} holds {', '.join(sorted(kept)) or 'nothing'}, and Run(...) was given "
-                f"{', '.join(sorted(given)) or 'nothing'}"
-            )
+        check_names(set(states) - {_VARS, _STREAMS, _METRICS}, set(self._states), where)
         for name, thing in self._states.items():
             thing.load_state_dict(states[name])
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
+        self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
         self.ledger = Ledger.from_json(json.loads(found.ledger))
         self._found = manifest
         self.steps = manifest.step
@@ -358,17 +378,3 @@ class Run:
         self.log.info(
             "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
         )
-
-
-def _check_states(states: dict[str, Any]) -> None:
-    for name, thing in states.items():
-        if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
-            raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
-
-
-def _log_of(rank: int) -> logging.Logger:
-    """The run's log: every record of rank 0, warnings of the others."""
-    log = logging.getLogger(f"elastic_agent.worker.rank{rank}")
-    if rank:
-        log.setLevel(logging.WARNING)
-    return log

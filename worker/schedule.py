@@ -52,28 +52,29 @@ class Advice:
 
 
 class Exchanges:
-    """At which steps the ranks exchange requests: the same on all, as each exchange says when the next one is."""
+    """At which boundaries (between two batches or steps) the ranks exchange requests: the same on all, as each exchange
+    says when the next one is. Boundaries are counted from the start of the process."""
 
     def __init__(self, alone: bool) -> None:
-        self.next_step = 0
+        self.next_boundary = 0
         self._alone = alone
         self._interval = 1
         self._at: tuple[int, float] | None = None
 
-    def due(self, step: int) -> bool:
-        return step >= self.next_step
+    def due(self, boundary: int) -> bool:
+        return boundary >= self.next_boundary
 
-    def proposal(self, step: int, now: float) -> int:
-        """Steps until the next exchange, by this rank's own clock. The largest proposal of all ranks counts."""
+    def proposal(self, boundary: int, now: float) -> int:
+        """Boundaries until the next exchange, by this rank's own clock. The largest proposal of all ranks counts."""
         if self._alone:
             return 1
-        if self._at is not None and step > self._at[0]:
-            per_step_s = (now - self._at[1]) / (step - self._at[0])
+        if self._at is not None and boundary > self._at[0]:
+            each_s = (now - self._at[1]) / (boundary - self._at[0])
             # At most twice as long at a time: the first steps of a run are slow.
-            self._interval = max(1, min(2 * self._interval, int(EXCHANGE_S / max(per_step_s, 1e-7))))
-        self._at = (step, now)
+            self._interval = max(1, min(2 * self._interval, int(EXCHANGE_S / max(each_s, 1e-7))))
+        self._at = (boundary, now)
         return self._interval
 
-    def agreed(self, step: int, interval: int) -> None:
+    def agreed(self, boundary: int, interval: int) -> None:
         self._interval = interval
-        self.next_step = step + interval
+        self.next_boundary = boundary + interval

@@ -32,17 +32,21 @@ class Party:
         """Collective: each rank's message, by rank. A message is what JSON can hold."""
         if self.size == 1:
             return [message]
-        data = json.dumps(message).encode()
+        return [json.loads(part.decode()) for part in self.gather_bytes(json.dumps(message).encode())]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Collective: each rank's bytes, by rank."""
+        if self.size == 1:
+            return [data]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group())
         longest = max(int(length) for length in lengths)
         mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = _tensor_of(data)
+        if data:
+            mine[: len(data)] = _tensor_of(data)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
-        return [
-            json.loads(_bytes_of(part[: int(length)]).decode()) for part, length in zip(parts, lengths, strict=True)
-        ]
+        return [_bytes_of(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
 
     def together(self, act: Callable[[], Any]) -> list[Any]:
         """Collective: what `act` returned on each rank, by rank. Where it raised on any, all raise: its own error on

@@ -148,14 +148,19 @@ class Account:
 
     def step(self) -> list[Span]:
         """A training step is done. Returns what is committed by it, or was since the last step, in order."""
-        going_on_in = {name for going in self._passes if not self._over(going) for name in going.inside}
+        inner = [going for going in self._passes if going.inside]
+        going_on_in = {name for going in inner if not self._over(going) for name in going.inside}
         for name, cursor in self.cursors.items():
             if name in going_on_in and cursor.held:
                 cursor.in_use = True
-            else:
-                cursor.stepped = cursor.stepped or bool(cursor.held)
+            elif cursor.held:
+                cursor.stepped = True
                 self._commit(cursor)
         return self.take()
+
+    def outermost(self) -> str | None:
+        """The loader of the loop that all others are inside of, or that has gone on longest."""
+        return next((going.loader for going in self._passes if going.gave), None)
 
     def looping(self) -> bool:
         """Whether a loop over a loader is going on, which will ask for its next batch."""

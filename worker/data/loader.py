@@ -11,11 +11,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
 from .cursors import Account, Pass, Span
+from .divided import DividedSource
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
 from .sharded import Division, Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
-from .source import LoaderProcess, MapSource, same
-from .streams import Read, SampledSource, StreamSource, can_say_where, check_stream
+from .source import LoaderProcess, MapSource, check_samples, same
+from .streams import SampledSource, StreamSource, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -30,6 +31,7 @@ class Context(Protocol):
     world_size: int
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
+    log: Any
 
     @property
     def division(self) -> Division | None:
@@ -60,6 +62,7 @@ class Loader:
         random: str = "auto",
         on_sample: Callable[[int], None] | None = None,
         replay: bool = False,
+        streams: int | None = None,
     ) -> None:
         if not getattr(loader, "in_order", True):
             raise NotResumable(
@@ -69,7 +72,7 @@ class Loader:
             raise NotResumable(f"random={random!r} of loader {name!r}: it is one of auto, always, never")
         self.name, self.wrapped, self.dataset = name, loader, loader.dataset
         self.weight = 1.0
-        self._context, self._train, self._replay = context, train, replay
+        self._context, self._train, self._replay, self._streams = context, train, replay, streams
         self._random, self._on_sample = random, on_sample
         self._main_key = key_of(context.seed, name, "main")
         self._of_batches = self._is_stream = False
@@ -80,7 +83,7 @@ class Loader:
         self.stream_state: Any = None
         """Of a stateful stream, the state at the committed place."""
         self._states: dict[tuple[int, int], Any] = {}
-        self._kept: tuple[DataLoader[Any], _Slices] | None = None
+        self._kept: tuple[Iterable[Any], _Slices] | None = None
         self._source, self._stream_source = self._make_sources()
         context.account.cursors[name].evaluates = train is False
 
@@ -89,9 +92,10 @@ class Loader:
         if isinstance(loader.dataset, IterableDataset):
             if hasattr(loader.dataset, "sampler"):
                 return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
-            check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay)
+            check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay, self._streams)
             self._is_stream = True
             return InOrder(0)
+        check_samples(self.dataset, self._random, self._streams)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
             self._of_batches = True
             return Listed(loader.batch_sampler)
@@ -142,9 +146,14 @@ class Loader:
         return {
             "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
             "length": None if self._is_stream or self._of_batches else _size(dataset),
-            "order": "Stream" if self._is_stream else type(self._ordering).__name__,
+            "order": self._order_name(),
             "batch": self.global_batch,
         }
+
+    def _order_name(self) -> str:
+        if self._is_stream:
+            return "Stream" if self._streams is None else f"{self._streams} streams"
+        return type(self._ordering).__name__
 
     @property
     def fixed_batch(self) -> bool:
@@ -164,6 +173,11 @@ class Loader:
     def position(self) -> int:
         """Samples (batches, with a batch sampler of one's own) of the epoch that are committed."""
         return self._context.account.cursors[self.name].position
+
+    @property
+    def total(self) -> int | None:
+        """Positions of a whole epoch; None for a stream, whose length is not known."""
+        return None if self._is_stream else self._cut(self.epoch).end
 
     @property
     def batch_size(self) -> int:
@@ -215,13 +229,13 @@ class Loader:
             yield self._hand(span, self._weight(cut, epoch, first, last), batch)
         self._before_next(going)
 
-    def _stream(self, going: Pass, source: StreamSource) -> Iterator[Any]:
+    def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
         last = position
-        source.epoch, source.position = epoch, position
-        source.state = self.stream_state if position else None
-        reads: Iterable[Read] = self._dataloader(source, None)
-        for read in reads:
+        source.begin(epoch, position, self.stream_state if position else None)
+        if again := source.reads_again:
+            self._context.log.info("loader %r reads %d samples of epoch %d again", self.name, again, epoch)
+        for read in source.reads(self._dataloader(source, None)):
             self._before_next(going)
             if self._context.stopping:
                 return
@@ -272,7 +286,7 @@ class Loader:
             return piece._replace(indices=self._ordering.indices(0, piece.first, piece.last))
         return piece
 
-    def _start(self, epoch: int, position: int, cut: Cut) -> DataLoader[Any]:
+    def _start(self, epoch: int, position: int, cut: Cut) -> Iterable[Any]:
         slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
         if isinstance(self.dataset, IterableDataset):
             return self._dataloader(SampledSource(self._source, list(slices)), None)
@@ -284,7 +298,7 @@ class Loader:
         kept.make = slices.make
         return loader
 
-    def _make_sources(self) -> tuple[MapSource, StreamSource | None]:
+    def _make_sources(self) -> tuple[MapSource, StreamSource | DividedSource | None]:
         """What stands in the dataset's place; the second one for a stream, whose ordering is empty."""
         loader, place, collate = self.wrapped, (self._context.seed, self.name), _collation(self.wrapped)
         source = MapSource(
@@ -293,20 +307,16 @@ class Loader:
         if not self._is_stream:
             return source, None
         world = (self._context.rank, self._context.world_size)
-        stream = StreamSource(
-            loader.dataset,
-            collate,
-            place,
-            self.global_batch,
-            world,
-            self._drop_last,
-            self._on_sample,
-            self._context.division,
-        )
-        return source, stream
+        rest: Any = (self.global_batch, world, self._drop_last, self._on_sample, self._context.division)
+        if self._streams is not None:
+            return source, DividedSource(loader.dataset, collate, place, self._streams, *rest)
+        return source, StreamSource(loader.dataset, collate, place, *rest)
 
-    def _dataloader(self, source: Any, slices: _Slices | None) -> DataLoader[Any]:
+    def _dataloader(self, source: Any, slices: _Slices | None) -> Iterable[Any]:
         theirs = self.wrapped
+        if not theirs.num_workers and not theirs.pin_memory:
+            # Without loader processes a DataLoader adds nothing but its price, 10 us a batch.
+            return source if slices is None else map(source.__getitem__, slices)
         # Its own generator: making an iterator draws a number, which would shift the training process's own.
         own: dict[str, Any] = {
             "generator": torch.Generator().manual_seed(key_of(self._context.seed, self.name, "base"))
@@ -377,6 +387,3 @@ def _size(dataset: Sized) -> int:
         raise NotResumable(
             f"{type(dataset).__name__} has no length, so its order cannot be entered in the middle: give it __len__"
         ) from None
-
-
-__all__ = ["Context", "Loader", "can_say_where"]

@@ -1,91 +1,188 @@
 """Random numbers that follow from a place in the run and from nothing before it.
 
-A generator is *keyed*: seeded from a key just before it is used, so that no state of it need be kept. Three libraries
-have global generators: torch, Python's `random` and numpy (only where somebody has imported it).
+A generator is *keyed*: seeded from a key just before it is used, so that no state of it need be kept. Global
+generators are those of the libraries in the table `LIBRARIES`.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..keys import mix
 
-LIBRARIES = ("torch", "random", "numpy")
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
+_LOOKED_INTO = 64
+"""Lists and dicts of more are data, not transforms."""
+
+
+class Library:
+    """One library's global generator in this process."""
+
+    name: str
+    _first: Any = None
+
+    def in_process(self) -> bool:
+        """Whether it can have been used: somebody has imported it, or has a device of it."""
+        return True
+
+    def key(self, key: int) -> None:
+        """Seeds the generator from a key of 64 bits."""
+        raise NotImplementedError
+
+    def park(self) -> None:
+        """Puts the generator into its known state."""
+        self.key(_PARKED)
+
+    def draw(self) -> Any:
+        """What the generator gives next, to compare."""
+        raise NotImplementedError
+
+    def has_drawn(self) -> bool:
+        """Whether somebody has drawn since `park`. The generator is not in its known state afterwards."""
+        drawn = self.draw()
+        if self._first is None:
+            self.park()
+            self._first = self.draw()
+        return bool(drawn != self._first)
+
+
+class Torch(Library):
+    """torch's generator for the CPU."""
+
+    name = "torch"
+    _number: Any = None
+    _state: Any = None
+
+    def key(self, key: int) -> None:
+        torch.default_generator.manual_seed(key)
+
+    def park(self) -> None:
+        if self._state is None:
+            self._state = torch.Generator().manual_seed(_PARKED).get_state()
+        torch.default_generator.set_state(self._state)
+
+    def draw(self) -> Any:
+        # Into a tensor that is kept: half the price of torch.rand.
+        if self._number is None:
+            self._number = torch.empty((), dtype=torch.float32, device="cpu")
+        return self._number.random_().item()
+
+
+class Python(Library):
+    """The module `random`."""
+
+    name = "random"
+    _state: Any = None
+
+    def key(self, key: int) -> None:
+        random.seed(key)
+
+    def park(self) -> None:
+        if self._state is None:
+            self._state = random.Random(_PARKED).getstate()
+        random.setstate(self._state)
+
+    def draw(self) -> Any:
+        return random.random()
+
+
+class Numpy(Library):
+    """numpy's legacy generator, of which it takes 32 bits as a seed."""
+
+    name = "numpy"
+
+    def in_process(self) -> bool:
+        numpy = sys.modules.get("numpy")
+        return numpy is not None and hasattr(numpy, "random")
+
+    def key(self, key: int) -> None:
+        sys.modules["numpy"].random.seed(key & 0xFFFFFFFF)
+
+    def draw(self) -> Any:
+        return sys.modules["numpy"].random.random_sample()
+
+
+class Cuda(Library):
+    """The generators of all CUDA devices, where CUDA is in use in this process."""
+
+    name = "cuda"
+
+    def in_process(self) -> bool:
+        return bool(torch.cuda.is_initialized())
+
+    def key(self, key: int) -> None:
+        # torch.manual_seed formats a stack for devices that are not initialised.
+        torch.cuda.manual_seed_all(key)
+
+    def draw(self) -> Any:
+        # Seed and offset, which the host keeps: to draw a number would wait for the device.
+        return b"".join(bytes(generator.get_state().tolist()) for generator in torch.cuda.default_generators)
+
+
+LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), Cuda())
+"""All that is keyed and looked at; a further library is a further entry."""
 
 
 def key_everything(key: int) -> None:
-    """Keys the global generators of this process: torch's for the CPU and for CUDA if it is in use, `random`, numpy."""
-    torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():
-        # Each device's generator; torch.manual_seed formats a stack for devices that are not initialised.
-        torch.cuda.manual_seed_all(key)
-    random.seed(key)
-    if (numpy := sys.modules.get("numpy")) is not None and hasattr(numpy, "random"):
-        numpy.random.seed(key & 0xFFFFFFFF)
+    """Keys the global generators of this process."""
+    for library in LIBRARIES:
+        if library.in_process():
+            library.key(key)
 
 
 class Draws:
-    """Finds out which of the three libraries a dataset draws from, and keys them.
+    """Finds out which of the libraries a dataset draws from, and keys them.
 
     Exact without knowing beforehand: the generators are parked in a known state; a library that has drawn by the end
     of a batch is in use, and the batch is computed again with that library keyed for every sample, as are all later
     ones. A dataset that draws nothing pays for looking only.
     """
 
-    def __init__(self, always: bool, own: Callable[[], Iterator[Any]], on_sample: Callable[[int], None] | None) -> None:
-        """always: key all three from the first sample on, without looking. own: the generators that the dataset holds.
+    def __init__(self, always: bool, held: Sequence[Any], on_sample: Callable[[int], None] | None) -> None:
+        """always: key all from the first sample on, without looking. held: the generators that the dataset holds.
         on_sample: called with each sample's key, for libraries with a state of their own."""
-        self.in_use: set[str] = set(LIBRARIES) if always else set()
-        self._own = own
+        self._in_use: list[Library] = list(LIBRARIES) if always else []
+        self._held = held
         self._on_sample = on_sample
 
     @property
     def keyed(self) -> bool:
         """Whether anything is keyed for each sample."""
-        return bool(self.in_use) or self._on_sample is not None
+        return bool(self._in_use) or bool(self._held) or self._on_sample is not None
 
     def key_sample(self, key: int) -> None:
         """Before `dataset[i]`."""
-        if "torch" in self.in_use:
-            torch.default_generator.manual_seed(key)
-        if "random" in self.in_use:
-            random.seed(key)
-        if "numpy" in self.in_use and (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed(key & 0xFFFFFFFF)
-        for number, generator in enumerate(self._own()):
-            key_generator(generator, mix(key, number))
+        for library in self._in_use:
+            if library.in_process():
+                library.key(key)
+        if self._held:
+            for number, generator in enumerate(self._held):
+                key_generator(generator, mix(key, number))
         if self._on_sample is not None:
             self._on_sample(key)
 
     def park(self) -> None:
         """Before a batch: the libraries that are not in use get their known state."""
-        if "torch" not in self.in_use:
-            torch.default_generator.manual_seed(_PARKED)
-        if "random" not in self.in_use:
-            random.setstate(_parked_random())
-        if "numpy" not in self.in_use and (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed(_PARKED)
+        for library in self._parked():
+            library.park()
 
     def found_more(self) -> bool:
-        """After a batch: whether a library that was parked has drawn. It counts as in use from now on."""
-        found = set()
-        if "torch" not in self.in_use and float(torch.rand((), dtype=torch.float32, device="cpu")) != _first_of_torch():
-            found.add("torch")
-        if "random" not in self.in_use and random.random() != _first_of_random():
-            found.add("random")
-        numpy = sys.modules.get("numpy")
-        # A numpy imported by the batch itself is in use as well: its state is not the parked one.
-        if "numpy" not in self.in_use and numpy is not None and numpy.random.random_sample() != _first_of_numpy(numpy):
-            found.add("numpy")
-        self.in_use |= found
+        """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
+        batch itself has imported is in use as well: its state is not the parked one."""
+        found = [library for library in self._parked() if library.has_drawn()]
+        self._in_use += found
         return bool(found)
+
+    def _parked(self) -> list[Library]:
+        return [library for library in LIBRARIES if library not in self._in_use and library.in_process()]
 
 
 def key_generator(generator: Any, key: int) -> None:
@@ -109,9 +206,10 @@ def is_generator(thing: Any) -> bool:
     return numpy is not None and isinstance(thing, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def generators_in(thing: Any, depth: int = 3) -> list[Any]:
-    """The generators that a dataset holds as attributes, its own and those of what it holds (a wrapped dataset, a
-    transform, a list of them), `depth` levels down, in the order of definition."""
+def generators_in(thing: Any, depth: int = 4) -> list[Any]:
+    """The generators that a dataset holds as attributes, its own and those of what it holds: a wrapped dataset, a
+    transform, a list or dict of them, what a partial or a bound method holds; `depth` objects deep, in the order of
+    definition."""
     found: list[Any] = []
     seen: set[int] = set()
 
@@ -122,8 +220,9 @@ def generators_in(thing: Any, depth: int = 3) -> list[Any]:
         if is_generator(here):
             found.append(here)
         elif levels > 0:
+            through = isinstance(here, (list, tuple, dict, functools.partial, types.MethodType))
             for inner in _held_by(here):
-                walk(inner, levels - 1)
+                walk(inner, levels if through else levels - 1)
 
     walk(thing, depth)
     return found
@@ -131,36 +230,13 @@ def generators_in(thing: Any, depth: int = 3) -> list[Any]:
 
 def _held_by(thing: Any) -> list[Any]:
     if isinstance(thing, (list, tuple)):
-        return list(thing) if len(thing) <= 64 else []
+        return list(thing) if len(thing) <= _LOOKED_INTO else []
+    if isinstance(thing, dict):
+        return list(thing.values()) if len(thing) <= _LOOKED_INTO else []
+    if isinstance(thing, functools.partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, types.MethodType):
+        return [thing.__self__]
     if isinstance(thing, (str, bytes, int, float, torch.Tensor, type)) or callable(getattr(thing, "__array__", None)):
         return []
     return list(getattr(thing, "__dict__", {}).values())
-
-
-_KNOWN: dict[str, Any] = {}
-
-
-def _parked_random() -> Any:
-    if "state" not in _KNOWN:
-        _KNOWN["state"] = random.Random(_PARKED).getstate()
-    return _KNOWN["state"]
-
-
-def _first_of_random() -> float:
-    if "random" not in _KNOWN:
-        _KNOWN["random"] = random.Random(_PARKED).random()
-    return float(_KNOWN["random"])
-
-
-def _first_of_torch() -> float:
-    if "torch" not in _KNOWN:
-        _KNOWN["torch"] = float(
-            torch.rand((), dtype=torch.float32, device="cpu", generator=torch.Generator().manual_seed(_PARKED))
-        )
-    return float(_KNOWN["torch"])
-
-
-def _first_of_numpy(numpy: Any) -> float:
-    if "numpy" not in _KNOWN:
-        _KNOWN["numpy"] = numpy.random.RandomState(_PARKED).random_sample()
-    return float(_KNOWN["numpy"])

@@ -6,13 +6,14 @@ that nothing large is sent to loader processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
-from ..keys import key_of, mix
+from ..errors import NotResumable
+from ..keys import key_of, mix, mixed
 from .orderings import Ordering
 from .randomness import Draws, generators_in
 from .sharded import Group
@@ -20,6 +21,7 @@ from .slicing import Slice
 
 COLLATE = -2
 """The number that is mixed into a batch's key for the randomness of its collation."""
+_KEYS_AT_ONCE = 512
 
 
 class MapSource(Dataset[Any]):
@@ -42,7 +44,7 @@ class MapSource(Dataset[Any]):
         self.choice, self.on_sample, self._of_batches = draws, on_sample, of_batches
         self._draws: Draws | None = None
         self._epoch = (-1, 0, 0)
-        self._held: list[Any] = []
+        self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
 
     def __getitem__(self, piece: Slice | Group) -> Any:
         if isinstance(piece, Group):
@@ -52,9 +54,10 @@ class MapSource(Dataset[Any]):
         if indices is None:
             indices = self.ordering.indices(order_key, piece.first, piece.last)
         if self.choice == "never":
-            return self._compute(indices, piece.first, sample_key, None)
+            return self.collate(self._fetch(indices))
         if self._draws is None:
-            self._draws = Draws(self.choice == "always", self._generators(), self.on_sample)
+            held = generators_in([self.dataset, self.collate])
+            self._draws = Draws(self.choice == "always", held, self.on_sample)
         draws = self._draws
         draws.park()
         batch = self._compute(indices, piece.first, sample_key, draws)
@@ -69,38 +72,61 @@ class MapSource(Dataset[Any]):
             self._epoch = (epoch, key_of(*self.place, "order", epoch), key_of(*self.place, "samples", epoch))
         return self._epoch[1:]
 
-    def _compute(self, indices: list[Any], first: int, key: int, draws: Draws | None) -> Any:
-        keyed = draws is not None and (draws.keyed or bool(self._held))
-        if self._of_batches:
-            # One position is one batch here; all of it is keyed by that position.
-            if keyed and draws is not None:
+    def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
+        """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
+        dataset can read samples only together."""
+        if not draws.keyed or self._of_batches or _only_together(self.dataset):
+            if draws.keyed:
                 draws.key_sample(mix(key, first))
-            (whole,) = indices
-            return self.collate(self._fetch(list(whole)))
-        if hasattr(self.dataset, "__getitems__"):
-            if keyed and draws is not None:
-                draws.key_sample(mix(key, first))
-            return self.collate(self.dataset.__getitems__(indices))
-        if not keyed or draws is None:
-            return self.collate([self.dataset[index] for index in indices])
+            return self.collate(self._fetch(indices))
         samples = []
-        for position, index in enumerate(indices, first):
-            draws.key_sample(mix(key, position))
+        for index, sample_key in zip(indices, self._keys_from(key, first, len(indices)), strict=True):
+            draws.key_sample(sample_key)
             samples.append(self.dataset[index])
         draws.key_sample(mix(mix(key, first), COLLATE))
         return self.collate(samples)
 
+    def _keys_from(self, key: int, first: int, count: int) -> list[int]:
+        """The keys of `count` samples from position `first` on, out of a chunk that is computed at once; the larger the
+        longer positions have followed each other."""
+        kept_key, begins, keys = self._sample_keys
+        if key != kept_key or not begins <= first <= first + count <= begins + len(keys):
+            follows = key == kept_key and begins < first <= begins + len(keys)
+            size = min(4 * len(keys), _KEYS_AT_ONCE) if follows else count
+            begins, keys = first, mixed(key, first, max(count, size))
+            self._sample_keys = (key, begins, keys)
+        return keys[first - begins : first - begins + count]
+
     def _fetch(self, indices: list[Any]) -> Any:
+        """The samples, together where the dataset can read them so."""
+        if self._of_batches:
+            (indices,) = indices
         if hasattr(self.dataset, "__getitems__"):
-            return self.dataset.__getitems__(indices)
+            return self.dataset.__getitems__(list(indices))
         return [self.dataset[index] for index in indices]
 
-    def _generators(self) -> Callable[[], Iterator[Any]]:
-        self._held = generators_in([self.dataset, self.collate])
-        return lambda: iter(self._held)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_draws": None, "_held": []}
+        return {**self.__dict__, "_draws": None}
+
+
+def _only_together(dataset: Any) -> bool:
+    """Whether the dataset has `__getitems__` and no `__getitem__` but that of its base class, which raises."""
+    one = getattr(type(dataset), "__getitem__", None)
+    return hasattr(dataset, "__getitems__") and (one is None or one is Dataset.__getitem__)
+
+
+def check_samples(dataset: Any, draws: str, streams: int | None) -> None:
+    """Raises NotResumable where what was asked for cannot be had from a map-style dataset."""
+    name = type(dataset).__name__
+    if streams is not None:
+        raise NotResumable(
+            f"streams={streams}: {name} is a map-style dataset, whose samples are divided by index; leave streams out"
+        )
+    if draws == "always" and _only_together(dataset):
+        raise NotResumable(
+            f"{name} has __getitems__ and no __getitem__, so its random numbers cannot follow from a sample's place: "
+            'give it __getitem__, or say random="auto", with which they stay the same while the ranks\' parts do'
+        )
 
 
 def same(batch: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +37,7 @@ class SampledSource(IterableDataset[Any]):
         info = torch.utils.data.get_worker_info()
         mine = list(itertools.islice(self._slices, info.id if info else 0, None, info.num_workers if info else 1))
         held = generators_in([self.dataset, self._source.collate])
-        draws = None if self._source.choice == "never" else Draws(True, lambda: iter(held), self._source.on_sample)
+        draws = None if self._source.choice == "never" else Draws(True, held, self._source.on_sample)
         pieces = [part for piece in mine for part in (piece.slices if isinstance(piece, Group) else (piece,))]
         self.dataset.sampler = _Turns(self._source, pieces, draws)
         samples = iter(self.dataset)
@@ -109,21 +109,35 @@ class StreamSource(IterableDataset[Any]):
         self.stands_for = self.dataset = dataset
         self.collate, self.place, self.on_sample = collate, place, on_sample
         self._batch, self._world, self._drop_last, self._division = batch, world, drop_last, division
-        self.epoch, self.position = 0, 0
-        self.state: Any = None
-        """Set before a pass begins: where it begins, and the dataset's state there."""
+        self.stateful = can_say_where(dataset)
+        self.begin(0, 0, None)
+
+    def begin(self, epoch: int, position: int, state: Any) -> None:
+        """Where the next pass begins; state: of the last `Read` before it."""
+        self.epoch, self.position, self.state = epoch, position, state
+
+    @property
+    def reads_again(self) -> int:
+        """Samples that are read and thrown away before the place that `begin` was given."""
+        return self.position if self.state is None else 0
+
+    def reads(self, batches: Iterable[Read]) -> Iterator[Read]:
+        """In the training process: what the loader process yields, as it is."""
+        return iter(batches)
 
     def __iter__(self) -> Iterator[Read]:
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(self.epoch)
         key = key_of(*self.place, "stream", self.epoch)
-        stateful = can_say_where(self.dataset)
+        stateful = self.stateful
         if stateful and self.state is not None:
-            self.dataset.load_state_dict(copy.deepcopy(self.state))
+            if self.state["ended"]:
+                return
+            self.dataset.load_state_dict(copy.deepcopy(self.state["dataset"]))
         held = generators_in([self.dataset, self.collate])
-        draws = Draws(True, lambda: iter(held), self.on_sample)
+        draws = Draws(True, held, self.on_sample)
         draws.key_sample(mix(key, -1))
-        samples = _keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
+        samples = keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
         if self.state is None:
             for _ in itertools.islice(samples, self.position):
                 pass
@@ -131,25 +145,29 @@ class StreamSource(IterableDataset[Any]):
         while batch := list(itertools.islice(samples, self._batch)):
             if self._drop_last and len(batch) < self._batch:
                 return
-            state = copy.deepcopy(self.dataset.state_dict()) if stateful else None
+            # Of a dataset that has come to its end, the state may be that of its next pass.
+            ended = len(batch) < self._batch
+            state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended} if stateful else None
             if self._division is None:
                 low, high = part_of(0, len(batch), *self._world)
                 part, local = self.collate(batch[low:high] or batch[:1]), high - low
             else:
-                part, local = self._in_shards(batch, self._division, mix(key, first), draws), 0
+                part, local = in_shards(batch, self._division, self.collate, mix(key, first), draws), 0
             yield Read(part, first, first + len(batch), local, state)
             first += len(batch)
 
-    def _in_shards(self, batch: list[Any], division: Division, key: int, draws: Draws) -> list[Any]:
-        """This rank's shards of a global batch, each collated under a key of its own."""
-        parts = []
-        for piece in slices_of(division, self.epoch, 0, len(batch), whole=False):
-            draws.key_sample(mix(mix(key, piece.first), COLLATE))
-            parts.append(self.collate(batch[piece.first : piece.last]))
-        return parts
+
+def in_shards(batch: list[Any], division: Division, collate: Callable[[Any], Any], key: int, draws: Draws) -> list[Any]:
+    """This rank's shards of a global batch, each collated under a key of its own."""
+    parts = []
+    for piece in slices_of(division, 0, 0, len(batch), whole=False):
+        draws.key_sample(mix(mix(key, piece.first), COLLATE))
+        parts.append(collate(batch[piece.first : piece.last]))
+    return parts
 
 
-def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+def keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+    """The samples, each read under the key of its number; the first one's is `position`."""
     for number in itertools.count(position):
         draws.key_sample(mix(key, number))
         try:
@@ -164,7 +182,7 @@ def can_say_where(dataset: Any) -> bool:
     return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
 
 
-def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool) -> None:
+def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool, streams: int | None) -> None:
     """Raises NotResumable where an iterable dataset without a sampler cannot be read exactly."""
     name = type(dataset).__name__
     if not can_say_where(dataset) and not replay:
@@ -173,10 +191,18 @@ def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool) 
             "and load_state_dict(), or an attribute `sampler` that its iterator draws its indices from, or allow "
             "run.loader(..., replay=True), which reads again from the start of the epoch up to the place"
         )
+    if streams is not None:
+        if streams < 1 or streams % max(1, num_workers):
+            raise NotResumable(
+                f"streams={streams} of {name} with num_workers={num_workers}: a stream stays in one loader process, so "
+                "give a multiple of num_workers, at least 1"
+            )
+        return
     if num_workers > 1:
         raise NotResumable(
             f"{name} is read by {num_workers} loader processes, each of which would read all of it or a part that "
-            "depends on their number: use num_workers=1, or give it an attribute `sampler`"
+            "depends on their number: use num_workers=1, or give it an attribute `sampler`, or, if it divides itself "
+            f"by get_worker_info(), say run.loader(..., streams={num_workers}) and keep that number"
         )
     if world_size > 1 and not replay:
         raise NotResumable(

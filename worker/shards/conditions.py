@@ -7,6 +7,7 @@ from typing import Any
 
 from ..checkpoints.manifest import Manifest, surroundings
 from ..errors import WrongState
+from ..loop.log import RunLog
 from ..world import World
 
 KEEP = {
@@ -18,7 +19,7 @@ KEEP = {
 """Of each condition: what makes it so again."""
 
 
-def accept(manifest: Manifest, shards: int | None, where: str, log: logging.Logger) -> None:
+def accept(manifest: Manifest, shards: int | None, where: str, log: logging.Logger | RunLog) -> None:
     """Whether the run may go on from this checkpoint as it is started now. where: how messages name the checkpoint.
 
     A changed condition is said in the log, and at level `bits` raises WrongState.

@@ -13,6 +13,7 @@ from ..data.randomness import key_everything
 from ..data.sharded import Division, ShardedBatch
 from ..errors import Misused
 from ..keys import mix
+from ..loop.log import RunLog
 from ..world import World
 from .buffers import Buffers
 from .conditions import same_everywhere
@@ -25,7 +26,7 @@ from .tree import Tree
 class Sharding:
     """The shards of a run. All ranks have the same parameters, gradients and random numbers outside of shards."""
 
-    def __init__(self, count: int, world: World, states: dict[str, Any], log: logging.Logger) -> None:
+    def __init__(self, count: int, world: World, states: dict[str, Any], log: logging.Logger | RunLog) -> None:
         """Collective. Raises Misused, WrongState."""
         if not 1 <= world.size <= count:
             raise Misused(

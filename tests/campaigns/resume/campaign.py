@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
+import multiprocessing
 import random
 import shutil
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import bits, fold_times, in_process, io_faults, real, tolerance
+import torch
+
+from elastic_agent.worker.loop.log import NAME
+
+from . import bits, figures, fold_times, in_process, io_faults, real, tolerance
 from .schedule import Life, Schedule, draw
+
+IN_PROCESS, REAL, BITS = "in one process", "real processes", "digests at level bits"
 
 
 @dataclass
@@ -56,56 +65,81 @@ def judge_real(seed: int, most_ranks: int, most_processes: int) -> tuple[in_proc
     return played, wrong
 
 
+def judge(kind: str, seed: int, most_ranks: int, most_processes: int) -> tuple[int, int, list[str]]:
+    """One schedule of any kind: its lives, the batches of one life, and what is wrong."""
+    if kind == BITS:
+        return bits.judge(seed, most_ranks, most_processes)
+    played, wrong = judge_in_process(seed) if kind == IN_PROCESS else judge_real(seed, most_ranks, most_processes)
+    return len(draw(seed).lives), len(played.seen), wrong
+
+
+def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: int) -> Tally:
+    """Some schedules of one kind, one after the other; what is wrong is written at once."""
+    # More loader processes than cores are what is asked for here, and what runs say is not.
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    logging.getLogger(NAME).setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    tally = Tally()
+    for seed in seeds:
+        lives, batches, wrong = judge(kind, seed, most_ranks, most_processes)
+        tally.played += 1
+        tally.lives += lives
+        tally.batches += batches
+        if wrong:
+            tally.wrong.append(f"seed {seed}: {wrong[0]}")
+            sys.stdout.write(f"seed {seed}: " + "\n  ".join(line[:600] for line in wrong) + "\n")
+            sys.stdout.flush()
+    return tally
+
+
+def in_jobs(kind: str, first: int, count: int, jobs: int, most_ranks: int, most_processes: int) -> Tally:
+    """The same in so many processes; each takes every `jobs`-th schedule."""
+    parts = [range(first + number, first + count, jobs) for number in range(jobs)]
+    if jobs == 1:
+        return judge_all(kind, parts[0], most_ranks, most_processes)
+    # New interpreters: a fork of one that has used torch's threads may hang. Not daemons, which may have no children.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        tallies = list(pool.map(judge_all, [kind] * jobs, parts, [most_ranks] * jobs, [most_processes] * jobs))
+    whole_tally = Tally()
+    for tally in tallies:
+        whole_tally.played += tally.played
+        whole_tally.lives += tally.lives
+        whole_tally.batches += tally.batches
+        whole_tally.wrong += tally.wrong
+    return whole_tally
+
+
 def main(argv: Sequence[str]) -> int:
     """Plays the campaign and prints its table. Returns 1 where anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.resume", description="Kill and resize training.")
     parser.add_argument("--real", type=int, default=1000, help="schedules with real processes (default: 1000)")
-    parser.add_argument("--in-process", type=int, default=10_000, help="schedules in one process (default: 10000)")
+    parser.add_argument("--in-process", type=int, default=100_000, help="schedules in one process (default: 100000)")
     parser.add_argument("--bits", type=int, default=200, help="digests at level bits, real processes (default: 200)")
-    parser.add_argument(
-        "--figures",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also the distance at level batches, and the time of the sums at level bits",
-    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes that play schedules (default: 2)")
     parser.add_argument("--ranks", type=int, default=8, help="most ranks of a life (default: 8)")
     parser.add_argument("--loader-processes", type=int, default=3, help="most of each loader (default: 3)")
+    parser.add_argument("--no-figures", action="store_true", help="leave out what the library costs, and the shuffle")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first schedule")
     parser.add_argument("--faults", type=int, default=1, help="fail every n-th call of a save or start; 0: none")
     parser.add_argument("--flips", type=int, default=1000, help="bits to flip in checkpoints (default: 1000)")
     asked = parser.parse_args(argv)
-    # More loader processes than cores are what is asked for here.
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
-    most = (asked.ranks, asked.loader_processes)
-    kinds: dict[str, tuple[int, Callable[[int], tuple[int, int, list[str]]]]] = {
-        "in one process": (asked.in_process, lambda seed: _counted(seed, *judge_in_process(seed))),
-        "real processes": (asked.real, lambda seed: _counted(seed, *judge_real(seed, *most))),
-        "digests at level bits": (asked.bits, lambda seed: bits.judge(seed, *most)),
-    }
     failed = False
-    for name, (count, judge) in kinds.items():
-        began, tally = time.monotonic(), Tally()
-        for seed in range(asked.seed, asked.seed + count):
-            lives, batches, wrong = judge(seed)
-            tally.played += 1
-            tally.lives += lives
-            tally.batches += batches
-            if wrong:
-                tally.wrong.append(f"seed {seed}: {wrong[0]}")
-                sys.stdout.write(f"seed {seed}: " + "\n  ".join(line[:600] for line in wrong) + "\n")
-        took_s = time.monotonic() - began
+    for kind, count in ((IN_PROCESS, asked.in_process), (REAL, asked.real), (BITS, asked.bits)):
+        if not count:
+            continue
+        began_s = time.monotonic()
+        jobs = max(1, min(asked.jobs, count))
+        tally = in_jobs(kind, asked.seed, count, jobs, asked.ranks, asked.loader_processes)
         failed = failed or bool(tally.wrong)
         sys.stdout.write(
-            f"{name}: {tally.played} schedules from seed {asked.seed}, {tally.lives} lives, {tally.batches} batches: "
-            f"{len(tally.wrong)} wrong, {took_s:.0f} s\n"
+            f"{kind}: {tally.played} schedules from seed {asked.seed}, {tally.lives} lives, {tally.batches} batches: "
+            f"{len(tally.wrong)} wrong, {time.monotonic() - began_s:.0f} s\n"
         )
+        sys.stdout.flush()
     if asked.faults:
         failed = not io_faults.main(asked.faults, asked.flips, asked.seed) or failed
-    if asked.figures:
+    if not asked.no_figures:
         failed = tolerance.main() or failed
         failed = fold_times.main() or failed
+        figures.main()
     return int(failed)
-
-
-def _counted(seed: int, played: in_process.Played, wrong: list[str]) -> tuple[int, int, list[str]]:
-    return len(draw(seed).lives), len(played.seen), wrong

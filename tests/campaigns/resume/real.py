@@ -9,6 +9,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,8 @@ def _why(records: Path) -> str:
 
 def _kill(pids: set[int]) -> None:
     for pid in pids:
-        os.killpg(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and nobody has waited for it yet
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _end(pids: set[int]) -> None:
@@ -110,6 +112,8 @@ def _end(pids: set[int]) -> None:
 def _fork(ranks: int, rank: int, victim: bool, records: Path, main: Callable[[int, bool], None]) -> int:
     pid = os.fork()
     if pid:
+        with suppress(OSError):  # the child has done it itself, or has ended
+            os.setpgid(pid, pid)  # so that it can be killed by its group from now on
         return pid
     status = 1
     try:

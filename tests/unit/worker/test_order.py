@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.worker.data.order import CHUNK, SMALL, Permutation
-from elastic_agent.worker.keys import key_of
+from elastic_agent.worker.keys import key_of, mix, mixed
 
 SIZES = [1, 2, 3, 5, 64, SMALL - 1, SMALL, SMALL + 1, 2 * CHUNK, 3 * CHUNK + 17]
 
@@ -31,6 +31,12 @@ def test_the_order_is_the_same_for_ever() -> None:
     """Checkpoints name the version of the order; these values are version 1."""
     assert Permutation(7, 10).indices(0, 10) == [5, 0, 6, 9, 7, 8, 3, 2, 1, 4]
     assert Permutation(7, 10**9).indices(5 * 10**8, 5 * 10**8 + 4) == [540198450, 435662980, 592487498, 779527766]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+def test_keys_that_are_computed_together_are_those_computed_alone(key: int, first: int) -> None:
+    for count in (3, 70):
+        assert mixed(key, first, count) == [mix(key, number) for number in range(first, first + count)]
 
 
 def test_epochs_and_seeds_that_are_neighbours_share_nothing() -> None:

@@ -1,0 +1,240 @@
+"""What the library costs, beside a plain DataLoader: the figures that the campaign prints, with their goals.
+
+Processor time, the least disturbed of interleaved runs, because other work may share the cores. Ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from elastic_agent.worker.data.cursors import Span
+from elastic_agent.worker.ledger import Ledger
+from elastic_agent.worker.run import Run
+from elastic_agent.worker.schedule import Every
+
+from . import shuffle
+
+
+class Figure(NamedTuple):
+    """One line of the table; reached where the value is at most the goal."""
+
+    what: str
+    value: float
+    goal: float
+    unit: str
+
+    def line(self) -> str:
+        verdict = "reached" if self.value <= self.goal else "MISSED"
+        return f"{self.what:<66} {self.value:>9.3g} {self.unit:<6} goal {self.goal:>7.4g}  {verdict}"
+
+
+class Tiny(Dataset[torch.Tensor]):
+    """Rows of a tensor; as many of them as one says, all the same."""
+
+    def __init__(self, count: int) -> None:
+        self.rows, self.count = torch.randn(4096, 32), count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index & 4095]
+
+
+class Drawing(Tiny):
+    """Adds noise to them."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index & 4095] + torch.randn(32)
+
+
+class Slow(Tiny):
+    """Takes 200 us of processor time for each."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        until = time.process_time() + 200e-6
+        while time.process_time() < until:
+            pass
+        return self.rows[index & 4095]
+
+
+class Training:
+    """A linear model of 66 parameters, in plain SGD."""
+
+    def __init__(self) -> None:
+        self.net = torch.nn.Linear(32, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+    def __call__(self, batches: Iterable[torch.Tensor], after: Callable[[], None] = lambda: None) -> list[float]:
+        """Processor time of each ten steps."""
+        took, began_s = [], time.thread_time()
+        for number, x in enumerate(batches, 1):
+            self.optimizer.zero_grad()
+            self.net(x).square().mean().backward()
+            self.optimizer.step()
+            after()
+            if number % 10 == 0:
+                now_s = time.thread_time()
+                took.append(now_s - began_s)
+                began_s = now_s
+        return took
+
+
+def ratio(data: Dataset[Any], batch: int, rounds: int, processes: int = 0) -> float:
+    """Processor time of the training process, ours by the plain one's: the tenth part of all tens of steps that is
+    least disturbed by what else the machine does."""
+    given: dict[str, Any] = {"batch_size": batch, "shuffle": True, "num_workers": processes}
+    plain, training = DataLoader(data, **given), Training()
+    took: dict[str, list[float]] = {"plain": [], "ours": []}
+    with tempfile.TemporaryDirectory() as directory:
+        run = Run(directory, every=Every(seconds=None))
+        ours = run.loader(DataLoader(data, **given))
+        for _ in range(rounds):
+            gc.collect()
+            took["plain"] += training(plain)
+            took["ours"] += training(ours, run.step)
+    tenth = {name: sorted(times)[len(times) // 10] for name, times in took.items()}
+    return tenth["ours"] / tenth["plain"]
+
+
+def least_s(call: Callable[[], Any], rounds: int) -> float:
+    """Processor time of a call, the smallest of so many."""
+    took = []
+    for _ in range(rounds):
+        began_s = time.thread_time()
+        call()
+        took.append(time.thread_time() - began_s)
+    return min(took)
+
+
+def each_us(call: Callable[[], Any], count: int = 200) -> float:
+    """Processor time of one call, microseconds."""
+
+    def calls() -> None:
+        for _ in range(count):
+            call()
+
+    return least_s(calls, 50) / count * 1e6
+
+
+def costs(rounds: int) -> list[Figure]:
+    """Processor time beside a plain DataLoader."""
+    tiny, what = Tiny(32 * 300), "processor time, tiny model"
+    return [
+        Figure(f"{what}, batch 32, beside a plain loader", ratio(tiny, 32, rounds), 1.08, ""),
+        Figure(f"{what}, batch 256", ratio(Tiny(256 * 60), 256, rounds), 1.08, ""),
+        Figure(f"{what}, batch 32, the dataset draws", ratio(Drawing(32 * 150), 32, rounds), 1.25, ""),
+        Figure("the same, samples of 200 us", ratio(Slow(32 * 10), 32, rounds), 1.005, ""),
+        Figure("the same, tiny, main process with 2 loader processes", ratio(tiny, 32, rounds, 2), 1.0, ""),
+    ]
+
+
+def _at_the_middle(run: Run, loader: Any) -> tuple[float, float]:
+    """Milliseconds and MiB until the first batch at 5e8 of 1e9."""
+    run.account.cursors[loader.name].position = 500_000_000
+    with Path("/proc/self/clear_refs").open("w") as file:
+        file.write("5")  # the peak of this process's memory is measured from here
+    before = _peak_kib()
+    began_s = time.perf_counter()
+    next(iter(loader))
+    return (time.perf_counter() - began_s) * 1e3, (_peak_kib() - before) / 1024
+
+
+def _peak_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+def places() -> list[Figure]:
+    """The first batch in the middle, and what a checkpoint holds of the loaders."""
+    took = []
+    for _ in range(9):
+        with tempfile.TemporaryDirectory() as directory:
+            run = Run(directory, every=Every(seconds=None))
+            took.append(_at_the_middle(run, run.loader(DataLoader(Tiny(10**9), batch_size=256, shuffle=True))))
+    with tempfile.TemporaryDirectory() as directory:
+        run = Run(directory, every=Every(seconds=None))
+        for name in ("train", "held out", "test"):
+            loader = run.loader(DataLoader(Tiny(10**6), batch_size=256), name=name)
+            run.account.cursors[loader.name].position = 999_999
+        size = len(json.dumps(run.account.places(), separators=(",", ":")))
+    return [
+        Figure("first batch at 5e8 of 1e9 samples", min(ms for ms, _ in took), 3.0, "ms"),
+        Figure("the same, memory", max(0.0, min(mib for _, mib in took)), 2.0, "MiB"),
+        Figure("state of three loaders in a checkpoint", size, 100, "bytes"),
+    ]
+
+
+def steps() -> list[Figure]:
+    """`run.step()` with nothing due, as a loop over a loader calls it."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = Run(directory, every=Every(seconds=None))
+        keyed = each_us(run.step)
+        loader = run.loader(DataLoader(Tiny(10**6), batch_size=2))
+        next(batches := iter(loader))
+
+        def step() -> None:
+            run._keyed_by_batch = True
+            run.step()
+
+        step()
+        unkeyed = each_us(step)
+        del batches
+    return [
+        Figure("run.step() with nothing due, keyed", keyed, 10.0, "us"),
+        Figure("run.step() with nothing due, where the batch was keyed", unkeyed, 1.0, "us"),
+    ]
+
+
+def ledgers() -> list[Figure]:
+    """The ledger of 1e7 samples: 39,063 batches of 256 in 10 epochs."""
+    spans = [
+        Span("train", epoch, first, min(first + 256, 10**6), first + 256 >= 10**6)
+        for epoch in range(10)
+        for first in range(0, 10**6, 256)
+    ]
+    ledger = Ledger()
+
+    def add() -> None:
+        nonlocal ledger
+        ledger = Ledger()
+        for span in spans:
+            ledger.add(span)
+
+    took_s = least_s(add, 5)
+    kept = json.dumps(ledger.to_json())
+    verified_s = least_s(lambda: Ledger.from_json(json.loads(kept)).faults(), 5)
+    return [
+        Figure("ledger, a step", took_s / len(spans) * 1e6, 1.0, "us"),
+        Figure("ledger, a step", len(kept) / len(spans), 16, "bytes"),
+        Figure("ledger of 1e7 samples verified", verified_s, 0.1, "s"),
+    ]
+
+
+def main(rounds: int = 9) -> int:
+    """Prints the table. Returns how many goals were missed."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    missed = 0
+    kinds: list[Callable[[], list[Figure]]] = [lambda: costs(rounds), places, steps, ledgers]
+    for kind in kinds:
+        for figure in kind():
+            missed += figure.value > figure.goal
+            sys.stdout.write(figure.line() + "\n")
+            sys.stdout.flush()
+    for n, test, z in shuffle.worst():
+        figure = Figure(f"shuffle of {n:,}: largest |z|, {test}", z, 4.0, "")
+        missed += figure.value > figure.goal
+        sys.stdout.write(figure.line() + "\n")
+    return missed

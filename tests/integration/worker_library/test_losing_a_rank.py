@@ -1,0 +1,102 @@
+"""An exception on one rank ends all ranks at once, with the cause: real ranks, under both launchers.
+
+The rank that fails keeps a thread that never ends, as libraries do, so that its interpreter would wait for ever; the
+others wait for it in a collective, whose timeout is half an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+RUN_S = 90
+"""Bound on one job, imports of torch included; far below the collective's timeout."""
+SCRIPT = """
+import os, sys, threading
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+from elastic_agent.worker import Every, Run
+
+dist.init_process_group("gloo")
+run = Run(sys.argv[1], every=Every(seconds=None))
+loader = run.loader(DataLoader(TensorDataset(torch.arange(24)), batch_size=2), global_batch=4)
+if run.rank == 1:
+    threading.Thread(target=threading.Event().wait).start()
+
+def body():
+    dist.all_reduce(torch.ones(1))
+    run.step()
+    if run.rank == 1 and run.steps == 3:
+        raise ValueError("the fourth sample is not a number")
+
+WAY = sys.argv[2]
+if WAY == "epochs":
+    for epoch in run.epochs(2):
+        for batch in loader:
+            body()
+elif WAY == "batches":
+    for batch in run.batches(loader, steps=10):
+        body()
+elif WAY == "finally":
+    try:
+        with run.fail_together():
+            for epoch in run.epochs(2):
+                for batch in loader:
+                    body()
+    finally:
+        dist.barrier()
+elif WAY == "caught":
+    for epoch in run.epochs(2):
+        for batch in loader:
+            try:
+                body()
+            except ValueError as error:
+                print("caught:", error, flush=True)
+        for batch in loader:
+            break
+    print("trained", run.steps, flush=True)
+    os._exit(0)
+"""
+LAUNCHERS = {
+    "elastic-agent": ["-m", "elastic_agent", "--standalone", "--nproc-per-node", "2"],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+}
+
+
+def job(launcher: str, way: str, path: Path) -> subprocess.CompletedProcess[str]:
+    script = path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, *LAUNCHERS[launcher], str(script), str(path / "checkpoints"), way]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("way", ["epochs", "batches"])
+def test_an_exception_that_leaves_the_loop_ends_all_ranks_with_its_cause(
+    launcher: str, way: str, tmp_path: Path
+) -> None:
+    """By default, with nothing around the loop."""
+    failed = job(launcher, way, tmp_path)
+    assert failed.returncode != 0
+    assert "rank 1 failed" in failed.stderr
+    assert "ValueError: the fourth sample is not a number" in failed.stderr
+
+
+def test_a_with_statement_ends_the_rank_before_its_own_clean_up_waits_for_others(tmp_path: Path) -> None:
+    failed = job("elastic-agent", "finally", tmp_path)
+    assert failed.returncode != 0
+    assert "ValueError: the fourth sample is not a number" in failed.stderr
+
+
+def test_an_exception_that_the_script_catches_and_a_break_end_nobody(tmp_path: Path) -> None:
+    job_ended = job("elastic-agent", "caught", tmp_path)
+    assert job_ended.returncode == 0, job_ended.stderr
+    assert job_ended.stdout.count("caught: the fourth sample is not a number") == 1
+    assert job_ended.stdout.count("trained 12") == 2

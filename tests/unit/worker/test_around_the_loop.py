@@ -1,0 +1,192 @@
+"""The deadline, the log and the progress bar of a run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic_agent.worker import Every, Run
+from elastic_agent.worker.errors import Misused
+from elastic_agent.worker.loop import deadline, progress
+from elastic_agent.worker.loop.log import NAME, RunLog
+from elastic_agent.worker.loop.progress import Place, Progress
+
+NEVER = Every(seconds=None)
+
+
+@pytest.fixture(autouse=True)
+def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (deadline.OURS, deadline.SLURM):
+        monkeypatch.delenv(name, raising=False)
+
+
+def loader_of(run: Run, samples: int = 40) -> Any:
+    return run.loader(DataLoader(TensorDataset(torch.arange(samples)), batch_size=4))
+
+
+def test_no_deadline_is_none(tmp_path: Path) -> None:
+    assert Run(tmp_path / "c", every=NEVER).time_left() is None
+
+
+@pytest.mark.parametrize("name", [deadline.SLURM, deadline.OURS])
+def test_the_time_left_is_that_until_the_schedulers_end_of_the_job(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, str(int(time.time()) + 600))
+    left_s = Run(tmp_path / "c", every=NEVER).time_left()
+    assert left_s is not None
+    assert 590 < left_s <= 600
+
+
+def test_our_variable_takes_precedence_over_slurms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(deadline.SLURM, str(time.time() + 9000))
+    monkeypatch.setenv(deadline.OURS, str(time.time() + 60))
+    left_s = deadline.Deadline().left_s()
+    assert left_s is not None
+    assert left_s <= 60
+
+
+def test_a_deadline_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(deadline.OURS, "tomorrow")
+    with pytest.raises(Misused, match="ELASTIC_AGENT_DEADLINE is 'tomorrow': set it to a Unix time in seconds"):
+        deadline.Deadline()
+    with pytest.raises(Misused, match="stop_before=-1: seconds before the deadline, at least 0"):
+        deadline.Deadline(-1)
+
+
+def trained(run: Run, each_step: Any = lambda: None) -> list[int]:
+    seen: list[int] = []
+    loader = loader_of(run)
+    for _ in run.epochs(1):
+        for (batch,) in loader:
+            seen += batch.tolist()
+            run.step()
+            each_step()
+    return seen
+
+
+def test_a_run_saves_and_stops_before_its_deadline_and_goes_on_in_the_next_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(deadline.OURS, str(time.time() + 3600))
+    run = Run(tmp_path / "c", every=NEVER, stop_before=60)
+
+    def late() -> None:
+        if run.steps == 4:
+            monkeypatch.setattr(run._deadline, "_at_s", time.time() + 59)
+
+    first = trained(run, late)
+    assert run.stopping
+    assert first == list(range(16))
+    monkeypatch.delenv(deadline.OURS)
+    assert first + trained(Run(tmp_path / "c", every=NEVER)) == list(range(40))
+
+
+def test_without_being_asked_a_run_does_not_stop_before_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(deadline.OURS, str(time.time() - 1))
+    assert trained(Run(tmp_path / "c", every=NEVER)) == list(range(40))
+
+
+def test_a_step_that_would_end_after_the_deadline_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 100 s, 250 s before the deadline, and a margin of 60 s: one more step, not two."""
+    now_s = 1000.0
+    monkeypatch.setenv(deadline.OURS, "1250")
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s))
+    until = deadline.Deadline(60)
+    assert not until.stop_now()
+    now_s = 1100.0
+    assert until.stop_now()
+
+
+def test_the_log_is_rank_0s_and_others_say_warnings_with_their_rank(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for rank in (0, 1):
+        RunLog(rank).info("information")
+        RunLog(rank).warning("warning")
+    assert caplog.messages == ["information", "warning", "rank 1: warning"]
+
+
+def test_every_rank_logs_where_it_is_asked_to(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for rank in (0, 1):
+        RunLog(rank).every_rank.info("epoch %d", 3)
+    assert caplog.messages == ["rank 0: epoch 3", "rank 1: epoch 3"]
+
+
+def test_a_script_that_has_not_configured_logging_sees_the_log_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(NAME), "level", logging.NOTSET)
+    logging.getLogger(NAME).manager._clear_cache()  # type: ignore[attr-defined]
+    RunLog(0).info("information")
+    RunLog(1).info("information")
+    assert capsys.readouterr().err == "information\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_there_is_no_bar_without_a_terminal_and_none_on_other_ranks() -> None:
+    """Nor are values read: that of a GPU would wait for it."""
+
+    class Unread:
+        def item(self) -> float:
+            raise AssertionError
+
+    for rank, stream in ((0, io.StringIO()), (1, Terminal())):
+        bar = Progress(lambda: Place(0, 1, 2, 1), rank, stream)
+        bar(loss=Unread())
+        bar.close()
+        assert stream.getvalue() == ""
+
+
+def test_the_plain_bar_shows_epoch_place_step_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setattr(progress, "DRAWN_EVERY_S", 0.0)
+    run, screen = Run(tmp_path / "c", every=NEVER), Terminal()
+    run.progress = Progress(run._place, 0, screen)
+    trained(run, lambda: run.progress(loss=torch.tensor(0.25)))
+    lines = screen.getvalue().split("\r")
+    assert lines[1].strip() == "epoch 0  [##......................] 4/40  step 1  loss 0.25"
+    assert lines[-1].startswith("epoch 0  [########################] 40/40  step 10")
+    assert screen.getvalue().endswith("\n")
+
+
+def test_the_bar_is_richs_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    screen = Terminal()
+    bar = Progress(lambda: Place(2, 30, 40, 7), 0, screen)
+    bar(loss=0.5)
+    bar.close()
+    assert isinstance(bar._bar, type(None))
+    shown = screen.getvalue()
+    assert all(text in shown for text in ("epoch 2", "30/40", "step 7", "loss 0.5"))
+    assert "\x1b[?25h" in shown  # the cursor is shown again, before a kill could leave it hidden
+
+
+def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    drawn = []
+    monkeypatch.setattr(progress._Plain, "draw", lambda self, place, values, now_s: drawn.append(now_s))
+    bar = Progress(lambda: Place(0, 1, 2, 1), 0, Terminal())
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 0.35:
+        bar()
+    bar.close()
+    assert 2 <= len(drawn) <= 4

@@ -1,0 +1,214 @@
+"""Metrics in the middle of an epoch: kept by checkpoints, also over another number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic_agent.worker import Every, Run
+from elastic_agent.worker.errors import Misused, NotResumable
+from elastic_agent.worker.loop.reductions import Reductions
+
+torchmetrics = pytest.importorskip("torchmetrics")
+classification = pytest.importorskip("torchmetrics.classification")
+
+DATA = TensorDataset(torch.linspace(0, 1, 60), (torch.arange(60) * 7 % 10 < 5).long())
+
+
+class Ranks:
+    """As `World`, for ranks that are played one after the other: what they gather is collected beforehand."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.gathered: list[bytes] = []
+
+    def gather(self, message: Any) -> list[Any]:
+        return [message] * self.size
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        self.gathered.append(data)
+        return [data]
+
+
+def kinds() -> dict[str, Any]:
+    """One of each reduction: sum, cat, mean, max and min, a collection whose metrics share states, a wrapper."""
+    return {
+        "accuracy": classification.BinaryAccuracy(),
+        "area": classification.BinaryAUROC(),
+        "largest": torchmetrics.MaxMetric(),
+        "least": torchmetrics.MinMetric(),
+        "collection": torchmetrics.MetricCollection(
+            [classification.BinaryPrecision(), classification.BinaryRecall(), torchmetrics.MeanSquaredError()]
+        ),
+        "wrapped": torchmetrics.MinMaxMetric(classification.BinaryAccuracy()),
+    }
+
+
+def update(metrics: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> None:
+    for name, metric in metrics.items():
+        if name in ("largest", "least"):
+            metric.update(x)
+        else:
+            metric.update(x, y)
+
+
+def plain(values: Any) -> Any:
+    return {name: value.item() for name, value in values.items()} if isinstance(values, dict) else values.item()
+
+
+def epoch(path: Path, stop_at: int | None) -> dict[str, Any]:
+    run = Run(path, every=Every(seconds=None))
+    loader = run.loader(DataLoader(DATA, batch_size=6, shuffle=True))
+    metrics = {name: run.metric(name, metric) for name, metric in kinds().items()}
+    for _ in run.epochs(1):
+        for x, y in loader:
+            run.step()
+            update(metrics, x, y)
+            if run.steps == stop_at:
+                run.stop()
+    return {name: plain(metric.compute()) for name, metric in metrics.items()}
+
+
+def test_a_metric_goes_on_in_the_middle_of_the_epoch_and_is_the_same_at_its_end(tmp_path: Path) -> None:
+    whole = epoch(tmp_path / "whole", None)
+    part = epoch(tmp_path / "parts", 4)
+    assert part != whole
+    assert epoch(tmp_path / "parts", None) == whole
+
+
+def parts_of(world: int) -> list[dict[str, Any]]:
+    """What the metrics of `world` ranks hold after two thirds of the data."""
+    x, y = DATA.tensors
+    ranks = []
+    for rank in range(world):
+        metrics = kinds()
+        for first in range(rank * 4, 40, world * 4):
+            update(metrics, x[first : first + 4], y[first : first + 4])
+        ranks.append(metrics)
+    return ranks
+
+
+def kept_of(ranks: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    kept: dict[str, list[Any]] = {name: [] for name in ranks[0]}
+    for rank, metrics in enumerate(ranks):
+        reductions = Reductions(Ranks(rank, len(ranks)))  # type: ignore[arg-type]
+        for name, metric in metrics.items():
+            reductions.metric(name, metric)
+        for name, (state,) in reductions.metrics().items():
+            kept[name].append(state)
+    return kept
+
+
+def computed(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the ranks compute together: the library's own merging, here one after the other."""
+    first = ranks[0]
+    for metrics in ranks[1:]:
+        for name, metric in metrics.items():
+            if name in ("collection", "wrapped"):
+                continue
+            if metric.update_called:
+                first[name]._reduce_states(metric.metric_state)
+    return {name: first[name].compute().item() for name in first if name not in ("collection", "wrapped")}
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3), (3, 2), (2, 2), (4, 8)])
+def test_the_states_of_ranks_survive_a_change_of_their_number(before: int, after: int) -> None:
+    x, y = DATA.tensors
+    kept = kept_of(parts_of(before))
+    resumed = []
+    for rank in range(after):
+        reductions = Reductions(Ranks(rank, after))  # type: ignore[arg-type]
+        reductions.load({}, kept)
+        metrics = {name: reductions.metric(name, metric) for name, metric in kinds().items()}
+        for first in range(40 + rank * 4, 60, after * 4):
+            update(metrics, x[first : first + 4], y[first : first + 4])
+        resumed.append(metrics)
+    whole = parts_of(1)[0]
+    update(whole, x[40:], y[40:])
+    assert computed(resumed) == pytest.approx(computed([whole]), rel=1e-6)
+
+
+def test_with_as_many_ranks_each_gets_its_own_states_back() -> None:
+    ranks = parts_of(3)
+    kept = kept_of(ranks)
+    for rank, metrics in enumerate(ranks):
+        reductions = Reductions(Ranks(rank, 3))  # type: ignore[arg-type]
+        reductions.load({}, kept)
+        for name, metric in kinds().items():
+            again = reductions.metric(name, metric)
+            if name not in ("collection", "wrapped"):
+                assert torch.equal(again.compute(), metrics[name].compute()), name
+
+
+class Mixed(torchmetrics.Metric):  # type: ignore[misc,name-defined]
+    """Keeps a state that names no reduction, and one that is a mean."""
+
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("mine", torch.tensor(0.0), dist_reduce_fx=None)
+        self.add_state("average", torch.tensor(0.0), dist_reduce_fx="mean")
+
+    def update(self, value: float) -> None:
+        self.mine += value
+        self.average += value
+
+    def compute(self) -> torch.Tensor:
+        return torch.as_tensor(self.mine)
+
+
+def test_a_state_without_a_reduction_cannot_go_on_on_fewer_ranks() -> None:
+    ranks = []
+    for value in (1.0, 3.0):
+        metric = Mixed()
+        metric.update(value)
+        ranks.append({"mixed": metric})
+    kept = kept_of(ranks)
+    more = []
+    for rank in range(3):
+        reductions = Reductions(Ranks(rank, 3))  # type: ignore[arg-type]
+        reductions.load({}, kept)
+        more.append(reductions.metric("mixed", Mixed()))
+    assert [float(metric.mine) for metric in more] == [1.0, 3.0, 0.0]
+    assert [float(metric.average) for metric in more] == [2.0, 2.0, 2.0]
+    fewer = Reductions(Ranks(0, 1))  # type: ignore[arg-type]
+    fewer.load({}, kept)
+    with pytest.raises(NotResumable, match=r"Mixed names no reduction for its state 'mine'.*at least 2 ranks"):
+        fewer.metric("mixed", Mixed())
+
+
+def test_what_is_no_metric_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    run = Run(tmp_path / "c", every=Every(seconds=None))
+    with pytest.raises(Misused, match=r"Linear keeps no states as torchmetrics.Metric does; give what has state_dict"):
+        run.metric("m", torch.nn.Linear(1, 1))
+    run.metric("m", torchmetrics.MaxMetric())
+    with pytest.raises(Misused, match="two metrics are named 'm'"):
+        run.metric("m", torchmetrics.MaxMetric())
+
+
+def test_a_metric_of_another_kind_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    epoch(tmp_path / "c", 4)
+    again = Run(tmp_path / "c", every=Every(seconds=None))
+    with pytest.raises(NotResumable, match="metric 'accuracy': the checkpoint holds other states than MaxMetric has"):
+        again.metric("accuracy", torchmetrics.MaxMetric())
+
+
+def test_a_mean_that_the_script_has_not_asked_for_yet_is_kept_over_two_restarts(tmp_path: Path) -> None:
+    """A validation that comes later names its mean later; checkpoints before that must not lose it."""
+    for life in range(3):
+        run = Run(tmp_path / "c", every=Every(seconds=None))
+        loader = run.loader(DataLoader(DATA, batch_size=6))
+        if life == 0:
+            run.mean("held out").update(3.0, 2)
+        for batch in loader:
+            assert len(batch) == 2
+            run.step()
+            break
+        if life == 2:
+            assert run.mean("held out").compute() == 3.0
+        run.close()

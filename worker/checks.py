@@ -1,0 +1,36 @@
+"""What `Run(...)` refuses at its start, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .checkpoints.manifest import Manifest
+from .data.order import VERSION as ORDER_VERSION
+from .errors import Misused, WrongState
+
+
+def check_states(states: dict[str, Any]) -> None:
+    """Raises Misused where one of the states cannot be kept."""
+    for name, thing in states.items():
+        if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
+            raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+
+
+def check_run(manifest: Manifest, seed: int, where: str) -> None:
+    """Raises WrongState where the checkpoint belongs to a run in another order. where: how messages name it."""
+    if manifest.run["order"] != ORDER_VERSION:
+        raise WrongState(
+            f"{where} has order version {manifest.run['order']}, and this version of elastic-agent makes "
+            f"{ORDER_VERSION}: go on with the version that wrote it, or begin anew in another directory"
+        )
+    if manifest.run["seed"] != seed:
+        raise WrongState(f"{where} has seed {manifest.run['seed']}, and Run(..., seed={seed}) another")
+
+
+def check_names(kept: set[str], given: set[str], where: str) -> None:
+    """Raises WrongState where the checkpoint holds other states than the script gives."""
+    if kept != given:
+        raise WrongState(
+            f"{where} holds {', '.join(sorted(kept)) or 'nothing'}, and Run(...) was given "
+            f"{', '.join(sorted(given)) or 'nothing'}"
+        )

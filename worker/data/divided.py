@@ -1,0 +1,174 @@
+"""Iterable datasets that divide themselves by `get_worker_info()`: read as a fixed number of streams.
+
+How many loader processes there are would decide which samples come together. So the dataset is told that there are S
+of them, whatever their number: it is copied S times, and each copy sees itself as one process of S. Turn k takes a
+global batch of stream k mod S; a stream that has ended passes. Loader process w of n reads the turns w, w + n, ..., so
+that a stream stays in one process where S is a multiple of n.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data._utils import worker as torch_worker
+
+from ..errors import NotResumable
+from ..keys import key_of, mix
+from .randomness import Draws, generators_in
+from .sharded import Division
+from .slicing import part_of
+from .streams import Read, can_say_where, in_shards, keyed
+
+
+class Turn(NamedTuple):
+    """What one stream gave in its turn."""
+
+    stream: int
+    batch: Any
+    samples: int
+    """Samples of the global batch; 0: the stream had ended before."""
+    local: int
+    read: int
+    """Samples that the stream has given in this epoch so far."""
+    state: Any
+    ended: bool
+    """Whether no batch follows. What a dataset says of its place is that of the next epoch then."""
+
+
+class DividedSource(IterableDataset[Any]):
+    """A dataset that divides itself, as `streams` streams."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        place: tuple[int, str],
+        streams: int,
+        batch: int,
+        world: tuple[int, int],
+        drop_last: bool,
+        on_sample: Callable[[int], None] | None,
+        division: Division | None = None,
+    ) -> None:
+        """batch: samples of a global batch. world: this rank and the number of ranks. division: at level `bits`."""
+        self.stands_for = self.dataset = dataset
+        self.collate, self.on_sample, self._place = collate, on_sample, place
+        self.streams, self.batch, self.world, self.drop_last = streams, batch, world, drop_last
+        self.division = division
+        self.stateful = can_say_where(dataset)
+        self.begin(0, 0, None)
+
+    def begin(self, epoch: int, position: int, state: Any) -> None:
+        """Where the next pass begins; state: of the last `Read` before it."""
+        self.epoch, self._position = epoch, position
+        self.key = key_of(*self._place, "stream", epoch)
+        self._turn = state["turn"] if state else 0
+        self._kept: list[list[Any]] = state["streams"] if state else [[0, None, False] for _ in range(self.streams)]
+
+    @property
+    def reads_again(self) -> int:
+        """Samples that are read and thrown away before the place that `begin` was given."""
+        return 0 if self.stateful else sum(read for read, _, ended in self._kept if not ended)
+
+    def __iter__(self) -> Iterator[Turn]:
+        """In a loader process: its turns, without end."""
+        info = torch.utils.data.get_worker_info()
+        first, count = (info.id, info.num_workers) if info is not None else (0, 1)
+        readers: dict[int, Iterator[Turn]] = {}
+        for turn in itertools.count(self._turn + first, count):
+            stream = turn % self.streams
+            if stream not in readers:
+                readers[stream] = _turns(self, stream, *self._kept[stream])
+            yield next(readers[stream])
+
+    def reads(self, turns: Iterable[Turn]) -> Iterator[Read]:
+        """In the training process: the batches, until all streams have ended. Where all had ended before, one turn is
+        taken to see it."""
+        first, taken = self._position, self._turn
+        kept = [list(one) for one in self._kept]
+        for turn in turns:
+            taken += 1
+            kept[turn.stream] = [turn.read, turn.state, turn.ended]
+            if turn.samples:
+                state = {"turn": taken, "streams": [list(one) for one in kept]}
+                yield Read(turn.batch, first, first + turn.samples, turn.local, state)
+                first += turn.samples
+            if all(ended for _, _, ended in kept):
+                return
+
+
+def _turns(source: DividedSource, stream: int, read: int, state: Any, ended: bool) -> Iterator[Turn]:
+    """One stream: its batches, then that it has ended, for ever."""
+    if not ended:
+        dataset = copy.deepcopy(source.dataset)
+        seen_as = _ProcessOf(stream, source.streams, dataset)
+        key, held = mix(source.key, stream), generators_in([dataset, source.collate])
+        draws = Draws(True, held, source.on_sample)
+        with seen_as:
+            if hasattr(dataset, "set_epoch"):
+                dataset.set_epoch(source.epoch)
+            if source.stateful and state is not None:
+                dataset.load_state_dict(copy.deepcopy(state))
+            draws.key_sample(mix(key, -1))
+            samples = keyed(iter(dataset), draws, key, read if source.stateful else 0)
+            if not source.stateful:
+                for _ in itertools.islice(samples, read):
+                    pass
+        while not ended:
+            with seen_as:
+                batch = list(itertools.islice(samples, source.batch))
+                if not batch or (source.drop_last and len(batch) < source.batch):
+                    break
+                ended = len(batch) < source.batch
+                state = copy.deepcopy(dataset.state_dict()) if source.stateful and not ended else None
+                made, local = _collated(source, batch, mix(key, read), draws)
+            seen_as.check()
+            read += len(batch)
+            yield Turn(stream, made, len(batch), local, read, state, ended)
+    while True:
+        yield Turn(stream, None, 0, 0, read, None, True)
+
+
+def _collated(source: DividedSource, batch: list[Any], key: int, draws: Draws) -> tuple[Any, int]:
+    """This rank's part of a global batch, and its samples."""
+    if source.division is not None:
+        return in_shards(batch, source.division, source.collate, key, draws), 0
+    low, high = part_of(0, len(batch), *source.world)
+    return source.collate(batch[low:high] or batch[:1]), high - low
+
+
+class _ProcessOf:
+    """While it is entered, `get_worker_info()` says that this is loader process `number` of `count`."""
+
+    def __init__(self, number: int, count: int, dataset: Any) -> None:
+        self._info = _Info(id=number, num_workers=count, seed=number, dataset=dataset)
+        self._name, self._count = type(dataset).__name__, count
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self._before, torch_worker._worker_info = torch_worker._worker_info, self._info
+
+    def __exit__(self, *_: object) -> None:
+        torch_worker._worker_info = self._before
+
+    def check(self) -> None:
+        """Raises NotResumable where the dataset has given samples without a look at the number of processes."""
+        if self._count > 1 and not object.__getattribute__(self._info, "looked_at"):
+            raise NotResumable(
+                f"{self._name} does not look at get_worker_info(), so each of streams={self._count} would yield every "
+                "sample: divide it by get_worker_info().id and .num_workers, or leave streams out"
+            )
+
+
+class _Info(torch_worker.WorkerInfo):
+    looked_at = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            object.__setattr__(self, "looked_at", True)
+        return object.__getattribute__(self, name)
