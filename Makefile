@@ -134,8 +134,8 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	$(PYTHON) -m venv .frameworks
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
-	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) accelerate==1.15.0 \
-	  lightning-fabric==2.6.6
+	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
+	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0
 	@touch $@
 
 clean: ## remove all that the targets above made
