@@ -218,6 +218,12 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         error = error_of(report, agent.name)
         if events is not None:
             events.concluded(report)
+        if config.exact_resume and not os.path.exists(os.path.join(config.exact_resume, "round.json")):
+            console.tell(
+                f"--exact-resume: no worker has used {os.fspath(config.exact_resume)}, so restarts begin where the "
+                "script itself goes on; elastic_agent.worker is for scripts without Lightning (docs/resume.md)",
+                False,
+            )
         console.conclude(title, report, error)
     except AgentError as failure:
         console.fail(failure)

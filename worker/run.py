@@ -23,6 +23,7 @@ from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
 from .errors import CheckpointNotWritten, Misused, WrongState
 from .failing import fail_together
+from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
 from .persistence import Found, Persistence, Snapshot
@@ -42,16 +43,17 @@ class Run:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
         seed: int = 0,
         every: Every | None = None,
         keep: Retention | None = None,
         **states: Any,
     ) -> None:
-        """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
-        (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
-        (default: the two newest, and labelled ones). states: by name, anything with `state_dict` and `load_state_dict`.
+        """directory: of the checkpoints; made if missing (default: that of --exact-resume). seed: of order and random
+        numbers. every: when to save (default: every 10 minutes, and at the end of each epoch and of the run). keep:
+        which checkpoints stay (default: the two newest, and labelled ones). states: by name, anything with
+        `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -78,7 +80,7 @@ class Run:
         self._stop_asked = False
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
-        self._persistence = Persistence(self._world, Path(directory), keep or Retention(), self.log.warning)
+        self._persistence = Persistence(self._world, Path(chosen(directory)), keep or Retention(), self.log.warning)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0

@@ -74,9 +74,7 @@ class DrivenAccount(Account):
                 self.cursors[going.loader].held.clear()
 
     def places(self) -> dict[str, list[int]]:
-        return {
-            name: [cursor.epoch, cursor.position, self.over.get(name, 0)] for name, cursor in self.cursors.items()
-        }
+        return {name: [cursor.epoch, cursor.position, self.over.get(name, 0)] for name, cursor in self.cursors.items()}
 
     def restore(self, loader: str, place: list[int]) -> None:
         cursor = self.cursors[loader]
@@ -112,7 +110,7 @@ class DrivenRun(Run):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None,
         *,
         seed: int = 0,
         every: Every | None = None,

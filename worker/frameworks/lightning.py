@@ -1,7 +1,7 @@
 """Lightning 2.x: a callback that makes `Trainer.fit` resume exactly, in the middle of an epoch or of a validation.
 
-With `--exact-resume` Lightning finds it by itself, through an entry point; `callbacks=[exact("checkpoints")]` is the same
-in the script. What is saved is Lightning's own checkpoint, in a directory of this library's, with what that one lacks.
+With `--exact-resume` Lightning finds it by itself, through an entry point; `callbacks=[exact("checkpoints")]` is the
+same in the script. What is saved is Lightning's own checkpoint, in a directory of this library's, with what it lacks.
 """
 
 from __future__ import annotations

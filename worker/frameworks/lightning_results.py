@@ -1,4 +1,4 @@
-"""What `self.log` has added up in the middle of an epoch, and the states of metrics: Lightning's checkpoints lack them."""
+"""What `self.log` has added up in the middle of an epoch, and metrics' states: Lightning's checkpoints lack them."""
 
 from __future__ import annotations
 
@@ -87,6 +87,24 @@ def restore(results: Any, kept_by_key: dict[str, Kept], trainer: Any) -> None:
             result.value = trainer.lightning_module.get_submodule(kept["metric_attribute"])
         result._update_count, result.has_reset = kept["updates"], kept["over"]
         results[key] = result.to(trainer.strategy.root_device)
+    _follow_the_world(results, set(kept_by_key))
+
+
+def _follow_the_world(results: Any, restored: set[str]) -> None:
+    """`self.log(sync_dist=True)` is taken down as False where there is one rank, and Lightning refuses a name that is
+    logged in two ways: what is logged first in this process says how it is from now on."""
+    theirs = results.log
+
+    def log(fx: str, name: str, value: Any, *args: Any, **options: Any) -> None:
+        key = f"{fx}.{name}"
+        if options.get("add_dataloader_idx", True) and results.dataloader_idx is not None:
+            key += f".{results.dataloader_idx}"
+        if key in restored:
+            restored.discard(key)
+            results[key].meta.sync.should = options.get("sync_dist", False)
+        theirs(fx, name, value, *args, **options)
+
+    results.log = log
 
 
 def capture_values(values: dict[str, Any]) -> dict[str, Any]:
@@ -113,12 +131,13 @@ def capture_metrics(module: Any, size: int) -> dict[str, Any]:
 def restore_metrics(module: Any, kept: dict[str, Any], rank: int) -> None:
     """The first rank goes on with all of it, the others with nothing: their number may have changed."""
     for name, metric in _metrics(module):
-        if name not in kept or rank:
+        if name not in kept:
             continue
-        for state, value in kept[name]["states"].items():
+        # On all ranks: one that counts no updates takes no part in reducing the metric.
+        metric._update_count = kept[name]["updates"]
+        for state, value in kept[name]["states"].items() if rank == 0 else ():
             now = [value] if isinstance(getattr(metric, state), list) and not isinstance(value, list) else value
             setattr(metric, state, _to(now, metric.device))
-        metric._update_count = kept[name]["updates"]
 
 
 def _metrics(module: Any) -> list[tuple[str, Any]]:

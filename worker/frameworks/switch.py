@@ -18,6 +18,15 @@ def directory() -> str:
     return os.environ.get(DIRECTORY, "")
 
 
+def chosen(asked: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    """The directory that a script asks for, else the switch's. Raises Misused where there is neither."""
+    if asked is not None:
+        return asked
+    if not directory():
+        raise Misused("Run() has no directory: name one, or start the job with --exact-resume DIR")
+    return directory()
+
+
 def save_every() -> tuple[int | None, float | None]:
     """Steps and seconds between saves. Raises Misused for a text that is neither."""
     text = os.environ.get(SAVE_EVERY, "").strip() or "600s"

@@ -49,7 +49,9 @@ class Numbers(Dataset):  # type: ignore[type-arg]
 class Model(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.25), torch.nn.Linear(8, 1)).double()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(float(os.environ.get("DROPOUT", "0.25"))), torch.nn.Linear(8, 1)
+        ).double()
         self.error = torchmetrics.MeanSquaredError()
 
     def loss(self, batch: Any) -> torch.Tensor:

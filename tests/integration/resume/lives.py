@@ -17,7 +17,8 @@ import time
 import traceback
 from typing import Any
 
-LIFE_S = 240.0
+LIFE_S = 90.0
+"""Longer than any life takes; one that takes longer is a hang, and is killed."""
 
 
 def _fork(script: str, rank: int, life: dict[str, Any], port: int) -> int:
