@@ -102,8 +102,9 @@ many-nodes: setup ## a thousand nodes on one c10d store, 1,024 descriptors for e
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
 
-resume: setup ## kill and resize training scripts, 1,000 times with real processes; ARGS="--real 50 --in-process 500"
+resume: setup .frameworks/.ready ## kill and resize training scripts, 1,000 times, and beside other tools; ARGS="--real 50"
 	$(PY) -m tests.campaigns.resume $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -82,6 +82,13 @@ class DrivenAccount(Account):
         if over:
             self.was_over.add(loader)
 
+    def go_to(self, loader: str, epoch: int, position: int) -> None:
+        """The next pass of this loader begins here."""
+        cursor = self.cursors[loader]
+        cursor.held.clear()
+        cursor.epoch, cursor.position = epoch, position
+        self._given.discard(loader)
+
     def step(self) -> list[Span]:
         return self.take()
 

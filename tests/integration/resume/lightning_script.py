@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-pl = importlib.import_module(os.environ.get("PACKAGE", "lightning.pytorch"))
-torchmetrics = importlib.import_module("torchmetrics")
+pl: Any = importlib.import_module(os.environ.get("PACKAGE", "lightning.pytorch"))
+torchmetrics: Any = importlib.import_module("torchmetrics")
 
 SEEN = open(f"{os.environ['SEEN']}.{os.environ.get('RANK', '0')}", "a")  # noqa: SIM115 - until the kill
 KILL = os.environ.get("KILL", "")
@@ -28,7 +28,11 @@ KILL = os.environ.get("KILL", "")
 def tell(kind: str, *what: Any) -> None:
     SEEN.write(json.dumps([kind, *what]) + "\n")
     SEEN.flush()
-    if KILL and ":".join([kind, *map(str, what[:3])]).__add__(":").startswith(KILL + ":"):
+    if KILL and f"{':'.join([kind, *map(str, what[:3])])}:".startswith(KILL + ":"):
+        try:
+            os.close(os.open(f"{os.environ['SEEN']}.{KILL}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return  # once
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -46,7 +50,7 @@ class Numbers(Dataset):  # type: ignore[type-arg]
         return torch.tensor([self.first + index, *draws], dtype=torch.float64)
 
 
-class Model(pl.LightningModule):  # type: ignore[misc]
+class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.net = torch.nn.Sequential(
@@ -54,7 +58,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         ).double()
         self.error = torchmetrics.MeanSquaredError()
 
-    def loss(self, batch: Any) -> torch.Tensor:
+    def loss(self, batch: Any) -> Any:
         return ((self.net(batch[:, 1:]).squeeze(1) - batch[:, 0] / 64) ** 2).mean()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -77,7 +81,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)}
 
 
-class Watch(pl.Callback):  # type: ignore[misc]
+class Watch(pl.Callback):  # type: ignore[misc, name-defined]
     """A callback with a state of its own."""
 
     def __init__(self) -> None:

@@ -13,7 +13,6 @@ import runpy
 import signal
 import socket
 import sys
-import time
 import traceback
 from typing import Any
 
@@ -52,16 +51,19 @@ def live(script: str, life: dict[str, Any]) -> list[int]:
         port = free.getsockname()[1]
     pids = [_fork(script, rank, life, port) for rank in range(life["ranks"])]
     ended: dict[int, int] = {}
-    deadline = time.monotonic() + LIFE_S
-    signal.signal(signal.SIGALRM, lambda *_: [os.killpg(pid, signal.SIGKILL) for pid in pids if pid not in ended])
-    signal.setitimer(signal.ITIMER_REAL, deadline - time.monotonic())
+
+    def kill(*_: Any) -> None:
+        for pid in pids:
+            if pid not in ended:
+                os.killpg(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill)
+    signal.setitimer(signal.ITIMER_REAL, LIFE_S)
     while len(ended) < len(pids):
         pid, status = os.wait()
         ended[pid] = os.waitstatus_to_exitcode(status)
         if ended[pid] != 0:
-            for other in pids:
-                if other not in ended:
-                    os.killpg(other, signal.SIGKILL)
+            kill()
     signal.setitimer(signal.ITIMER_REAL, 0)
     return [ended[pid] for pid in pids]
 
