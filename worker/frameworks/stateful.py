@@ -60,25 +60,13 @@ class StatefulLoader(Loader):
         while self.cursor.held:
             self._alone.driven.done(self.name)
             self.committed(self.cursor.epoch, self.cursor.position)
-        return {
-            "order": VERSION,
-            "seed": self._alone.seed,
-            "epoch": self.cursor.epoch,
-            "position": self.cursor.position,
-            "loader": self.identity(),
-            "stream": self.stream_state,
-        }
+        return {"order": VERSION, "seed": self._alone.seed, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a place, before the loop begins. Raises WrongState for the state of another loader."""
-        if "position" not in state or "loader" not in state:
-            raise WrongState(
-                "this state is of another library's loader: begin the epoch anew, and save this one's from now on"
-            )
+        super().load_state_dict(state)
         for what, mine in (("order", VERSION), ("seed", self._alone.seed)):
             if state[what] != mine:
                 raise WrongState(f"loader {self.name!r}: the state has {what} {state[what]}, and this loader {mine}")
-        self.adopt(state["loader"], state["stream"])
         self.go_to(int(state["epoch"]), int(state["position"]))
 
     def go_to(self, epoch: int, position: int) -> None:

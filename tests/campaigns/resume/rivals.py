@@ -1,7 +1,7 @@
 """Each tool's own resume in the middle of an epoch beside this library's: what it misses, repeats and draws anew.
 
-64 samples, batches of 4, shuffled, a random draw in `__getitem__`; SIGKILL after 6 batches of the second epoch, then the
-script is started again and runs to the end of the third.
+64 samples, batches of 4, shuffled, a random draw in `__getitem__`; SIGKILL after 6 batches of the second epoch, then
+the script is started again and runs to the end of the third.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Prints the table; needs .frameworks, which `make` makes. Returns 1 where this library missed, repeated or drew anything anew."""
+    """Prints the table. Returns 1 where this library missed, repeated or drew anything anew.
+
+    Needs the environment .frameworks, which make makes."""
     python = str(ROOT / ".frameworks" / "bin" / "python")
     modes = [f"{tool} {whose}" for tool in IMPORTS for whose in ("own", "ours") if (tool, whose) != ("fabric", "own")]
     with tempfile.TemporaryDirectory(prefix="rivals-") as directory:

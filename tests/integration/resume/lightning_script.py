@@ -50,7 +50,7 @@ class Numbers(Dataset):  # type: ignore[type-arg]
         return torch.tensor([self.first + index, *draws], dtype=torch.float64)
 
 
-class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+class Model(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.net = torch.nn.Sequential(
@@ -61,7 +61,7 @@ class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
     def loss(self, batch: Any) -> Any:
         return ((self.net(batch[:, 1:]).squeeze(1) - batch[:, 0] / 64) ** 2).mean()
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
         both = torch.cat(list(batch.values())) if isinstance(batch, dict) else batch
         tell("train", self.current_epoch, batch_idx, self.global_step, both.tolist())
         loss = self.loss(both)
@@ -81,7 +81,7 @@ class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)}
 
 
-class Watch(pl.Callback):  # type: ignore[misc, name-defined]
+class Watch(pl.Callback):  # type: ignore[misc]
     """A callback with a state of its own."""
 
     def __init__(self) -> None:

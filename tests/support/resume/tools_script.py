@@ -223,6 +223,33 @@ def hugging_face(ours: bool) -> None:
     end(trainer.model.net)
 
 
+def streams(ours: bool) -> None:
+    """Hugging Face's datasets, read as a stream, in a plain loop."""
+    import datasets  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker import Every, Run
+
+    def draw(row: Any) -> Any:
+        return {"x": row["x"], "drawn": float(torch.rand(()))}
+
+    rows = datasets.Dataset.from_dict({"x": [float(number) for number in range(64)]})
+    data = rows.to_iterable_dataset(num_shards=4).map(draw)
+    net, optimizer = parts()
+    run = Run(CHECKPOINTS, every=Every(steps=1), net=net, optimizer=optimizer)
+    processes = int(os.environ.get("PROCESSES", "0"))
+    collate = lambda rows: torch.tensor([[row["x"], row["drawn"]] for row in rows])  # noqa: E731
+    loader = run.loader(DataLoader(data, batch_size=4, num_workers=processes, collate_fn=collate))
+    for epoch in run.epochs(EPOCHS):
+        for number, batch in enumerate(loader, loader.position // 4):
+            used(epoch, number, batch)
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            run.step()
+            may_die(epoch, number)
+    end(net)
+
+
 if __name__ == "__main__":
     tool, _, whose = os.environ["MODE"].partition(" ")
     torch.manual_seed(7)
