@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,7 @@ class Hooks:
         connector.resume_start = resume_start
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_readable(_dumped(trainer))
         if (found := self._found) is None or self._run is None:
             return
         run, loop = self._run, trainer.fit_loop.epoch_loop
@@ -265,9 +267,7 @@ class Hooks:
             mine[name] = results.capture_values(getattr(logged, name))
         ranks = run.world.gather(mine)
         metrics = results.capture_metrics(trainer.lightning_module, run.world_size)
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        for name in [name for name in checkpoint if "hyper_param" in name or name.startswith("hparams")]:
-            del checkpoint[name]  # the script has them; they may be of any class
+        checkpoint = _dumped(trainer)
         if not self._over:
             loops.rewind(checkpoint, self._at is not None)
         automatic = trainer.lightning_module.automatic_optimization
@@ -293,6 +293,29 @@ class _State:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._hooks.loaded(state)
+
+
+def _dumped(trainer: Any) -> dict[str, Any]:
+    """Lightning's checkpoint without hyper-parameters: the script has them, and they may be of any class."""
+    checkpoint: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    for name in [name for name in checkpoint if "hyper_param" in name or name.startswith("hparams")]:
+        del checkpoint[name]
+    return checkpoint
+
+
+def _check_readable(checkpoint: dict[str, Any]) -> None:
+    """Raises NotResumable where a callback or a module puts something into its state that a checkpoint, which runs no
+    code when it is read, cannot hold."""
+    file = io.BytesIO()
+    torch.save(
+        {name: held for name, held in checkpoint.items() if name not in ("state_dict", "optimizer_states")}, file
+    )
+    file.seek(0)
+    if classes := torch.serialization.get_unsafe_globals_in_checkpoint(file):
+        raise NotResumable(
+            f"the state of a callback or module holds {', '.join(sorted(classes))}, which is not read back without "
+            "leave: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
+        )
 
 
 def _gradients(module: Any) -> dict[str, torch.Tensor]:
