@@ -58,6 +58,12 @@ class Hooks:
     def state_dict(self) -> dict[str, Any]:
         return {}
 
+    @property
+    def _started(self) -> DrivenRun:
+        if self._run is None:
+            raise Misused("the callback for exact resume has seen no setup(): call trainer.fit, not its loops")
+        return self._run
+
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -135,8 +141,7 @@ class Hooks:
             iter(combined)
 
     def _hand_over(self, trainer: Any) -> None:
-        connector, found = trainer._checkpoint_connector, self._found
-        assert found is not None
+        connector, found = trainer._checkpoint_connector, self._found or {}
 
         def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
             del connector.resume_start
@@ -176,10 +181,10 @@ class Hooks:
     # -- training ------------------------------------------------------------------------------------------------------
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        assert self._run is not None
+        run = self._started
         if self._goes_on_train:
             trainer._logger_connector._first_loop_iter = self._goes_on_train = False
-        self._run.boundary(loops.between_updates(trainer))
+        run.boundary(loops.between_updates(trainer))
         self._begin_batch("train0")
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
@@ -189,19 +194,18 @@ class Hooks:
             loss.mul_(loader.weight)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        assert self._run is not None
-        for name in self._run.loaders:
+        run = self._started
+        for name in run.loaders:
             if name.startswith("train"):
-                self._run.batch_done(name)
-        self._run.step()
+                run.batch_done(name)
+        run.step()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._goes_on_train = False
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        assert self._run is not None
         self._over = True
-        self._run.finish()
+        self._started.finish()
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -259,8 +263,7 @@ class Hooks:
 
     def _capture(self) -> None:
         """On all ranks: what is theirs alone is gathered here."""
-        trainer, run = self._trainer, self._run
-        assert run is not None
+        trainer, run = self._trainer, self._started
         loop, logged = trainer.fit_loop.epoch_loop, trainer._logger_connector
         mine = {"train": results.capture(loop._results), "val": results.capture(loop.val_loop._results)}
         for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):

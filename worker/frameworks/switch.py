@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ..errors import Misused
 
@@ -46,23 +45,3 @@ def save_every() -> tuple[int | None, float | None]:
     if (steps is not None and steps < 1) or (seconds is not None and seconds <= 0):
         raise Misused(f"{SAVE_EVERY} is {text!r}: the least is 1 step, and more than 0 seconds")
     return steps, seconds
-
-
-def lightning_callbacks() -> list[Any]:
-    """The entry point that `lightning` asks for callbacks: none unless the switch is on."""
-    return _callbacks("lightning.pytorch")
-
-
-def pytorch_lightning_callbacks() -> list[Any]:
-    """The same for the package `pytorch_lightning`, whose classes are others."""
-    return _callbacks("pytorch_lightning")
-
-
-def _callbacks(package: str) -> list[Any]:
-    if not directory():
-        return []
-    import importlib
-
-    from .lightning import callback_of
-
-    return [callback_of(importlib.import_module(package))]
