@@ -1,35 +1,16 @@
-"""Datasets of other libraries that are read as streams: exact, or refused with what to change."""
+"""Datasets of other libraries that are read as streams: refused with what to change."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import support.resume
-from support.resume.jobs import QUIET, Job, differences, play
-from support.side_environments import side_python
+from support.resume.jobs import QUIET
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-SCRIPT = Path(support.resume.__path__[0]) / "tools_script.py"
-
-
-@pytest.fixture(scope="module")
-def python() -> str:
-    return side_python(".frameworks")
-
-
-def test_a_stream_of_hugging_faces_datasets_goes_on_exactly(python: str, tmp_path: Path) -> None:
-    """The real package, killed in the middle of an epoch, and read by another process after it."""
-    whole = Job(tmp_path, "whole", MODE="streams ours").life()
-    killed = Job(tmp_path, "killed", MODE="streams ours").life(KILL="1:5").life(PROCESSES="1")
-    play(python, SCRIPT, [whole, killed], ["torch", "datasets"])
-    assert differences(whole, killed) == []
-    assert killed.told()["end", 3] == whole.told()["end", 3]
 
 
 REFUSED = """
@@ -56,18 +37,6 @@ def refusal(python: str, dataset: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_a_shuffle_buffer_of_hugging_faces_datasets_is_refused(python: str) -> None:
-    """The real package: its state leaves the buffer out, so samples would be lost; reading again is allowed."""
-    dataset = (
-        "import datasets\n"
-        "data = datasets.Dataset.from_dict({'x': list(range(64))}).to_iterable_dataset().shuffle(buffer_size=8)\n"
-        "data = data.map(lambda row: row)\n"
-    )
-    said = refusal(python, dataset)
-    assert "refused: " in said
-    assert "shuffle before to_iterable_dataset()" in said
 
 
 def test_mosaicml_streaming_is_refused_with_what_to_write() -> None:
