@@ -45,6 +45,7 @@ def test_mosaicml_streaming_is_refused_with_what_to_write() -> None:
         "from torch.utils.data import IterableDataset\n"
         "class StreamingDataset(IterableDataset):\n"
         "    def __len__(self): return 64\n"
+        "    def __iter__(self): return iter(range(64))\n"
         "    def __getitem__(self, index): return index\n"
         "    def state_dict(self, num_samples, from_beginning): return {}\n"
         "    def load_state_dict(self, obj): pass\n"
