@@ -102,8 +102,9 @@ many-nodes: setup ## a thousand nodes on one c10d store, 1,024 descriptors for e
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
 
-resume: setup ## kill and resize training scripts, fail disks, compare bits, and what it costs; ARGS="--real 50 --in-process 500"
+resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50"
 	$(PY) -m tests.campaigns.resume $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)
@@ -134,8 +135,8 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	$(PYTHON) -m venv .frameworks
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
-	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) accelerate==1.15.0 \
-	  lightning-fabric==2.6.6
+	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
+	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0
 	@touch $@
 
 clean: ## remove all that the targets above made

@@ -218,6 +218,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         error = error_of(report, agent.name)
         if events is not None:
             events.concluded(report)
+        _say_if_unused(config, console)
         console.conclude(title, report, error)
     except AgentError as failure:
         console.fail(failure)
@@ -322,3 +323,13 @@ def _log(text: str, routine: bool) -> None:
     import logging
 
     logging.getLogger("elastic_agent").log(logging.INFO if routine else logging.WARNING, "%s", text)
+
+
+def _say_if_unused(config: LaunchConfig, console: Console) -> None:
+    """After a job with --exact-resume: whether its workers have taken no notice of it."""
+    if config.exact_resume and not os.path.exists(os.path.join(config.exact_resume, "round.json")):
+        console.tell(
+            f"--exact-resume: no worker has used {os.fspath(config.exact_resume)}, so restarts begin where the script "
+            "itself goes on; elastic_agent.worker is for scripts without Lightning (docs/resume.md)",
+            False,
+        )

@@ -253,6 +253,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         startup_window=flags["startup_window"],
         charge=flags["charge"],
         worker_store=flags["worker_store"],
+        exact_resume=flags["exact_resume"],
         monitor_interval=flags["monitor_interval"],
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],

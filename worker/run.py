@@ -23,6 +23,7 @@ from .data.randomness import key_everything
 from .data.sharded import Division
 from .errors import Misused
 from .failing import end_when_uncaught, fail_together
+from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
 from .loop.deadline import Deadline
@@ -49,7 +50,7 @@ class Run:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
         seed: int = 0,
         every: Every | None = None,
@@ -60,12 +61,13 @@ class Run:
         stop_before: float | None = None,
         **states: Any,
     ) -> None:
-        """directory: of the checkpoints; made if missing. seed: of order and random numbers. every: when to save
-        (default: every 10 minutes, and at the end of each epoch and of the run). keep: which checkpoints stay
-        (default: the two newest, and labelled ones). format: of the tensors, "torch" or "safetensors". copy_to: slower
-        storage that each checkpoint is copied to, a directory or a URL of fsspec's. shards: level `bits`, for 1 to so
-        many ranks (default: none; see `shards`). stop_before: so many seconds before the job's deadline all ranks save
-        and stop (default: they do not). states: by name, anything with `state_dict` and `load_state_dict`.
+        """directory: of the checkpoints; made if missing (default: that of --exact-resume). seed: of order and random
+        numbers. every: when to save (default: every 10 minutes, and at the end of each epoch and of the run). keep:
+        which checkpoints stay (default: the two newest, and labelled ones). format: of the tensors, "torch" or
+        "safetensors". copy_to: slower storage that each checkpoint is copied to, a directory or a URL of fsspec's.
+        shards: level `bits`, for 1 to so many ranks (default: none; see `shards`). stop_before: so many seconds before
+        the job's deadline all ranks save and stop (default: they do not). states: by name, anything with `state_dict`
+        and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -92,7 +94,7 @@ class Run:
         self._label: str | None = None
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
-        self._persistence = Persistence(self._world, Path(directory), keep, self.log.warning, format, copy_to)
+        self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0

@@ -27,6 +27,8 @@ CHARGES = ("cause", "local")
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """torchrun's default of --signals-to-handle."""
 WORKER_STORES = ("agent", "rank0")
+EXACT_RESUME = "ELASTIC_AGENT_EXACT_RESUME"
+"""The variable by which workers know of --exact-resume; `worker/frameworks/switch.py` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class LaunchConfig:
     worker_store: str = "agent"
     """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0, as
     with torchrun; "rank0", the worker of rank 0."""
+    exact_resume: str | os.PathLike[str] = ""
+    """Directory in which workers keep checkpoints, to go on exactly where they were; empty: they do as they like."""
     logs_specs: object = None
     """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
     numa_options: object = None
@@ -158,6 +162,8 @@ def plan(
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
     _check_nodes(rendezvous, config.role)
     base_env = torch_fields.with_timer(_worker_base(config, env))
+    if config.exact_resume:
+        base_env[EXACT_RESUME] = os.path.abspath(config.exact_resume)
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)

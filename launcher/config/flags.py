@@ -197,6 +197,16 @@ FLAGS: tuple[Flag, ...] = (
         "WHO",
     ),
     Flag(
+        "exact-resume",
+        _RUN,
+        "Let workers keep checkpoints in DIR and go on where they were: Lightning's scripts as they are, others with "
+        "elastic_agent.worker. (off)",
+        _text,
+        "",
+        "DIR",
+        ours=True,
+    ),
+    Flag(
         "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
     ),
     Flag(

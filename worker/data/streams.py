@@ -182,9 +182,39 @@ def can_say_where(dataset: Any) -> bool:
     return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
 
 
+def _check_known(dataset: Any) -> None:
+    """Refuses datasets of two libraries whose state_dict() is there and does not say all."""
+    library = type(dataset).__module__.partition(".")[0]
+    if library == "streaming" and hasattr(dataset, "__getitem__"):
+        raise NotResumable(
+            f"{type(dataset).__name__} of MosaicML Streaming cuts its samples by ranks and loader processes itself: "
+            "give the DataLoader a torch Dataset whose __len__ and __getitem__ ask it, so that it is read by index"
+        )
+    if library == "datasets" and (shuffled := _shuffle_buffer(dataset)):
+        raise NotResumable(
+            f"{type(dataset).__name__}.shuffle() keeps samples in a buffer ({shuffled}) that its state_dict() leaves "
+            "out: shuffle before to_iterable_dataset(), or allow run.loader(..., replay=True), which reads again from "
+            "the start of the epoch up to the place"
+        )
+
+
+def _shuffle_buffer(dataset: Any) -> str:
+    """The part of a dataset of Hugging Face's that shuffles in a buffer, by its class; empty if none does."""
+    waiting = [getattr(dataset, "_ex_iterable", None)]
+    while waiting:
+        part = waiting.pop()
+        if "BufferShuffled" in type(part).__name__:
+            return type(part).__name__
+        inner = getattr(part, "ex_iterable", None)
+        waiting += [each for each in (inner, *(getattr(part, "ex_iterables", None) or ())) if each is not None]
+    return ""
+
+
 def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool, streams: int | None) -> None:
     """Raises NotResumable where an iterable dataset without a sampler cannot be read exactly."""
     name = type(dataset).__name__
+    if not replay:
+        _check_known(dataset)
     if not can_say_where(dataset) and not replay:
         raise NotResumable(
             f"{name} cannot say where it is, so it cannot be resumed in the middle of an epoch: give it state_dict() "

@@ -1,0 +1,39 @@
+"""accelerate, Fabric, Hugging Face's Trainer and StatefulDataLoader's protocol with one line of ours: real SIGKILL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import support.resume
+from support.resume.jobs import Job, again, differences, play
+from support.side_environments import side_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCRIPT = Path(support.resume.__path__[0]) / "tools_script.py"
+IMPORTS = {
+    "accelerate": ["torch", "accelerate"],
+    "fabric": ["torch", "lightning.fabric"],
+    "hugging_face": ["torch", "transformers.trainer", "accelerate"],
+    "torchdata": ["torch", "torchdata.stateful_dataloader"],
+}
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return side_python(".frameworks")
+
+
+@pytest.mark.parametrize("tool", sorted(IMPORTS))
+def test_a_killed_job_goes_on_exactly(python: str, tmp_path: Path, tool: str) -> None:
+    """Samples, draws and model are those of the run that was not killed, though the number of loader processes
+    changes at the restart."""
+    whole = Job(tmp_path, "whole", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1").life()
+    killed = Job(tmp_path, "killed", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1")
+    killed.life(KILL="1:5").life(PROCESSES="2")
+    play(python, SCRIPT, [whole, killed], IMPORTS[tool])
+    assert differences(whole, killed) == []
+    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert again(killed) <= 5

@@ -1,0 +1,1 @@
+"""Training scripts that are killed and started again, and what they saw."""

@@ -1,0 +1,332 @@
+"""Lightning 2.x: a callback that makes `Trainer.fit` resume exactly, in the middle of an epoch or of a validation.
+
+With `--exact-resume` Lightning finds it by itself, through an entry point; `callbacks=[exact("checkpoints")]` is the
+same in the script. What is saved is Lightning's own checkpoint, in a directory of this library's, with what it lacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import Misused, NotResumable
+from ..schedule import Every
+from . import lightning_loops as loops
+from . import lightning_results as results
+from . import switch
+from .driven import DrivenRun
+
+_WHOLE_STATE = {"SingleDeviceStrategy", "DDPStrategy"}
+"""Strategies in which each rank has all of the model."""
+_fits = 0
+"""Calls of `fit` in this process: the second has a directory of its own, or k folds would share one."""
+
+
+def exact(directory: str | os.PathLike[str], every: Every | None = None, package: str = "lightning.pytorch") -> Any:
+    """The callback, for a Trainer's list. every: when to save (default: what the switch's variable says).
+
+    package: of the Trainer, `lightning.pytorch` or `pytorch_lightning`.
+    """
+    return callback_of(importlib.import_module(package), directory, every)
+
+
+def callback_of(package: Any, directory: str | os.PathLike[str] | None = None, every: Every | None = None) -> Any:
+    """The callback as an instance of `package`'s own class. directory: None: the switch's."""
+    return type("ExactResume", (Hooks, package.Callback), {})(directory or switch.directory(), every)
+
+
+class Hooks:
+    """What Lightning calls. Methods without a docstring are its hooks, at the times that it documents."""
+
+    def __init__(self, directory: str | os.PathLike[str], every: Every | None = None) -> None:
+        self._directory, self._every = directory, every or Every(*switch.save_every())
+        self._run: DrivenRun | None = None
+        self._trainer: Any = None
+        self._dump: dict[str, Any] = {}
+        self._found: dict[str, Any] | None = None
+        self._at: dict[str, Any] | None = None
+        """In a validation: the loader and batch that are about to be used; None in training."""
+        self._goes_on_train = self._goes_on_val = False
+        self._numbers = {"train": 0, "val": 0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def _started(self) -> DrivenRun:
+        if self._run is None:
+            raise Misused("the callback for exact resume has seen no setup(): call trainer.fit, not its loops")
+        return self._run
+
+    # -- the start -----------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        if sum(isinstance(callback, Hooks) for callback in trainer.callbacks) > 1:
+            raise Misused("the Trainer has two callbacks for exact resume: leave out exact(...) or --exact-resume")
+        if (strategy := type(trainer.strategy).__name__) not in _WHOLE_STATE:
+            raise NotResumable(
+                f"strategy {strategy} keeps no whole model on each rank, so its checkpoint cannot be taken between "
+                "batches: use ddp or one device, or turn exact resume off"
+            )
+        self._trainer = trainer
+        self._run = DrivenRun(
+            self._next_directory(),
+            seed=int(os.environ.get("PL_GLOBAL_SEED", "0")),
+            every=self._every,
+            capture=self._capture,
+            lightning=_State(self),
+        )
+        # First of all callbacks, so that what a checkpoint holds of the others is from before the batch.
+        trainer.callbacks = [self, *(callback for callback in trainer.callbacks if callback is not self)]
+        self._take_loaders(trainer)
+        if self._found is not None:
+            self._hand_over(trainer)
+
+    def _next_directory(self) -> Path:
+        global _fits  # noqa: PLW0603 - one for each process
+        _fits += 1
+        return Path(self._directory) / (f"fit-{_fits}" if _fits > 1 else "")
+
+    def loaded(self, state: dict[str, Any]) -> None:
+        """What the checkpoint held; called while the run is made."""
+        self._found = state
+
+    def dumped(self) -> dict[str, Any]:
+        """What `_capture` has captured."""
+        return self._dump
+
+    def _take_loaders(self, trainer: Any) -> None:
+        """The DataLoaders that `fit` will use are replaced where Lightning would give them its own samplers."""
+        connector, fit = trainer._data_connector, trainer.fit_loop
+        theirs = connector._prepare_dataloader
+
+        def prepare(dataloader: Any, shuffle: bool, mode: Any) -> Any:
+            kind = {"train": "train", "validate": "val"}.get(str(mode.value))
+            if trainer.state.fn != "fit" or kind is None or self._run is None:
+                return theirs(dataloader, shuffle=shuffle, mode=mode)
+            number = self._numbers[kind]
+            self._numbers[kind] += 1
+            return self._run.take_over(dataloader, f"{kind}{number}", train=kind == "train")
+
+        def counted(setup_data: Any, kind: str) -> Any:
+            @functools.wraps(setup_data)
+            def setting_up() -> None:
+                self._numbers[kind] = 0
+                setup_data()
+                self._skip_exhausted(kind, fit if kind == "train" else fit.epoch_loop.val_loop)
+
+            return setting_up
+
+        connector._prepare_dataloader = prepare
+        fit.setup_data = counted(fit.setup_data, "train")
+        fit.epoch_loop.val_loop.setup_data = counted(fit.epoch_loop.val_loop.setup_data, "val")
+
+    def _skip_exhausted(self, kind: str, loop: Any) -> None:
+        """Where the shorter of several loaders give None until the longest is through, they do so again."""
+        run, combined = self._run, loop._combined_loader
+        if run is None or combined is None or combined._mode != "max_size":
+            return
+        again = {name for name in run.account.was_over if name.startswith(kind)}
+        run.account.was_over -= again
+        if again:
+            run.account.skip |= again
+            iter(combined)
+
+    def _hand_over(self, trainer: Any) -> None:
+        connector, found = trainer._checkpoint_connector, self._found or {}
+
+        def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
+            del connector.resume_start
+            connector._ckpt_path = None
+            connector._loaded_checkpoint = found["checkpoint"]
+
+        connector.resume_start = resume_start
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        _check_readable(_dumped(trainer))
+        if (found := self._found) is None or self._run is None:
+            return
+        run, loop = self._run, trainer.fit_loop.epoch_loop
+        ranks = found["ranks"]
+        for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
+            kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
+            results.restore(into, kept, trainer)
+        mine = ranks[run.rank] if len(ranks) == run.world_size else ranks[0]
+        logged = trainer._logger_connector
+        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
+            setattr(logged, name, results.restore_values(mine[name], trainer.strategy.root_device))
+        logged._progress_bar_metrics = {name: value.item() for name, value in logged._progress_bar_metrics.items()}
+        results.restore_metrics(pl_module, found["metrics"], run.rank)
+        _restore_gradients(pl_module, found["gradients"])
+        trainer.should_stop = found["should_stop"]
+        self._at = found["at"]
+        loops.enter(trainer, self._at is not None)
+        self._goes_on_train = loop.batch_progress.current.completed > 0
+        self._goes_on_val = self._at is not None
+        self._found = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._found is not None and self._found["over"]:
+            # fit() had come to its end: it returns at once, unless the script asks for more epochs now.
+            trainer.should_stop = self._found["should_stop"]
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        run = self._started
+        if self._goes_on_train:
+            trainer._logger_connector._first_loop_iter = self._goes_on_train = False
+        run.boundary(loops.between_updates(trainer))
+        self._begin_batch("train0")
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+        loader = self._run.loaders.get("train0") if self._run is not None else None
+        if loader is not None and loader.weight != 1.0:
+            # Ranks have parts that differ by a sample: the mean over the ranks is to be that over the samples.
+            loss.mul_(loader.weight)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        run = self._started
+        for name in run.loaders:
+            if name.startswith("train"):
+                run.batch_done(name)
+        run.step()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._goes_on_train = False
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._over = True
+        self._started.finish()
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._goes_on_val and self._at is not None:
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            outputs = [results.restore_values(kept, trainer.strategy.root_device) for kept in self._at["outputs"]]
+            loops.enter_validation(loop, self._at, outputs)
+
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._run is None or trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        if self._goes_on_val:
+            trainer._logger_connector._first_loop_iter = self._goes_on_val = False
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        self._at = {
+            "loader": dataloader_idx,
+            "batch": batch_idx,
+            "seen": {str(number): count for number, count in loop._seen_batches_per_dataloader.items()},
+            "outputs": [results.capture_values(each) for each in loop._logged_outputs],
+        }
+        may_save = loops.between_updates(trainer) and loops.can_enter_validation(trainer)
+        self._run.boundary(may_save, evaluated=loop.batch_progress.current.completed)
+        self._begin_batch(f"val{dataloader_idx}")
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._run is None or trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        if trainer.fit_loop.epoch_loop.val_loop._is_sequential:
+            self._run.batch_done(f"val{dataloader_idx}")
+            return
+        for name in self._run.loaders:
+            if name.startswith("val"):
+                self._run.batch_done(name)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._at = None
+
+    def _begin_batch(self, name: str) -> None:
+        run = self._run
+        if run is None or name not in run.loaders:
+            return
+        run.key_batch(name)
+        if run.loaders[name].weight == 0.0:
+            # The batch is there for its shape only: it counts nothing in the means of self.log.
+            self._trainer._results.batch_size = 0
+
+    # -- a checkpoint --------------------------------------------------------------------------------------------------
+
+    _over = False
+
+    def _capture(self) -> None:
+        """On all ranks: what is theirs alone is gathered here."""
+        trainer, run = self._trainer, self._started
+        loop, logged = trainer.fit_loop.epoch_loop, trainer._logger_connector
+        mine = {"train": results.capture(loop._results), "val": results.capture(loop.val_loop._results)}
+        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
+            mine[name] = results.capture_values(getattr(logged, name))
+        ranks = run.world.gather(mine)
+        metrics = results.capture_metrics(trainer.lightning_module, run.world_size)
+        checkpoint = _dumped(trainer)
+        if not self._over:
+            loops.rewind(checkpoint, self._at is not None)
+        automatic = trainer.lightning_module.automatic_optimization
+        self._dump = {
+            "checkpoint": checkpoint,
+            "ranks": ranks,
+            "metrics": metrics,
+            "gradients": {} if automatic else _gradients(trainer.lightning_module),
+            "at": None if self._over else self._at,
+            "over": self._over,
+            "should_stop": bool(trainer.should_stop),
+        }
+
+
+class _State:
+    """The state of a Trainer, as `Run` wants it."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._hooks.dumped()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._hooks.loaded(state)
+
+
+def _dumped(trainer: Any) -> dict[str, Any]:
+    """Lightning's checkpoint without hyper-parameters: the script has them, and they may be of any class."""
+    checkpoint: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    for name in [name for name in checkpoint if "hyper_param" in name or name.startswith("hparams")]:
+        del checkpoint[name]
+    return checkpoint
+
+
+def _check_readable(checkpoint: dict[str, Any]) -> None:
+    """Raises NotResumable where a callback or a module puts something into its state that a checkpoint, which runs no
+    code when it is read, cannot hold."""
+    file = io.BytesIO()
+    torch.save(
+        {name: held for name, held in checkpoint.items() if name not in ("state_dict", "optimizer_states")}, file
+    )
+    file.seek(0)
+    if classes := torch.serialization.get_unsafe_globals_in_checkpoint(file):
+        raise NotResumable(
+            f"the state of a callback or module holds {', '.join(sorted(classes))}, which is not read back without "
+            "leave: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
+        )
+
+
+def _gradients(module: Any) -> dict[str, torch.Tensor]:
+    """With manual optimization a script may keep gradients from one batch to the next."""
+    return {name: held.grad for name, held in module.named_parameters() if held.grad is not None}
+
+
+def _restore_gradients(module: Any, kept: dict[str, torch.Tensor]) -> None:
+    for name, held in module.named_parameters():
+        if name in kept:
+            held.grad = kept[name].to(held.device)

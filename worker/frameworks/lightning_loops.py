@@ -1,0 +1,74 @@
+"""Where Lightning's loops are, written so that they can be entered there again.
+
+A checkpoint is taken just before a batch is used, when Lightning has counted it as begun. What is written says that it
+has not, for training and for validation alike; and Lightning's own ways of restarting, which repeat or skip what stands
+between the last batch and the next, are not taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rewind(checkpoint: dict[str, Any], validating: bool) -> None:
+    """Takes the batch that is just beginning back out of the counts of a dumped checkpoint."""
+    loops = checkpoint["loops"]["fit_loop"]
+    loops["state_dict"].pop("combined_loader", None)
+    progress = loops["epoch_loop.val_loop.batch_progress" if validating else "epoch_loop.batch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        for name in ("ready", "started", "processed"):
+            counts[name] = counts["completed"]
+    progress["is_last_batch"] = False
+
+
+def between_updates(trainer: Any) -> bool:
+    """Whether no gradients are kept from the last batch for the next."""
+    loop = trainer.fit_loop.epoch_loop
+    done, every = loop.batch_progress.current.completed, trainer.accumulate_grad_batches
+    return bool(done % every == 0 or (trainer.validating and loop._num_ready_batches_reached()))
+
+
+def can_enter_validation(trainer: Any) -> bool:
+    """Whether a validation that is going on could be entered where it is: its loaders come one after the other, their
+    lengths are known, and the training after it goes on."""
+    loop = trainer.fit_loop.epoch_loop
+    steps, most = loop.global_step, trainer.max_steps
+    ends = most != -1 and steps >= most
+    lengths = all(batches != float("inf") for batches in loop.val_loop._max_batches)
+    return bool(loop.val_loop._is_sequential and lengths and not ends)
+
+
+def enter(trainer: Any, validating: bool) -> None:
+    """Makes the loops begin where the counts are, when they begin. Called once Lightning has read the counts."""
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+
+    def reset() -> None:
+        del loop.reset
+        # Only this loop's own mark: that of the validation is what makes it go on.
+        fit._restarting = False
+        loop._restarting = validating
+        loop.val_loop._restarting = validating
+
+    loop.reset = reset
+    if not validating:
+        return
+
+    def advance(data_fetcher: Any) -> None:
+        del loop.advance
+        loop._restarting = False
+
+    def should_check(data_fetcher: Any) -> bool:
+        del loop._should_check_val_fx
+        return True
+
+    loop.advance, loop._should_check_val_fx = advance, should_check
+
+
+def enter_validation(loop: Any, kept: dict[str, Any], outputs: list[Any]) -> None:
+    """Puts the iterator of a validation, just made, at the loader and batch where it was."""
+    iterator = loop._combined_loader._iterator
+    iterator._iterator_idx = kept["loader"]
+    iterator._load_current_iterator()
+    iterator._idx = kept["batch"]
+    loop._logged_outputs = outputs
+    loop._seen_batches_per_dataloader.update({int(number): count for number, count in kept["seen"].items()})

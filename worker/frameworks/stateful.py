@@ -1,0 +1,97 @@
+"""`torchdata`'s StatefulDataLoader: a loader that speaks its `state_dict` and `load_state_dict`, without torchdata.
+
+    loader = exact(DataLoader(data, batch_size=64, shuffle=True, num_workers=4))
+    for batch in loader: ...; torch.save({"loader": loader.state_dict(), ...})
+
+The state counts the batch that the loop has in its hands as used, as theirs does. It is two integers and what the
+loader is known by, and good for any number of ranks and loader processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from ..data.cursors import Account, Cursor
+from ..data.loader import Loader
+from ..data.order import VERSION
+from ..data.randomness import key_everything
+from ..data.sharded import Division
+from ..errors import WrongState
+from ..keys import mix
+from ..loop.log import RunLog
+from .driven import DrivenAccount
+
+
+class Alone:
+    """What a loader needs of a run, where there is none: a seed, and this rank among all."""
+
+    account: Account
+    division: Division | None = None
+
+    def __init__(self, seed: int) -> None:
+        self.account = self.driven = DrivenAccount()
+        self.seed, self.stopping = seed, False
+        self.rank, self.world_size = 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.log = RunLog(self.rank)
+
+    def handed_out(self, key: int) -> None:
+        key_everything(mix(key, self.rank))
+
+    def asked(self) -> None:
+        return
+
+
+class StatefulLoader(Loader):
+    """A loader that says where it is, and can be put there."""
+
+    def __init__(self, loader: DataLoader[Any], context: Alone, name: str, **options: Any) -> None:
+        context.account.cursors[name] = Cursor()
+        self._alone = context
+        super().__init__(context, loader, name, **options)
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._alone.account.cursors[self.name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the batch that was handed out last."""
+        while self.cursor.held:
+            self._alone.driven.done(self.name)
+            self.committed(self.cursor.epoch, self.cursor.position)
+        return {"order": VERSION, "seed": self._alone.seed, **super().state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for what, mine in (("order", VERSION), ("seed", self._alone.seed)):
+            if state[what] != mine:
+                raise WrongState(f"loader {self.name!r}: the state has {what} {state[what]}, and this loader {mine}")
+        self.go_to(int(state["epoch"]), int(state["position"]))
+
+    def go_to(self, epoch: int, position: int) -> None:
+        """The next pass begins here."""
+        self._alone.driven.go_to(self.name, epoch, position)
+
+
+def exact(
+    loader: DataLoader[Any],
+    *,
+    seed: int = 0,
+    name: str = "loader",
+    global_batch: int | None = None,
+    random: str = "auto",
+    on_sample: Callable[[int], None] | None = None,
+    replay: bool = False,
+) -> StatefulLoader:
+    """A loader in the place of a DataLoader or StatefulDataLoader. seed and name: of its order and random numbers; two
+    loaders of one job need two names. The rest is as for `Run.loader`.
+
+    Raises NotResumable.
+    """
+    options = {"global_batch": global_batch, "random": random, "on_sample": on_sample, "replay": replay}
+    return StatefulLoader(loader, Alone(seed), name, **options)
