@@ -97,7 +97,7 @@ class Liveness:
         self._room = None
         pauses = any(seen.pauses for seen in after.nodes.values())
         self._over = self._since(self._over, after.phase is RoundPhase.OVER and not pauses)
-        bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
+        bound = self._job.grace_s + max(REPORT_MARGIN_S, self._job.lease_s) + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
         enough = len(self._waiting()) >= self._job.min_nodes
         world = self._truth.world
