@@ -290,10 +290,14 @@ def open_c10d(
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
-            raise StoreUnreachable(
-                f"this node was asked to stop while it waited for the store at {where}; last error: {reason}"
-            )
+            raise _asked_to_stop(where, reason)
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+
+
+def _asked_to_stop(where: Endpoint, reason: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"this node was asked to stop while it waited for the store at {where}; last error: {reason}"
+    )
 
 
 def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:

@@ -182,7 +182,10 @@ class Driver:
         if not health.loop_stands() and not deaf:
             self._well.set()
             return True
-        self._well.clear()
+        if self._well.is_set():
+            self._well.clear()
+            if term is None:
+                self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         if term is not None and store.elects and self._resigned != term.epoch:
             self._resigned = term.epoch
             resign(term.epoch)
@@ -235,9 +238,12 @@ class Driver:
         while self._may_lead and not self._threads.ending.is_set():
             if not self._well.wait(WAIT_S):
                 continue
-            epoch = connection.call(partial(_campaign, self._node))
+            epoch = connection.call(self._campaign)
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
+
+    def _campaign(self, session: Store) -> int | None:
+        return session.lead(self._node, WAIT_S) if self._well.is_set() else None
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):
@@ -270,10 +276,6 @@ def _resign(epoch: int, session: Store) -> None:
 
 def _wait_round(after: int, session: Store) -> tuple[int, bytes] | None:
     return session.wait_round(after, WAIT_S)
-
-
-def _campaign(node: str, session: Store) -> int | None:
-    return session.lead(node, WAIT_S)
 
 
 def _wait_deposed(epoch: int, session: Store) -> bool:

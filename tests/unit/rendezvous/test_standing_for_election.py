@@ -1,0 +1,94 @@
+"""Which nodes stand for election: those that do their part (`rendezvous/driver/health.py`), at that moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from elastic_agent.rendezvous.coordinator.events import Elected
+from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.memory_store import ElectingSession, MemoryStore
+from elastic_agent.rendezvous.records import JobSpec, NodeRecord, Round
+from elastic_agent.rendezvous.store import Store, StoreError
+
+LEASE_S, BEAT_S = 0.5, 0.05
+BOUND_S = 20.0
+
+
+class LoopThatStops:
+    """As `Listener`: a node whose loop takes no question any more from some moment on."""
+
+    def __init__(self) -> None:
+        self.stands = threading.Event()
+
+    def loop_asked(self, answer: Callable[[], None]) -> None:
+        if not self.stands.is_set():
+            answer()
+
+    def store_opened(self, hosting: bool) -> None: ...
+    def store_failed(self, error: StoreError) -> None: ...
+    def store_went_away(self, reason: str) -> None: ...
+    def store_came_back(self) -> None: ...
+    def record_written(self, seq: int) -> None: ...
+    def round_seen(self, seen: Round) -> None: ...
+    def node_seen(self, record: NodeRecord) -> None: ...
+    def beats_seen(self, counts: dict[str, int], steady_s: float | None) -> None: ...
+    def elected(self, found: Elected) -> None: ...
+    def deposed(self) -> None: ...
+    def retired(self) -> None: ...
+    def foreign_bytes_seen(self, warning: str) -> None: ...
+
+
+def test_a_node_whose_loop_stands_still_wins_no_election_for_which_it_stood_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It campaigned while it was well, and still waits for its turn when the leader resigns."""
+    campaigns, ended = threading.Event(), threading.Event()
+    won: list[int] = []
+
+    class Watched(ElectingSession):
+        def lead(self, node: str, timeout_s: float) -> int | None:
+            if node == "b":
+                campaigns.set()
+            try:
+                epoch = super().lead(node, timeout_s)
+            finally:
+                if node == "b":
+                    ended.set()
+            if node == "b" and epoch is not None:
+                won.append(epoch)
+            return epoch
+
+    monkeypatch.setattr("elastic_agent.rendezvous.memory_store.ElectingSession", Watched)
+    store, listener = MemoryStore(LEASE_S), LoopThatStops()
+    leader = store.guest()
+    epoch = leader.lead("a", BOUND_S)
+    assert epoch is not None
+    stop = threading.Event()
+
+    def stay() -> None:
+        while not stop.wait(BEAT_S):
+            leader.beat("a", 1)
+
+    def open_store(cancelled: threading.Event, join: Callable[[Store], None]) -> Store:
+        session = store.guest()
+        join(session)
+        return session
+
+    beating = threading.Thread(target=stay)
+    beating.start()
+    spec = JobSpec("job", ("train.py",), 1, 2)
+    with closing(Driver("b", "b", spec, open_store, listener, BEAT_S, LEASE_S)) as driver:
+        driver.open()
+        assert campaigns.wait(BOUND_S)
+        listener.stands.set()
+        ended.wait(4 * LEASE_S)  # the campaign under way is given up; before, it was not
+        stop.set()
+        beating.join()
+        leader.resign(epoch)
+        assert ended.wait(BOUND_S)
+        assert store.guest().lead("c", BOUND_S)
+    assert not won
