@@ -1,4 +1,4 @@
-"""`--leftovers keep` on a host that gives the workers a cgroup: what is kept must leave it, or a later agent kills it."""
+"""`--leftovers keep` where the workers have a cgroup: what is kept must leave it, or a later agent kills it."""
 
 from __future__ import annotations
 

@@ -287,6 +287,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(2).target.element(0).becomes(UNUSED)),
     Mutant("a reading of heartbeats is not reported", Term._report_beats, branch(0).never()),
     Mutant("a void notification is kept", notifications.Published.publish, branch(3).always()),
+    Mutant("a notification stays overwritten", notifications.Published.restore, branch(0).operand(0).removed()),
     Mutant("a record stays overwritten", notifications.Published.restore, branch(0).operand(1).removed()),
     Mutant("a connection stays open for nothing", Driver._run_writer, branch(1).never()),
     Mutant("a notification is skipped", c10d.C10dStore.wait_nodes, returned(0).element(0).plus(1)),
