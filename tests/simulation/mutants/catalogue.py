@@ -307,7 +307,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a heartbeat says nothing of the loop", Driver._does_its_part, branch(1).operand(0).removed()),
     Mutant("a heartbeat says nothing of what is received", health.Health.deaf, branch(0).never()),
     Mutant("a coordinator that stands still keeps its term", Driver._does_its_part, branch(2).never()),
-    Mutant("a node that stands still stands for coordinator", Driver._run_candidate, branch(1).never()),
+    Mutant("a node that stands still stands for coordinator", Driver._campaign, choice(0).always()),
     Mutant("nobody looks at the host's heartbeat", health.Health.host_stands, returned(0).becomes(False)),
     Mutant("a thread without answers goes unnoticed", health.Health._is_overdue, returned(0).becomes(False)),
     Mutant("a report has no time limit", deadlines.report_due, returned(0).becomes(None)),
