@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
-
-import click
 
 from ..agent.errors import AgentError, InternalError, UsageError
 from .config.arguments import from_environment, spell_out
@@ -16,19 +13,6 @@ from .config.config import SIGNALS, LaunchConfig
 from .config.flags import BY_KEY, FLAGS, Flag
 
 PROGRAM = "elastic-agent"
-
-_INTRO = """\
-Usage: elastic-agent [FLAGS] SCRIPT [SCRIPT'S OWN ARGUMENTS]
-
-Run SCRIPT as the workers of a distributed training job on this node, and keep
-the job going when workers fail and nodes leave or arrive. Takes torchrun's
-command line: flags may be abbreviated, _ may be written for -, and a variable
-such as PET_NNODES sets the default of --nnodes. (In brackets: the default.)
-
-  elastic-agent --nproc-per-node 2 train.py --lr 0.1
-  elastic-agent --nnodes 1:4 --max-restarts 3 --rdzv-backend c10d \\
-      --rdzv-endpoint node0:29400 --rdzv-id job1 train.py
-"""
 
 
 class Invocation(NamedTuple):
@@ -41,88 +25,36 @@ class Invocation(NamedTuple):
     """What the failure summary calls it."""
 
 
-class _Command(click.Command):
-    """click's command, which reads arguments as torchrun does and prints flags in groups."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spelled = spell_out(args)
-        env = os.environ if ctx.obj is None else ctx.obj
-        only_prints = {"--help", "--version"}.intersection(spelled[: spelled.index("--")])
-        # --help works even if a variable is wrong.
-        ctx.default_map = {} if only_prints else from_environment(env, spelled)
-        return super().parse_args(ctx, spelled)
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(_INTRO)
-        for group in dict.fromkeys(flag.group for flag in FLAGS):
-            rows = [(_spelling(flag), flag.help) for flag in FLAGS if flag.group == group]
-            with formatter.section(group):
-                formatter.write_dl(rows, col_max=28)
-
-
-def _spelling(flag: Flag) -> str:
-    short = f"-{flag.short}, " if flag.short else ""
-    return f"{short}--{flag.name}" + (f" {flag.metavar}" if flag.metavar else "")
-
-
-def _show_version(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    if given:
-        from .. import __version__
-
-        click.echo(f"{PROGRAM} {__version__}")
-        ctx.exit()
-
-
-def _show_help(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    if given:
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
-def _read(flag: Flag, ctx: click.Context, param: click.Parameter, value: object) -> object:
-    """A value of `flag`: text is from the command line and is read here; a PET_ variable's value was read before; None
-    means that neither is given."""
+def _read(flag: Flag, value: object) -> object:
+    """A value of `flag`: text is read here; None means that it is not given."""
     if value is None:
-        return flag.default
+        return flag.default if flag.read else False
     return flag.read(f"--{flag.name}", value) if flag.read and isinstance(value, str) else value
-
-
-def _option(flag: Flag) -> click.Option:
-    spellings = [f"--{flag.name}", flag.key] + ([f"-{flag.short}"] if flag.short else [])
-    if flag.name in ("help", "version"):
-        show = _show_help if flag.name == "help" else _show_version
-        return click.Option(spellings, is_flag=True, is_eager=True, expose_value=False, callback=show, help=flag.help)
-    if flag.read is None:
-        return click.Option(spellings, is_flag=True, default=False, help=flag.help)
-    # UNPROCESSED, because click would convert values and defaults by its own rules.
-    return click.Option(
-        spellings, type=click.UNPROCESSED, callback=partial(_read, flag), metavar=flag.metavar, help=flag.help
-    )
-
-
-command = _Command(
-    PROGRAM,
-    params=[
-        *map(_option, FLAGS),
-        click.Argument(["script"], required=False, type=click.UNPROCESSED),
-        click.Argument(["script_args"], nargs=-1, type=click.UNPROCESSED),
-    ],
-    add_help_option=False,
-    context_settings={"max_content_width": 100},
-)
-"""The command for click's help, completion and documentation. Calling it runs no job; `main` does."""
 
 
 def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
     """Read a command line, with defaults from the PET_ variables in `env`.
 
-    Raises UsageError for a mistake in either, and click's Exit after --help and --version.
+    Raises UsageError for a mistake in either, and SystemExit after --help and --version, which print.
     """
-    try:
-        context = command.make_context(PROGRAM, list(args), obj=env)
-    except click.UsageError as error:
-        raise UsageError(error.format_message()) from error
-    return _invocation(context.params, env)
+    spelled = spell_out(args)
+    end = spelled.index("--")
+    flags, script = spelled[:end], spelled[end + 1 :]
+    if page := next((flag for flag in flags if flag in ("--help", "--version")), None):
+        from .pages import show
+
+        show(page)
+        raise SystemExit(0)
+    given: dict[str, Any] = {"script": script[0] if script else None, "script_args": tuple(script[1:])}
+    typed = {name: value for name, _, value in (flag[2:].partition("=") for flag in flags)}
+    defaults = from_environment(env, spelled)
+    ordered = sorted(FLAGS, key=lambda flag: list(typed).index(flag.name) if flag.name in typed else len(typed))
+    for flag in ordered:  # so that of several mistakes the first that was typed is named
+        value: object = defaults.get(flag.key)
+        if flag.name in typed:
+            value = typed[flag.name] if flag.read else True
+        given[flag.key] = _read(flag, value)
+    return _invocation(given, env)
 
 
 def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -> None:
@@ -136,8 +68,6 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
     try:
         if not _took_torchs_place(args, as_program):
             _run(parse(args, os.environ), as_program)
-    except click.exceptions.Exit as done:
-        raise SystemExit(done.exit_code) from None
     except AgentError as error:
         if not as_program:
             raise

@@ -213,7 +213,7 @@ def _key(data: bytes, at: int) -> tuple[bytes, int]:
     size = _size_at(data, at)[0]
     at += 8
     if size > MAX_KEY_BYTES:
-        raise ValueError(f"a key of {size} bytes; the limit is {MAX_KEY_BYTES}")
+        raise ValueError(f"a request names a key of {size} bytes; the limit is {MAX_KEY_BYTES}; shorten the key")
     end = at + size
     if end > len(data):
         raise Incomplete(end)
@@ -224,7 +224,7 @@ def _value(data: bytes, at: int) -> tuple[bytes, int]:
     size = _size_at(data, at)[0]
     at += 8
     if size > MAX_VALUE_BYTES:
-        raise ValueError(f"a value of {size} bytes; the limit is {MAX_VALUE_BYTES}")
+        raise ValueError(f"a request holds a value of {size} bytes; the limit is {MAX_VALUE_BYTES}; store it in parts")
     end = at + size
     if end > len(data):
         raise Incomplete(end)
@@ -234,7 +234,7 @@ def _value(data: bytes, at: int) -> tuple[bytes, int]:
 def _count(data: bytes, at: int) -> tuple[int, int]:
     count = _size_at(data, at)[0]
     if count > MAX_KEYS:
-        raise ValueError(f"{count} keys in one request; the limit is {MAX_KEYS}")
+        raise ValueError(f"a request names {count} keys; the limit is {MAX_KEYS}; ask for them in parts")
     return count, at + 8
 
 

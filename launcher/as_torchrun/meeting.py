@@ -36,7 +36,10 @@ def create_handler(spec: RendezvousSpec) -> Any:
     # none of it.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if spec.handler is None:
-        raise UsageError(f"--rdzv-backend {spec.backend} has no handler")
+        raise UsageError(
+            f"--rdzv-backend {spec.backend}: no installed package registers a handler of this name (entry points "
+            "torchrun.handlers); install the one that does, or choose static, c10d or etcd"
+        )
     try:
         _register(spec.handler.name)
         return get_rendezvous_handler(
@@ -93,7 +96,10 @@ class Meeting:
         """Meet the other nodes and join their store, or serve it. Raises StoreError."""
         store, rank, known = self._meet()
         if closing.is_set():
-            raise StoreUnreachable("stopped waiting for other nodes on request")
+            raise StoreUnreachable(
+                f"this node was asked to stop while it waited for others (--rdzv-backend {self._spec.backend}); "
+                "start it again to join the job"
+            )
         if known or rank:
             self._endpoint = known or store.get(f"{_PREFIX}/served").decode()
             opened = self._reach(join, closing)

@@ -1,6 +1,6 @@
 """Splits an argument list: which tokens are the agent's flags, what each abbreviates, where the script's own begin.
 
-Where click's rules differ from argparse's, which torchrun's users are used to, argparse's hold: abbreviations, `-r3`, a
+The rules are argparse's, which torchrun's users are used to: abbreviations, `-r3`, a
 value may not look like a flag, and everything after the script is the script's, flags and `--` included.
 """
 

@@ -27,6 +27,9 @@ MAX_KEYS = 2**40
 """No server has so many keys; the answer of a server of another kind, read as a count, is nearly always larger."""
 MAX_WAIT_S = 24 * 3600.0
 """A longer wait ends after this time, because poll takes milliseconds in 32 bits."""
+PART_BYTES = 65536
+"""So much of a value must arrive within the time limit of a call. The host sends a round of 1,000 members, 100 KB, to
+1,000 nodes at once; a node that gave up half of it would ask for all of it again, and delay the others."""
 KEYS_PER_REQUEST = 64
 """Bounds one reply to 64 MiB, whatever other programs have written."""
 
@@ -48,8 +51,9 @@ class HandshakeTimeout(StoreUnreachable):
 class TcpStoreClient:
     """One connection to a TCPStore. One thread calls it; `close` may come from any, and ends a call that blocks.
 
-    Every call raises StoreUnreachable if the connection breaks or `call_timeout_s` passes. The connection is closed
-    then, because a late answer would be taken for that of the next request.
+    Every call raises StoreUnreachable if the connection breaks or `call_timeout_s` passes; while a value arrives, if it
+    passes without another `PART_BYTES` of it. The connection is closed then, because a late answer would be taken for
+    that of the next request.
     """
 
     def __init__(self, connected: socket.socket, name: str, call_timeout_s: float) -> None:
@@ -225,7 +229,7 @@ class TcpStoreClient:
         while size > 0:
             try:
                 self._socket.settimeout(self._left_s())
-                piece = self._socket.recv(min(size, 65536))
+                piece = self._socket.recv(min(size, PART_BYTES))
             except TimeoutError as why:
                 raise self._failed(f"no answer for {self.call_timeout_s:g} s") from why
             except OSError as why:
@@ -238,8 +242,10 @@ class TcpStoreClient:
     def _receive_string(self) -> bytes:
         size = int(_SIZE.unpack(self._receive(_SIZE.size))[0])
         kept = bytearray()
-        for piece in self._pieces(size):
-            kept += piece[: MAX_VALUE_BYTES + 1 - len(kept)]
+        for start in range(0, size, PART_BYTES):
+            self._begin()
+            for piece in self._pieces(min(size - start, PART_BYTES)):
+                kept += piece[: MAX_VALUE_BYTES + 1 - len(kept)]
         return bytes(kept)
 
     def _failed(self, why: str) -> StoreUnreachable:
@@ -293,7 +299,7 @@ def _string(data: bytes) -> bytes:
 
 def _bounded(key: str, value: bytes) -> bytes:
     if len(value) > MAX_VALUE_BYTES:
-        raise ValueError(f"key {key}: {len(value)} bytes to store; the limit is {MAX_VALUE_BYTES}")
+        raise ValueError(f"key {key}: the value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}; shorten it")
     return value
 
 

@@ -1,8 +1,9 @@
 """Which nodes have published, in a TCPStore: a numbered list of node ids, so that one wait covers all nodes.
 
 A notification takes two steps: take a number (`add` on log/head), create the entry with that number. A writer that
-exits between them leaves a gap. A reader fills it with VOID after `GAP_GRACE_S`, and a writer that was only slow finds
-its entry void and takes another number. So no notification is lost, and no reader waits for a writer that is gone.
+exits between them leaves a gap. A reader fills it with VOID after a while (`GapGrace`), and a writer that was only
+slow finds its entry void and takes another number. So no notification is lost, and no reader waits for a writer that is
+gone.
 
 The host deletes what its reader has read, but for the last `KEEP` entries, and keeps the ids of the nodes in other keys
 (`Compaction`). A reader that lags behind the deleted part reads the records of all these nodes anew.
@@ -27,7 +28,12 @@ KEEP = 4096
 NODES_PER_KEY = 512
 """Node ids in one key: at most 256 KiB, as an id has at most `keys.MAX_NODE_ID_BYTES`."""
 GAP_GRACE_S = 0.2
-"""How long a reader waits for entries whose number is taken; the two steps are microseconds apart."""
+"""How long a reader waits at first for entries whose number is taken; the two steps are one round trip apart."""
+GAP_GRACE_MOST_S = 1.6
+"""The same after several calls in a row that filled gaps: writers with longer round trips, or starved of a processor,
+would find their entries void each time, and publish for ever."""
+MOST_SLOW = 1024
+"""More gaps at once are no slow writers, one a node: another program has overwritten log/head."""
 
 
 class Published:
@@ -120,12 +126,28 @@ class Compaction:
             self._nodes.update(part)
 
 
+class GapGrace:
+    """How long a reader waits for entries whose number is taken, in seconds: twice as long after each call that filled
+    gaps, up to `GAP_GRACE_MOST_S`, and again `GAP_GRACE_S` after one that waited for none."""
+
+    def __init__(self) -> None:
+        self.s = GAP_GRACE_S
+
+    def filled(self) -> None:
+        """A call waited for entries, and then filled gaps."""
+        self.s = min(2 * self.s, GAP_GRACE_MOST_S)
+
+    def not_needed(self) -> None:
+        """A call found all entries written."""
+        self.s = GAP_GRACE_S
+
+
 def read_published_records(
-    client: TcpStoreClient, keys: Keys, cursor: int, upto: int, compacted: int
+    client: TcpStoreClient, keys: Keys, cursor: int, upto: int, compacted: int, grace: GapGrace
 ) -> dict[str, bytes]:
     """The records of the nodes that the notifications `cursor + 1` to `upto` name, by node. Those up to `compacted` are
     gone, so if there are any among them, all nodes count that compacted ones named."""
-    notifications = _read_notifications(client, keys, max(cursor, compacted), upto)
+    notifications = _read_notifications(client, keys, max(cursor, compacted), upto, grace)
     nodes = node_ids([*_compacted_nodes(client, keys), *notifications] if cursor < compacted else notifications)
     found = _read_records(client, keys, nodes)
     if {VOID, *(node.encode("utf-8") for node in found)}.issuperset(notifications):
@@ -135,15 +157,19 @@ def read_published_records(
     return _read_records(client, keys, node_ids([*_compacted_nodes(client, keys), *written.values()]))
 
 
-def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: int) -> list[bytes]:
-    """The entries `cursor + 1` to `upto`; those not written within `GAP_GRACE_S` are made void."""
+def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: int, grace: GapGrace) -> list[bytes]:
+    """The entries `cursor + 1` to `upto`; those not written within the grace are made void."""
     names = [keys.notification(number) for number in range(cursor + 1, upto + 1)]
-    deadline = time.monotonic() + GAP_GRACE_S
+    deadline = time.monotonic() + grace.s
     gaps = _missing(client, names)
+    if names and not gaps:
+        grace.not_needed()
     if not all(client.wait(name, deadline - time.monotonic()) for name in gaps):
         # All at once, as there may be thousands: log/head may have been overwritten. An entry that is written in the
         # meantime stays.
         client.create_each(_missing(client, gaps), VOID)
+        if len(gaps) <= MOST_SLOW:
+            grace.filled()
     return list(client.get(names).values())
 
 

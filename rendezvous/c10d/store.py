@@ -30,7 +30,7 @@ from .keys import (
     parse_count,
     verify,
 )
-from .notifications import MAX_READ_AT_ONCE, Compaction, Published, read_published_records
+from .notifications import MAX_READ_AT_ONCE, Compaction, GapGrace, Published, read_published_records
 from .server import TorchServer, serve
 
 CALL_TIMEOUT_S = 10.0
@@ -73,6 +73,7 @@ class C10dStore(HostedLeadership):
         self._token = token
         self._published: Published = made_from._published if made_from else Published()
         self._compaction: Compaction = made_from._compaction if made_from else Compaction()
+        self._gap_grace = GapGrace()
         self._descriptors: DescriptorWatch = (
             made_from._descriptors if made_from else DescriptorWatch(warn or (lambda _: None))
         )
@@ -169,9 +170,13 @@ class C10dStore(HostedLeadership):
                     return None
             key = self._keys.round(newest)
             value = self._client.get([key]).get(key)
-            if value is not None:
+            if value:
                 return newest, value
-            if self._count(self._keys.round_head) == newest:  # else newer ones were announced, and this one deleted
+            # Else newer ones were announced, and this one deleted: while it is read, a deleted key reads as empty.
+            head = self._count(self._keys.round_head)
+            if head <= newest and value is not None:
+                return newest, value  # for the reader to say what cannot be read
+            if head == newest:
                 raise foreign_count(self._where, self._keys.round_head, str(newest).encode("ascii"), newest - 1)
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
@@ -186,7 +191,7 @@ class C10dStore(HostedLeadership):
                 self._client.wait(self._keys.notification(cursor + 1), deadline - time.monotonic())
                 head, compacted = self._log()
             upto = max(cursor, min(head, max(cursor, compacted) + MAX_READ_AT_ONCE))
-            fresh = read_published_records(self._client, self._keys, cursor, upto, compacted)
+            fresh = read_published_records(self._client, self._keys, cursor, upto, compacted, self._gap_grace)
             if self._server is None and self._log()[1] > max(cursor, compacted):
                 continue  # the host has compacted what was to be read
             if fresh or time.monotonic() >= deadline:
@@ -287,8 +292,14 @@ def open_c10d(
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
-            raise StoreUnreachable(f"stopped waiting for the store at {where} on request; last error: {reason}")
+            raise _asked_to_stop(where, reason)
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+
+
+def _asked_to_stop(where: Endpoint, reason: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"this node was asked to stop while it waited for the store at {where}; last error: {reason}"
+    )
 
 
 def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:

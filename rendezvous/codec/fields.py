@@ -55,7 +55,7 @@ def check_head(what: str, magic: int, wanted: int, version: int) -> None:
 def bounded(what: str, data: bytes, limit: int) -> bytes:
     """Returns `data`. Raises ForeignBytes if it is longer than `limit` bytes."""
     if len(data) > limit:
-        raise ForeignBytes(f"not a {what}: {len(data)} bytes; the limit is {limit}")
+        raise ForeignBytes(f"not a {what}: it has {len(data)} bytes; the limit is {limit}")
     return data
 
 

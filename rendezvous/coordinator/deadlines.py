@@ -14,8 +14,8 @@ CLOSED_PROGRESS_S = (5.01, 27.01)
 SAME_MOMENT_S = 0.01
 """Times closer than this count as one."""
 REPORT_MARGIN_S = 30.0
-"""What a node gets beyond its grace to report what all others wait for. It needs 16 s where all goes wrong: 1 s for a
-failure that looks like an echo, 10 s after SIGKILL, 5 s for the last lines of output."""
+"""What a node gets beyond its grace, at least, to report what all others wait for. It needs 16 s where all goes wrong:
+1 s for a failure that looks like an echo, 10 s after SIGKILL, 5 s for the last lines of output."""
 
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
@@ -32,6 +32,12 @@ def arrivals_settled(new: list[Seen], rules: Rules) -> float:
     return min(latest + rules.quiet_s, first + rules.last_call_timeout_s)
 
 
+def report_margin_s(rules: Rules) -> float:
+    """What a node gets beyond its grace to report what all others wait for, in seconds. At least a lease: who gives
+    nodes that long to send a heartbeat expects them to be slow, and one that was lost for being slow ends a round."""
+    return max(REPORT_MARGIN_S, rules.lease_s)
+
+
 def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
     """When this node must have reported what all others wait for: that it has taken its place, that its workers are
     gone, or, once the job is closed, that it has ended. None while nothing is awaited from it."""
@@ -41,7 +47,7 @@ def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
         awaited = seen.record.state is not ENDED
     else:
         awaited = seen.may_have_workers and not seen.pauses
-    return max(state.since, seen.since) + seen.record.grace_s + REPORT_MARGIN_S if awaited else None
+    return max(state.since, seen.since) + seen.record.grace_s + report_margin_s(rules) if awaited else None
 
 
 def verdict_at(state: Rendezvous, rules: Rules) -> float | None:

@@ -83,7 +83,7 @@ def enough(here: int, rules: Rules) -> str:
 def lost(seen: Seen, now: float, rules: Rules) -> str:
     """That a node's lease ran out, or that it sends heartbeats but does not report what all others wait for."""
     if seen.overdue:
-        grace_s, more_s = seen.record.grace_s, deadlines.REPORT_MARGIN_S
+        grace_s, more_s = seen.record.grace_s, deadlines.report_margin_s(rules)
         why = f"its agent sends heartbeats but did not report within {grace_s + more_s:g} s"
         return f"{seen.record.name} was lost: {why} (its grace of {grace_s:g} s, and {more_s:g} s more)"
     silent_s = now - seen.heard_at

@@ -193,10 +193,13 @@ class Driver:
         if not health.loop_stands() and not deaf:
             self._well.set()
             return True
+        was_well = self._well.is_set()
         self._well.clear()
         if term is not None and store.elects and self._resigned != term.epoch:
             self._resigned = term.epoch
             resign(term.epoch)
+        elif was_well and term is None:
+            self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         return False
 
     def _beat_between_tries(self, store: Store, health: Health, heart: Heart, session: Store) -> None:
@@ -244,11 +247,12 @@ class Driver:
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
         connection = self._threads.connect(store, "candidate", WAIT_S)
         while self._may_lead and not self._threads.ending.is_set():
-            if not self._well.wait(WAIT_S):
-                continue
-            epoch = connection.call(lambda session: session.lead(self._node, WAIT_S))
+            epoch = connection.call(self._campaign)
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
+
+    def _campaign(self, session: Store) -> int | None:
+        return session.lead(self._node, WAIT_S) if self._well.wait(WAIT_S) else None
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):

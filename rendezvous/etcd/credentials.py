@@ -75,8 +75,9 @@ def read_password(path: str) -> str:
             password = file.read().rstrip("\r\n")
     except OSError as why:
         raise ValueError(f"cannot be read: {why.strerror}; correct the path, or let this user read it") from why
-    except UnicodeDecodeError:
-        raise ValueError("is no text in UTF-8; correct it") from None
+    except UnicodeDecodeError as why:
+        place = f"byte {why.start} is {why.object[why.start]:#04x}"
+        raise ValueError(f"is not UTF-8 text: {place}; write the password alone into it, as UTF-8 text") from None
     if not password or "\n" in password:
         raise ValueError(f"has {len(password.splitlines())} lines; write the password alone, in one line")
     return password

@@ -296,7 +296,7 @@ def open_etcd(
                 on_wait(f"waiting for etcd: {reason}; giving up in {left_s:.0f} s")
                 on_wait = None
             if stop.wait(min(pause_s, left_s)):
-                raise StoreUnreachable(f"stopped waiting for etcd on request; last: {reason}")
+                raise StoreUnreachable(f"this node was asked to stop while it waited for etcd; last error: {reason}")
             if time.monotonic() >= deadline:
                 raise StoreUnreachable(f"gave up on etcd after {connect_timeout_s:g} s: {reason}")
             pause_s = min(pause_s * 1.5, RETRY_MOST_S)

@@ -36,6 +36,7 @@ class CrowdNode:
         self._name = name
         self._max_nodes = spec.max_nodes
         self._seq = self._round = 0
+        self._finishing = False
 
         def open_store(cancelled: threading.Event, join: Callable[[Store], None]) -> Store:
             with opening:
@@ -53,6 +54,7 @@ class CrowdNode:
     def publish(self, state: NodeState) -> None:
         self._seq += 1
         finished = state in (NodeState.FINISHED, NodeState.ENDED)
+        self._finishing = self._finishing or finished
         self.driver.publish(
             NodeRecord(
                 self._name, self._name, state, self._seq, self._round, addr="127.0.0.1", port=1, finished=finished,
@@ -80,6 +82,11 @@ class CrowdNode:
             self._round = seen.number
             self.publish(NodeState.WORKING)
             self.running.set()
+        elif seen.phase is RoundPhase.OVER and seen.number == self._round and not self._finishing:
+            self.publish(NodeState.WAITING)  # its workers are gone at once
+        elif seen.phase is RoundPhase.OVER and seen.number > self._round and seen.member(self._name) is not None:
+            self._round = seen.number  # it ended before it was received here
+            self.publish(NodeState.WAITING)
         elif seen.phase is RoundPhase.CLOSED:
             self.publish(NodeState.ENDED)
             self._last = self._seq

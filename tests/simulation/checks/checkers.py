@@ -179,7 +179,8 @@ class Checkers:
                 enough = silent_s >= self.world.job.lease_s - READING_S
                 if seen.overdue:
                     self.world.reached.note("a node that reported nothing was lost")
-                    may_s = self.world.nodes[name].rules.grace_s + deadlines.REPORT_MARGIN_S
+                    rules = self.world.nodes[name].rules
+                    may_s = rules.grace_s + max(deadlines.REPORT_MARGIN_S, self.world.job.lease_s)
                     enough = self.world.now - self._phase_at >= may_s - ROUNDING_S
                 self.need(enough, EVICTED, f"{name} was silent for {silent_s:.3f} s")
                 if before.phase is OVER:

@@ -93,7 +93,7 @@ class Liveness:
         self._room = None
         unanswered = after.phase is OVER and not any(seen.pauses for seen in after.nodes.values())
         self._over = self._since(self._over, unanswered)
-        bound = self._job.grace_s + REPORT_MARGIN_S + self._job.lease_s + SLACK_S
+        bound = self._job.grace_s + max(REPORT_MARGIN_S, self._job.lease_s) + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
         self._enough = self._since(self._enough, not self._busy(after) and self._waiting(self._job.min_nodes))
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S

@@ -49,6 +49,8 @@ class Server:
         """The process has no descriptor left, and closes each new connection."""
         self._abandoned: list[tuple[Wire, list[Request]]] = []
         """Requests on connections that were given up, which arrive after the next ones about the same keys."""
+        self._overwrites_next = b""
+        """A stranger waits for the next notification, to write this over it before it is read."""
         self._first: dict[str, bytes] = {}
         """The first value of each key."""
         self._waiting: dict[str, list[Wire]] = {}
@@ -64,6 +66,7 @@ class Server:
             answer: object = NotImplemented
             for name, arguments in requests:
                 answer = getattr(self, name)(wire, *arguments)
+            self._overwrite(requests)
             if answer is not NotImplemented:
                 wire.reply(number, answer)
             if self._abandoned:
@@ -132,8 +135,23 @@ class Server:
             self.keys[key] = b"%d" % random.randrange(1000)
         elif key:
             self.keys[key] = random.choice([*self.world.nodes]).encode()
+            self._overwrites_next = self.keys[key]
         self._wake(key)
         return key
+
+    def _overwrite(self, requests: list[Request]) -> None:
+        """Only what is written over a notification before the reader has read it does harm. Its writer does not see it:
+        it has compared already, and sets the key again to wake the reader."""
+        for name, arguments in requests if self._overwrites_next else ():
+            if (
+                name == "set"
+                and arguments[0].rpartition("/log/")[2].isdigit()
+                and arguments[1] != self._overwrites_next
+            ):
+                self.keys[arguments[0]], self._overwrites_next = self._overwrites_next, b""
+                self.world.checkers.last_fault = self.world.now
+                self.world.reached.note("a notification was overwritten before it was read")
+                return
 
     # -- requests ------------------------------------------------------------------------------------------------
 

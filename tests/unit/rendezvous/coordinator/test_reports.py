@@ -55,6 +55,19 @@ def test_a_member_that_does_not_answer_within_its_grace_and_a_margin_is_lost() -
     )
 
 
+def test_a_job_with_a_long_lease_gives_slow_nodes_as_long_to_report() -> None:
+    """As 1,000 nodes did that shared two processors: four of them took more than 30 s to take their places."""
+    rules = replace(RULES, lease_s=DUE_S + 30.0, beat_s=10.0)
+    state = machine.step(Rendezvous(), events.Elected(1), 0.0, rules).state
+    state = after_records(state, 1.0, rules, *(record(each) for each in "ab"))
+    state = after_records(state, 1.0, rules, record("a", 2, NodeState.WORKING, 1))
+    state = beating(state, 1.0, rules.lease_s + 0.5, rules)
+    assert (state.phase, state.nodes["b"].lost) == (RoundPhase.RUNNING, False)
+    state = beating(state, rules.lease_s + 1.0, rules.lease_s + 1.0, rules)
+    assert state.end.ending is not None
+    assert f"did not report within {rules.lease_s:g} s (its grace of 0 s" in state.end.ending.because
+
+
 def test_heartbeats_do_not_bring_it_back_but_a_record_does() -> None:
     """It has sent heartbeats all the time."""
     state = beating(over(), 10.0, 10.0 + DUE_S + 5.0)
