@@ -151,6 +151,7 @@ class Run:
             if not self.stopping:
                 self.epoch += 1
                 self.account.next_epoch()
+                self._enter(self.account.take())
                 self._between(force=True)
         self.close()
 
@@ -179,8 +180,7 @@ class Run:
         if self._sharding is not None:
             self._sharding.check_closed()
         self.steps += 1
-        for span in self.account.step():
-            self._enter(span)
+        self._enter(self.account.step())
         if self._sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
@@ -245,6 +245,7 @@ class Run:
         """
         self.progress.close()
         self.account.close()
+        self._enter(self.account.take())
         if self._saved != (self._commits, self.epoch):
             self._save("")
         self._persistence.wait()
@@ -272,8 +273,7 @@ class Run:
 
     def asked(self) -> None:
         """See `Context`."""
-        for span in self.account.take():
-            self._enter(span)
+        self._enter(self.account.take())
         self._boundary()
 
     # -- between steps -------------------------------------------------------------------------------------------------
@@ -297,11 +297,12 @@ class Run:
         if self._forced or self._exchanges.due(self._boundaries):
             self._between(force=self._forced)
 
-    def _enter(self, span: Span) -> None:
-        self.ledger.add(span)
-        self._commits += 1
-        cursor = self.account.cursors[span.loader]
-        self._loaders[span.loader].committed(cursor.epoch, cursor.position)
+    def _enter(self, spans: list[Span]) -> None:
+        for span in spans:
+            self.ledger.add(span)
+            self._commits += 1
+            cursor = self.account.cursors[span.loader]
+            self._loaders[span.loader].committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
         key_everything(mix(mix(self._key, self.steps), self._turn()))

@@ -115,7 +115,8 @@ class Account:
         if going in self._passes:
             self._passes.remove(going)
             cursor = self.cursors[going.loader]
-            if cursor.in_use:
+            # The end of a stream has no sample, so no step will commit it.
+            if cursor.in_use or (exhausted and all(span.first == span.last for span in cursor.held)):
                 self._commit(cursor)
             elif not exhausted:
                 # The batch that was handed out last was not trained on, as no step followed.

@@ -123,6 +123,23 @@ def test_a_stream_that_was_read_to_its_end_is_not_read_again_in_the_same_epoch(
     assert first + life(tmp_path / "parts", Stateful(), 0, None, streams=streams) == whole
 
 
+@pytest.mark.parametrize("streams", [None, 2])
+def test_the_end_of_a_streams_epoch_is_saved_and_proved(tmp_path: Path, streams: int | None) -> None:
+    """No step follows the end, which has no sample: it is committed by itself, the last epoch's too."""
+    run = Run(tmp_path / "c", every=Every(seconds=None))
+    loader = run.loader(DataLoader(Stateful(), batch_size=4, collate_fn=list), streams=streams)
+    saved = []
+    for _ in run.epochs(2):
+        run._persistence.wait()
+        saved += [path.name for path in (tmp_path / "c").glob("step-*")]
+        for _ in loader:
+            run.step()
+    assert saved == [f"step-{run.steps // 2:06}"]
+    assert run.account.places()["loader0"][:2] == [2, 0]
+    assert not run.ledger.faults()
+    assert run.ledger.finished("loader0") == {0: SAMPLES, 1: SAMPLES}
+
+
 class Everything(IterableDataset[int]):
     """Does not divide itself."""
 
