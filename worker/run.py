@@ -31,7 +31,7 @@ from .loop.log import RunLog
 from .loop.progress import Place, Progress
 from .loop.reductions import Reductions
 from .persistence import Found, Persistence, Snapshot
-from .schedule import Advice, Every, Exchanges
+from .schedule import Every, Exchanges, Timetable
 from .shards.conditions import accept
 from .shards.digest import digest
 from .shards.sharding import Sharding
@@ -76,13 +76,9 @@ class Run:
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
         self.progress = Progress(self._place, self.rank)
-        self.vars = Vars()
-        self.account = Account()
-        self.ledger = Ledger()
-        self.steps = 0
-        """Steps done, over all restarts."""
-        self.epoch = 0
-        """The epoch of `epochs` that is going on."""
+        self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
+        self.steps = self.epoch = 0
+        """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
         self.stopping = False
         """Whether all ranks have agreed to end early."""
         self._states, self._every, self._shards = states, every or Every(), shards
@@ -99,9 +95,8 @@ class Run:
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
         self._begin()
-        self._saved = (self._commits, self.epoch)
-        self._saved_at_s, self._blocked_s = time.monotonic(), 0.0
-        self._advice = Advice(self.log.info)
+        self._saved = self._reached()
+        self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -246,7 +241,7 @@ class Run:
         self.progress.close()
         self.account.close()
         self._enter(self.account.take())
-        if self._saved != (self._commits, self.epoch):
+        if self._saved != self._reached():
             self._save("")
         self._persistence.wait()
         # What follows draws the same numbers in a start that finds nothing left to do.
@@ -297,6 +292,10 @@ class Run:
         if self._forced or self._exchanges.due(self._boundaries):
             self._between(force=self._forced)
 
+    def _reached(self) -> tuple[int, int, int]:
+        """What a checkpoint would add to the one before it, if anything."""
+        return self._commits, self.steps, self.epoch
+
     def _enter(self, spans: list[Span]) -> None:
         for span in spans:
             self.ledger.add(span)
@@ -313,7 +312,7 @@ class Run:
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
-        due = self.rank == 0 and self._due(now_s)
+        due = self.rank == 0 and not self._persistence.busy and self._timetable.due(now_s)
         interval = self._exchanges.proposal(self._boundaries, now_s)
         asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])
@@ -322,14 +321,6 @@ class Run:
         if (saves or stops or force) and self.account.between_steps():
             self._save(self._label or "")
             self._label, self._forced = None, False
-
-    def _due(self, now_s: float) -> bool:
-        if self._persistence.busy:
-            return False
-        interval_s = self._every.seconds
-        if self._every.failures_s is not None:
-            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
-        return interval_s is not None and now_s - self._saved_at_s >= interval_s
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
@@ -351,8 +342,8 @@ class Run:
         states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
         self._persistence.save(snapshot, states)
         self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
-        self._saved, self._saved_at_s = (self._commits, self.epoch), time.monotonic()
-        self._blocked_s = self._saved_at_s - began_s
+        self._saved = self._reached()
+        self._timetable.saved(began_s)
 
     # -- the start -----------------------------------------------------------------------------------------------------
 

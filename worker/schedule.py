@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,6 +50,25 @@ class Advice:
                 f"and a failure {advised / 2:.3g} s on average"
             )
         return advised
+
+
+class Timetable:
+    """When the next checkpoint is due by the clock."""
+
+    def __init__(self, every: Every, log: Callable[[str], None]) -> None:
+        self._every, self._advice = every, Advice(log)
+        self._at_s, self._blocked_s = time.monotonic(), 0.0
+
+    def due(self, now_s: float) -> bool:
+        interval_s = self._every.seconds
+        if self._every.failures_s is not None:
+            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
+        return interval_s is not None and now_s - self._at_s >= interval_s
+
+    def saved(self, began_s: float) -> None:
+        """A save, which began then, holds the training up no more."""
+        self._at_s = time.monotonic()
+        self._blocked_s = self._at_s - began_s
 
 
 class Exchanges:

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
-from .cursors import Account, Pass, Span
+from .context import Context, Iteration
+from .cursors import Pass, Span
 from .divided import DividedSource
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
-from .sharded import Division, Group, assemble, counts_of, slices_of
+from .sharded import Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, check_samples, same
 from .streams import SampledSource, StreamSource, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sized
-
-
-class Context(Protocol):
-    """What a loader needs of its run."""
-
-    account: Account
-    seed: int
-    rank: int
-    world_size: int
-    stopping: bool
-    """Whether all ranks have agreed to end early: loops over loaders end then."""
-    log: Any
-
-    @property
-    def division(self) -> Division | None:
-        """At level `bits`, how global batches are cut into shards."""
-
-    def handed_out(self, key: int) -> None:
-        """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
-
-    def asked(self) -> None:
-        """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""
 
 
 class Loader:
@@ -218,7 +197,7 @@ class Loader:
             batches: Iterator[Any] = iter(())
         else:
             batches = self._ordered(going) if self._stream_source is None else self._stream(going, self._stream_source)
-        return _Iteration(self._context, going, batches)
+        return Iteration(self._context, going, batches)
 
     def _before_next(self, going: Pass) -> None:
         cursor = self._context.account.cursors[self.name]
@@ -359,29 +338,6 @@ class Loader:
             timeout=theirs.timeout,
             **own,
         )
-
-
-class _Iteration:
-    """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
-
-    def __init__(self, context: Context, going: Pass, batches: Iterator[Any]) -> None:
-        self._context, self._going, self._batches = context, going, batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._batches)
-        except BaseException as end:
-            self._end(exhausted=isinstance(end, StopIteration))
-            raise
-
-    def __del__(self) -> None:
-        self._end(exhausted=False)
-
-    def _end(self, exhausted: bool) -> None:
-        self._context.account.end(self._going, exhausted, over=not self._context.stopping)
 
 
 class _Slices:
