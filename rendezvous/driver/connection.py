@@ -119,18 +119,25 @@ class Connection:
         """Make the first calls on this session, which no other thread uses, so that it is not open for nothing."""
         self._session = session
 
-    def call(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None = None) -> T | None:
+    def call(
+        self,
+        request: Callable[[Store], T],
+        meanwhile: Callable[[Store], None] | None = None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> T | None:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not
-        wait for the answer."""
+        wait for the answer. `wanted`: asked before each repetition; False ends the call, whose answer is None."""
         self._calls += 1
         self.under_way = self._calls
         try:
-            return self._repeat(request, meanwhile)
+            return self._repeat(request, meanwhile, wanted)
         finally:
             self.under_way = 0
 
-    def _repeat(self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None) -> T | None:
+    def _repeat(
+        self, request: Callable[[Store], T], meanwhile: Callable[[Store], None] | None, wanted: Callable[[], bool]
+    ) -> T | None:
         pause_s = RETRY_FIRST_S
         while not self._closing.is_set():
             try:
@@ -142,6 +149,8 @@ class Connection:
                 self._session = None
                 if self._guard is not None:
                     self._guard.broke(str(error))
+            if not wanted():
+                return None
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MOST_S)
         return None

@@ -163,8 +163,9 @@ class Driver:
             try:
                 record = self._unwritten.get(timeout=heart.due_in_s())
             except queue.Empty:
+                # A heartbeat whose answer is lost may have arrived: it is repeated only while the node does its part.
                 if self._does_its_part(store, health, resign):
-                    connection.call(heart.beat)
+                    connection.call(heart.beat, wanted=lambda: self._does_its_part(store, health, resign))
                 heart.seen_to()
                 continue
             if record is not None:
