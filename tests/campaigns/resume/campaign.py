@@ -79,6 +79,8 @@ def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: 
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     logging.getLogger(NAME).setLevel(logging.WARNING)
     torch.set_num_threads(1)
+    # A spawned process would spawn its loader processes, too, and training scripts on Linux fork them.
+    multiprocessing.set_start_method("fork", force=True)
     tally = Tally()
     for seed in seeds:
         lives, batches, wrong = judge(kind, seed, most_ranks, most_processes)
