@@ -38,10 +38,10 @@ from .state import (
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
     (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
-    (GATHERING, CLOSED): "join timeout, or every node left",
+    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, or every node left",
     (LAST_CALL, GATHERING): "fewer than min_nodes again",
     (LAST_CALL, RUNNING): "max_nodes are here, or no more nodes came",
-    (LAST_CALL, CLOSED): "every node left",
+    (LAST_CALL, CLOSED): "the finalisation barrier ran out, or every node left",
     (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
     (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
     (OVER, GATHERING): "all members answered; their workers are gone",
@@ -142,7 +142,7 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if state.may_have_workers():
-        return replace(state, because=explain.waiting(state, now, rules))
+        return _await_workers(replace(state, because=explain.waiting(state, now, rules)), now, rules)
     if here >= rules.max_nodes or (here >= rules.min_nodes and state.members):
         return _start(state, now, rules, explain.enough(here, rules))
     if here >= rules.min_nodes:
@@ -162,11 +162,19 @@ def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     if here < rules.min_nodes:
         return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
     if state.may_have_workers():
-        return state
+        return _await_workers(state, now, rules)
     if here >= rules.max_nodes:
         return _start(state, now, rules, explain.enough(here, rules))
     if now >= deadlines.last_call_ends(state, rules):
         return _start(state, now, rules, f"last call ended with {count(here, 'node')}")
+    return state
+
+
+def _await_workers(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
+    """Workers of an earlier round may run on a node that was lost and is back. Finished nodes wait for its report until
+    the barrier ends, and no longer."""
+    if leases.deadline_confirmed(state, state.barrier_until, now):
+        return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
 
 

@@ -240,7 +240,10 @@ class DriverLink:
         return self.world.now - self._beat_at < self.world.job.lease_s
 
     def reset(self) -> None:
-        """The server has ended."""
+        """The server has ended. A node that waits for heartbeats of the host looks for them as it sends its own: that
+        they were back for less time than that, it has not seen, so for it the store never came back."""
+        if self.back_at is not None and self.world.now - self.back_at <= self.world.job.beat_s:
+            self.back_at = None
         for wire in self.wires:
             wire.reset_later()
         self.wires.clear()

@@ -61,7 +61,8 @@ class SimCoordinator:
             world.rendezvous = made.state
             truth.decided_at = world.now
             truth.coordinated(before, made.state)
-        elif world.leader is self._node:
+        elif world.leader is self._node and made.state.epoch == world.term:
+            # Else it leads again, and has not received that: what it holds is of an earlier term, and decides nothing.
             truth.watched(before, made.state)
         truth.changed_hands(self._node, event, made.state)
         for effect in made.effects:

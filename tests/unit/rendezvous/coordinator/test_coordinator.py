@@ -165,6 +165,20 @@ def test_a_pause_does_not_outlast_the_finalisation_barrier() -> None:
     assert (closed.phase, closed.outcome) == (RoundPhase.CLOSED, Outcome.UNFINISHED)
 
 
+@pytest.mark.parametrize("phase", [RoundPhase.GATHERING, RoundPhase.LAST_CALL])
+def test_a_lost_node_that_is_back_with_workers_does_not_outlast_the_finalisation_barrier(phase: RoundPhase) -> None:
+    """A finished node waits for the barrier and no longer, also while the next round waits for a node to stop its
+    workers."""
+    rules = replace(TWO, max_nodes=3)
+    records = record("c", 3, NodeState.FINISHED, 1), record("a", 3, NodeState.WAITING, 1)
+    back = replace(after_records(running(rules), 2.0, rules, *records), phase=phase, number=2, since=3.0)
+    early = machine.step(back, events.BeatsSeen({}), 31.9, rules).state
+    assert early.phase is phase
+    asked = machine.step(early, events.DeadlineReached(), 32.5, rules)
+    closed = machine.step(asked.state, events.BeatsSeen({}), 32.6, rules).state
+    assert (closed.phase, closed.outcome) == (RoundPhase.CLOSED, Outcome.UNFINISHED)
+
+
 # -- a static rendezvous: --node-rank decides --------------------------------------------------------------------------
 
 
