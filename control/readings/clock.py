@@ -11,10 +11,8 @@ from urllib.parse import urlsplit
 
 from ...rendezvous.text import duration
 from ..commands import NoAnswer
-from ..decisions import trend
 from ..decisions.watches import Reading
-from ..table.watch import Watch
-from .reader import judged, threshold_of
+from .reader import Reader, judged
 
 ANSWER_S = 5.0
 NTP_PORT = 123
@@ -22,12 +20,8 @@ SINCE_1900_S = 2208988800
 """From NTP's epoch to Unix's; RFC 5905."""
 
 
-class Clock:
+class Clock(Reader):
     """`clock`: over while this node's clock is off by the threshold or more. Warned about, never relied on."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         where = urlsplit(self._watch.reference)
@@ -44,9 +38,6 @@ class Clock:
         return judged(
             off_s >= self._threshold.value, f"{text}, within {duration(unsure_s)} (limit {self._threshold.text})"
         )
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def _ntp(host: str, port: int) -> tuple[float, float]:

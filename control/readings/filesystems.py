@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoAnswer, TimedOut
+from ..commands import NoAnswer, TimedOut
 from ..decisions import trend
 from ..decisions.watches import Reading
 from ..table.quantities import Dimension, quantity, size_text
 from ..table.watch import Watch
-from .reader import judged, not_yet, stock, threshold_of
+from .reader import AskingReader, judged, not_yet, stock
 
 QUOTA_S = 30.0
 """How long a quota's command may take."""
@@ -18,14 +18,12 @@ WALK_S = 30.0
 """How long the sizes of checkpoints may take to be found."""
 
 
-class Disk:
+class Disk(AskingReader):
     """`disk` and `inodes`: how much of a file system is used, or how long what is free will last."""
 
     def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
+        super().__init__(watch)
         self._inodes = watch.what == "inodes"
-        self._asker = Asker()
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         answer = self._asker.ask("statvfs", self._watch.path)
@@ -54,17 +52,9 @@ class Disk:
             text += f", a checkpoint takes {size_text(found.size)}"
         return judged(left <= self._threshold.value, f"{text} (limit {self._threshold.text})")
 
-    def close(self) -> None:
-        self._asker.close()
 
-
-class Quota:
+class Quota(AskingReader):
     """`quota`: what a command of the user's prints: a percentage, or what is used and the limit."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
-        self._asker = Asker()
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         out = self._asker.run(self._watch.command, QUOTA_S)
@@ -72,9 +62,6 @@ class Quota:
         if self._threshold.dimension is Dimension.SIZE and limit == 100.0:
             raise NoAnswer(f"{self._watch.command[0]} printed a percentage, and the limit is {self._threshold.text}")
         return stock(self._threshold, limit, max(0.0, limit - used), used)
-
-    def close(self) -> None:
-        self._asker.close()
 
 
 def parse_quota(out: str, pattern: str = "") -> tuple[float, float]:
@@ -108,13 +95,8 @@ def _size(text: str) -> float:
     return found[0]
 
 
-class Mount:
+class Mount(AskingReader):
     """`mount`: whether a file system answers in time."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
-        self._asker = Asker()
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         try:
@@ -122,6 +104,3 @@ class Mount:
         except TimedOut as error:
             return judged(True, str(error))
         return judged(False, f"the file system of {self._watch.path} answers")
-
-    def close(self) -> None:
-        self._asker.close()

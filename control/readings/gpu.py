@@ -6,24 +6,22 @@ import importlib
 from typing import Any
 
 from ..commands import NoAnswer
-from ..decisions import trend
 from ..decisions.watches import Reading
 from ..table.quantities import Dimension
 from ..table.watch import Watch
-from .reader import judged, stock, threshold_of
+from .reader import Reader, judged, stock
 
 HARMFUL_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 """nvml.h, nvmlClocksEventReasons: hardware slowdown, software thermal, hardware thermal, power brake. A power cap is a
 setting, not a fault."""
 
 
-class Gpu:
+class Gpu(Reader):
     """`gpu`: over while any device of this node is. One that was there at an earlier look and is not now is lost."""
 
     def __init__(self, watch: Watch) -> None:
-        self._threshold = threshold_of(watch)
+        super().__init__(watch)
         self._nvml: Any = None  # an untyped module of another package
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         nvml = self._open()

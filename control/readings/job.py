@@ -5,24 +5,17 @@ from __future__ import annotations
 import time
 
 from ...rendezvous.text import duration
-from ..commands import Asker
-from ..decisions import trend
 from ..decisions.watches import Reading
 from ..table.watch import Watch
 from .processes import matching
-from .reader import judged, not_yet, threshold_of
+from .reader import AskingReader, judged, not_yet
 
 SQUEUE_S = 30.0
 """How long squeue may take; a controller that is busy answers late."""
 
 
-class Job:
+class Job(AskingReader):
     """`job`: over while it neither runs nor waits, by the name of its SLURM jobs, by its processes, or by both."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._asker = Asker()
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         looked = []
@@ -39,19 +32,14 @@ class Job:
             looked.append(f"no SLURM job named {self._watch.job!r} runs or is queued")
         return judged(True, " and ".join(looked))
 
-    def close(self) -> None:
-        self._asker.close()
 
-
-class Hang:
+class Hang(AskingReader):
     """`hang`: how long the newest of the files has not changed. Under while no process of the job runs."""
 
     def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
-        self._asker = Asker()
+        super().__init__(watch)
         self._last: list[float] = []
         self._changed_at = 0.0
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         if self._watch.process and not matching(self._watch.process):
@@ -67,6 +55,3 @@ class Hang:
         age_s = now - self._changed_at
         text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {self._threshold.text})"
         return judged(age_s >= self._threshold.value, text)
-
-    def close(self) -> None:
-        self._asker.close()

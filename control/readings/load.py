@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 
-from ..decisions import trend
 from ..decisions.watches import Reading
 from ..table.watch import Watch
 from .processes import Stat, matching, pids, stat
-from .reader import judged, not_yet, threshold_of
+from .reader import Reader, judged, not_yet
 
 KTHREADD = 2
 """The parent of the kernel's own threads."""
 
 
-class Load:
+class Load(Reader):
     """`load`: cores that others use, between two looks. What started and ended between them is not seen."""
 
     def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
+        super().__init__(watch)
         self._before: tuple[float, dict[tuple[int, int], float]] | None = None
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         cores = self.cores(now)
@@ -48,9 +46,6 @@ class Load:
             for pid, each in stats.items()
             if pid not in jobs and KTHREADD not in (pid, each.parent)
         }
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def _families(stats: dict[int, Stat], roots: set[int]) -> set[int]:

@@ -18,7 +18,7 @@ from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 from .processes import matching, rank_of
-from .reader import judged, not_yet, stock, threshold_of
+from .reader import Reader, judged, not_yet, stock
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
@@ -80,13 +80,12 @@ def _fields(text: str) -> dict[str, float]:
     return {pair[0]: float(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
 
 
-class Memory:
+class Memory(Reader):
     """`memory`: of the host, or of the job's own cgroup where that has less left."""
 
     def __init__(self, watch: Watch, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
+        super().__init__(watch)
         self._proc, self._cgroups = proc, cgroups
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         room = self._tightest()
@@ -106,16 +105,9 @@ class Memory:
             raise NoAnswer(f"memory cannot be read: {error.strerror}") from None
         return min(rooms, key=lambda room: room.available)
 
-    def close(self) -> None:
-        """Holds nothing."""
 
-
-class WorkerMemory:
+class WorkerMemory(Reader):
     """`worker-memory`: anonymous memory of the largest of the processes that match."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._threshold = watch, threshold_of(watch)
-        self.samples: dict[str, list[trend.Sample]] = {}
 
     def read(self, now: float) -> Reading:
         used = {pid: size for pid in matching(self._watch.process) if (size := anonymous_of(pid))}
@@ -134,9 +126,6 @@ class WorkerMemory:
     def _leak(self, pid: int, used: float) -> Reading:
         room = self._watch.limit_b - used if self._watch.limit_b else host().available
         return leak(self._threshold, self.samples[str(pid)], max(0.0, room), rank_of(pid))
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 def leak(threshold: Threshold, samples: list[trend.Sample], available: float, what: str) -> Reading:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from functools import cached_property
 
+from ..commands import Asker
 from ..decisions.trend import Sample
 from ..decisions.watches import Reading, Verdict
 from ..table.kinds import Threshold
@@ -11,26 +13,38 @@ from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Reads what one watch is about. Used by one thread at a time."""
 
-    samples: dict[str, list[Sample]]
-    """What it keeps over looks, by names of its own; saved between runs of `--once`."""
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.samples: dict[str, list[Sample]] = {}
+        """What it keeps over looks, by names of its own; saved between runs of `--once`."""
 
+    @cached_property
+    def _threshold(self) -> Threshold:
+        """The watch's, of a kind that has one."""
+        if self._watch.threshold is None:
+            raise ValueError(f"{self._watch.title} has no threshold")
+        return self._watch.threshold
+
+    @abstractmethod
     def read(self, now: float) -> Reading:
         """One look. `now`: seconds of a clock that never goes backwards. Raises NoAnswer where it cannot be read."""
-        ...
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of what it holds."""
+
+
+class AskingReader(Reader):
+    """One that asks through a helper process or a command, which may hang."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(watch)
+        self._asker = Asker()
 
     def close(self) -> None:
-        """Let go of what it holds."""
-        ...
-
-
-def threshold_of(watch: Watch) -> Threshold:
-    """The threshold of a watch whose kind has one."""
-    if watch.threshold is None:
-        raise ValueError(f"{watch.title} has no threshold")
-    return watch.threshold
+        self._asker.close()
 
 
 def judged(over: bool, text: str) -> Reading:
