@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +19,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ..errors import NotResumable
 from ..keys import key_of, mix
-from .randomness import Draws, generators_in
-from .sharded import Division
-from .slicing import part_of
-from .streams import Read, can_say_where, in_shards, keyed
+from .batching import Batching
+from .streams import Read, can_say_where
 
 
 class Turn(NamedTuple):
@@ -43,23 +41,9 @@ class Turn(NamedTuple):
 class DividedSource(IterableDataset[Any]):
     """A dataset that divides itself, as `streams` streams."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
-        place: tuple[int, str],
-        streams: int,
-        batch: int,
-        world: tuple[int, int],
-        drop_last: bool,
-        on_sample: Callable[[int], None] | None,
-        division: Division | None = None,
-    ) -> None:
-        """batch: samples of a global batch. world: this rank and the number of ranks. division: at level `bits`."""
+    def __init__(self, dataset: Any, place: tuple[int, str], batching: Batching, streams: int) -> None:
         self.stands_for = self.dataset = dataset
-        self.collate, self.on_sample, self._place = collate, on_sample, place
-        self.streams, self.batch, self.world, self.drop_last = streams, batch, world, drop_last
-        self.division = division
+        self._place, self.batching, self.streams = place, batching, streams
         self.stateful = can_say_where(dataset)
         self.begin(0, 0, None)
 
@@ -105,41 +89,23 @@ class DividedSource(IterableDataset[Any]):
 def _turns(source: DividedSource, stream: int, read: int, state: Any, ended: bool) -> Iterator[Turn]:
     """One stream: its batches, then that it has ended, for ever."""
     if not ended:
-        dataset = copy.deepcopy(source.dataset)
+        dataset, batching = copy.deepcopy(source.dataset), source.batching
         seen_as = _ProcessOf(stream, source.streams, dataset)
-        key, held = mix(source.key, stream), generators_in([dataset, source.collate])
-        draws = Draws(True, held, source.on_sample)
+        key = mix(source.key, stream)
         with seen_as:
-            if hasattr(dataset, "set_epoch"):
-                dataset.set_epoch(source.epoch)
-            if source.stateful and state is not None:
-                dataset.load_state_dict(copy.deepcopy(state))
-            draws.key_sample(mix(key, -1))
-            samples = keyed(iter(dataset), draws, key, read if source.stateful else 0)
-            if not source.stateful:
-                for _ in itertools.islice(samples, read):
-                    pass
+            draws, samples = batching.open(dataset, key, source.epoch, state, read)
         while not ended:
             with seen_as:
-                batch = list(itertools.islice(samples, source.batch))
-                if not batch or (source.drop_last and len(batch) < source.batch):
+                if not (batch := batching.take(samples)):
                     break
-                ended = len(batch) < source.batch
+                ended = len(batch) < batching.size
                 state = copy.deepcopy(dataset.state_dict()) if source.stateful and not ended else None
-                made, local = _collated(source, batch, mix(key, read), draws)
+                made, local = batching.part(batch, mix(key, read), draws)
             seen_as.check()
             read += len(batch)
             yield Turn(stream, made, len(batch), local, read, state, ended)
     while True:
         yield Turn(stream, None, 0, 0, read, None, True)
-
-
-def _collated(source: DividedSource, batch: list[Any], key: int, draws: Draws) -> tuple[Any, int]:
-    """This rank's part of a global batch, and its samples."""
-    if source.division is not None:
-        return in_shards(batch, source.division, source.collate, key, draws), 0
-    low, high = part_of(0, len(batch), *source.world)
-    return source.collate(batch[low:high] or batch[:1]), high - low
 
 
 class _ProcessOf:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
+from .batching import Batching
 from .context import Context, Iteration
 from .cursors import Pass, Span
 from .divided import DividedSource
@@ -309,10 +310,11 @@ class Loader:
         if not self._is_stream:
             return source, None
         world = (self._context.rank, self._context.world_size)
-        rest: Any = (self.global_batch, world, self._drop_last, self._on_sample, self._context.division)
+        division = self._context.division
+        batching = Batching(collate, self.global_batch, world, self._drop_last, self._on_sample, division)
         if self._streams is not None:
-            return source, DividedSource(loader.dataset, collate, place, self._streams, *rest)
-        return source, StreamSource(loader.dataset, collate, place, *rest)
+            return source, DividedSource(loader.dataset, place, batching, self._streams)
+        return source, StreamSource(loader.dataset, place, batching)
 
     def _dataloader(self, source: Any, slices: _Slices | None) -> Iterable[Any]:
         theirs = self.wrapped

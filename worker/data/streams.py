@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +17,10 @@ from torch.utils.data import IterableDataset
 
 from ..errors import NotResumable
 from ..keys import key_of, mix
+from .batching import Batching
 from .randomness import Draws, generators_in
-from .sharded import Division, Group, slices_of
-from .slicing import Slice, part_of
+from .sharded import Group
+from .slicing import Slice
 from .source import COLLATE, MapSource
 
 
@@ -94,21 +95,9 @@ class Read(NamedTuple):
 class StreamSource(IterableDataset[Any]):
     """A dataset that is read from one end to the other, by one process of each rank."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
-        place: tuple[int, str],
-        batch: int,
-        world: tuple[int, int],
-        drop_last: bool,
-        on_sample: Callable[[int], None] | None,
-        division: Division | None = None,
-    ) -> None:
-        """batch: samples of a global batch. world: this rank and the number of ranks. division: at level `bits`."""
+    def __init__(self, dataset: Any, place: tuple[int, str], batching: Batching) -> None:
         self.stands_for = self.dataset = dataset
-        self.collate, self.place, self.on_sample = collate, place, on_sample
-        self._batch, self._world, self._drop_last, self._division = batch, world, drop_last, division
+        self.place, self._batching = place, batching
         self.stateful = can_say_where(dataset)
         self.begin(0, 0, None)
 
@@ -126,55 +115,19 @@ class StreamSource(IterableDataset[Any]):
         return iter(batches)
 
     def __iter__(self) -> Iterator[Read]:
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(self.epoch)
+        if self.state is not None and self.state["ended"]:
+            return
         key = key_of(*self.place, "stream", self.epoch)
-        stateful = self.stateful
-        if stateful and self.state is not None:
-            if self.state["ended"]:
-                return
-            self.dataset.load_state_dict(copy.deepcopy(self.state["dataset"]))
-        held = generators_in([self.dataset, self.collate])
-        draws = Draws(True, held, self.on_sample)
-        draws.key_sample(mix(key, -1))
-        samples = keyed(iter(self.dataset), draws, key, self.position if self.state is not None else 0)
-        if self.state is None:
-            for _ in itertools.islice(samples, self.position):
-                pass
+        state = self.state["dataset"] if self.state is not None else None
+        draws, samples = self._batching.open(self.dataset, key, self.epoch, state, self.position)
         first = self.position
-        while batch := list(itertools.islice(samples, self._batch)):
-            if self._drop_last and len(batch) < self._batch:
-                return
+        while batch := self._batching.take(samples):
             # Of a dataset that has come to its end, the state may be that of its next pass.
-            ended = len(batch) < self._batch
-            state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended} if stateful else None
-            if self._division is None:
-                low, high = part_of(0, len(batch), *self._world)
-                part, local = self.collate(batch[low:high] or batch[:1]), high - low
-            else:
-                part, local = in_shards(batch, self._division, self.collate, mix(key, first), draws), 0
+            ended = len(batch) < self._batching.size
+            state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended} if self.stateful else None
+            part, local = self._batching.part(batch, mix(key, first), draws)
             yield Read(part, first, first + len(batch), local, state)
             first += len(batch)
-
-
-def in_shards(batch: list[Any], division: Division, collate: Callable[[Any], Any], key: int, draws: Draws) -> list[Any]:
-    """This rank's shards of a global batch, each collated under a key of its own."""
-    parts = []
-    for piece in slices_of(division, 0, 0, len(batch), whole=False):
-        draws.key_sample(mix(mix(key, piece.first), COLLATE))
-        parts.append(collate(batch[piece.first : piece.last]))
-    return parts
-
-
-def keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
-    """The samples, each read under the key of its number; the first one's is `position`."""
-    for number in itertools.count(position):
-        draws.key_sample(mix(key, number))
-        try:
-            sample = next(samples)
-        except StopIteration:
-            return
-        yield sample
 
 
 def can_say_where(dataset: Any) -> bool:

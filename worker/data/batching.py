@@ -1,0 +1,72 @@
+"""How the samples of an iterable dataset become this rank's parts of global batches."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..keys import mix
+from .randomness import Draws, generators_in
+from .sharded import Division, slices_of
+from .slicing import part_of
+from .source import COLLATE
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What is the same for all batches of a stream."""
+
+    collate: Callable[[Any], Any]
+    size: int
+    """Samples of a global batch."""
+    world: tuple[int, int]
+    """This rank and the number of ranks."""
+    drop_last: bool
+    on_sample: Callable[[int], None] | None
+    division: Division | None
+    """At level `bits`: the shards of a batch."""
+
+    def open(self, dataset: Any, key: int, epoch: int, state: Any, read: int) -> tuple[Draws, Iterator[Any]]:
+        """The dataset's samples behind the `read` first of the epoch, each under the key of its number, and what keys
+        them. state: the dataset's own, of that place; None: it is read there from its start."""
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        if state is not None:
+            dataset.load_state_dict(copy.deepcopy(state))
+        draws = Draws(True, generators_in([dataset, self.collate]), self.on_sample)
+        draws.key_sample(mix(key, -1))
+        samples = _keyed(iter(dataset), draws, key, read if state is not None else 0)
+        if state is None:
+            for _ in itertools.islice(samples, read):
+                pass
+        return draws, samples
+
+    def take(self, samples: Iterator[Any]) -> list[Any]:
+        """The next global batch; empty at the end, which a batch that is dropped is, too."""
+        batch = list(itertools.islice(samples, self.size))
+        return [] if self.drop_last and len(batch) < self.size else batch
+
+    def part(self, batch: list[Any], key: int, draws: Draws) -> tuple[Any, int]:
+        """This rank's part of a global batch, collated, and its samples; with shards, each under a key of its own."""
+        if self.division is None:
+            low, high = part_of(0, len(batch), *self.world)
+            return self.collate(batch[low:high] or batch[:1]), high - low
+        parts = []
+        for piece in slices_of(self.division, 0, 0, len(batch), whole=False):
+            draws.key_sample(mix(mix(key, piece.first), COLLATE))
+            parts.append(self.collate(batch[piece.first : piece.last]))
+        return parts, 0
+
+
+def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:
+    """The samples, each read under the key of its number; the first one's is `position`."""
+    for number in itertools.count(position):
+        draws.key_sample(mix(key, number))
+        try:
+            sample = next(samples)
+        except StopIteration:
+            return
+        yield sample
