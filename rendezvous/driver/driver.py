@@ -197,8 +197,8 @@ class Driver:
         was_well = self._well.is_set()
         self._well.clear()
         if term is not None and store.elects and self._resigned != term.epoch:
-            self._resigned = term.epoch
             resign(term.epoch)
+            self._resigned = term.epoch  # only now: a resignation that raises is repeated at the next look
         elif was_well and term is None:
             self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         return False
