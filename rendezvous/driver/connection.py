@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..store import Store, StoreUnreachable
+from ..store import Store, StoreRefused, StoreUnreachable
 
 CALL_LIMIT_S = 5.0
 """After this time without an answer to a guarded call the store counts as away. Calls take well under a millisecond."""
 
-ATTEMPT_S = 10.0
-"""How long a client takes to give up a connection on which nothing arrives, at most."""
+ANSWER_S = 10.0
+"""How long a call that hardly waits may take before its thread counts as cut off; a lease, if that is longer. A busy
+host answers in well under a second."""
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 """Pause between attempts to reach the store; doubles from the first to the most."""
@@ -21,10 +22,10 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 T = TypeVar("T")
 
 
-def patience_s(wait_s: float) -> float:
-    """How long a call may take that waits for up to `wait_s`, in seconds: its connection may have broken without a
-    word, which shows only after the wait, and then it is made again on another."""
-    return 2 * (wait_s + ATTEMPT_S) + CALL_LIMIT_S
+def patience_s(wait_s: float, lease_s: float) -> float:
+    """How long a call may take that waits for up to `wait_s`, in seconds. Half of it is for the connection that there
+    is, which may have broken without a word; then the call is made again on another, and may wait again."""
+    return max(ANSWER_S, lease_s, 2 * wait_s + ANSWER_S / 2)
 
 
 class CallGuard:
@@ -145,6 +146,9 @@ class Connection:
                     meanwhile(self._connected())
                 return self._call_once(request)
             except StoreUnreachable as error:
+                if isinstance(error, StoreRefused):
+                    self._calls += 1  # it was answered, and so is none that waits for an answer: what follows is another
+                    self.under_way = self._calls
                 self.close()
                 self._session = None
                 if self._guard is not None:
