@@ -12,9 +12,9 @@ from ..store import Store, StoreRefused, StoreUnreachable
 CALL_LIMIT_S = 5.0
 """After this time without an answer to a guarded call the store counts as away. Calls take well under a millisecond."""
 
-ANSWER_S = 10.0
-"""How long a call that hardly waits may take before its thread counts as cut off; a lease, if that is longer. A busy
-host answers in well under a second."""
+ANSWER_S = 8.0
+"""How long a call that hardly waits may take before its thread counts as cut off; a lease, if that is longer. With the
+time between two looks that is found within 10 s. A busy host answers in well under a second."""
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 """Pause between attempts to reach the store; doubles from the first to the most."""
@@ -129,8 +129,7 @@ class Connection:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not
         wait for the answer. `wanted`: asked before each repetition; False ends the call, whose answer is None."""
-        self._calls += 1
-        self.under_way = self._calls
+        self._count()
         try:
             return self._repeat(request, meanwhile, wanted)
         finally:
@@ -147,8 +146,7 @@ class Connection:
                 return self._call_once(request)
             except StoreUnreachable as error:
                 if isinstance(error, StoreRefused):
-                    self._calls += 1  # it was answered, and so is none that waits for an answer: what follows is another
-                    self.under_way = self._calls
+                    self._count()  # it was answered: what follows counts as another call
                 self.close()
                 self._session = None
                 if self._guard is not None:
@@ -158,6 +156,10 @@ class Connection:
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MOST_S)
         return None
+
+    def _count(self) -> None:
+        self._calls += 1
+        self.under_way = self._calls
 
     def _call_once(self, request: Callable[[Store], T]) -> T:
         if self._guard is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -189,15 +189,9 @@ class Driver:
         term = self._term
         calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
         calls.pop("writer", None)
-        newest = {"watcher": Newest("announcement", self.newest, self._announced)}
-        if term is not None and self._recorded is not None:
-            newest["reader"] = Newest("notification", term.cursor, self._recorded)
-        deaf = health.deaf(newest, calls)
+        deaf = health.deaf(self._awaited(term), calls)
         self._guard.noticed(deaf or self._host_trouble)
-        for role in health.to_renew:
-            self._threads.renew(role)
-            if term is not None:
-                term.renew(role)
+        self._renew(health.to_renew, term)
         if not health.loop_stands() and not deaf:
             self._well.set()
             return True
@@ -209,6 +203,19 @@ class Driver:
         elif was_well and term is None:
             self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         return False
+
+    def _awaited(self, term: Term | None) -> dict[str, Newest]:
+        """What this node's threads wait for, by thread."""
+        awaited = {"watcher": Newest("announcement", self.newest, self._announced)}
+        if term is not None and self._recorded is not None:
+            awaited["reader"] = Newest("notification", term.cursor, self._recorded)
+        return awaited
+
+    def _renew(self, roles: Iterable[str], term: Term | None) -> None:
+        for role in roles:
+            self._threads.renew(role)
+            if term is not None:
+                term.renew(role)
 
     def _beat_between_tries(self, store: Store, health: Health, heart: Heart, session: Store) -> None:
         """As between two records, on the session that is about to try a refused record again."""

@@ -2,8 +2,8 @@
 
 A heartbeat that said no more than that one thread lives would keep a node in the job that does nothing any more. So the
 writer sends one only while the agent's loop takes what is posted to it, every thread on the store gets answers, and the
-newest announcement, and where it coordinates the newest record, has been received. On a store that a node hosts, that node's heartbeat vouches for the coordinator
-in the same way, and all others look at it.
+newest announcement, and where it coordinates the newest record, has been received. On a store that a node hosts, that
+node's heartbeat vouches for the coordinator in the same way, and all others look at it.
 
 All time is counted by the writer, look by look: a look that comes late counts as two intervals at most, as the whole
 process may have been frozen, and that says nothing about any of its threads.
@@ -93,29 +93,32 @@ class Health:
     def deaf(self, newest: Mapping[str, Newest], calls: Mapping[str, tuple[int, float]]) -> str:
         """Why this node receives nothing; empty if it does. `newest`: by thread, what it waits for. `calls`: by thread
         with a call under way, the number of the call and how long it may take, in seconds."""
-        trouble, over = "", set()
-        for role, now in newest.items():
-            late = self._late.setdefault(role, Standstill(self._interval_s))
-            late_s = late.look(now.received if now.received < now.there_is else None)
-            if late_s >= self._limit_s / 2:
-                over.add(role)
-            if late_s >= self._limit_s:
-                what = f"{now.what} {now.there_is} was not received for {late_s:.0f} s"
-                trouble = trouble or f"{what}; the last one here is {now.received}"
-        overdue = []
-        for role, (number, most_s) in calls.items():
-            unanswered_s = self._calls.setdefault(role, Standstill(self._interval_s)).look(number)
-            if unanswered_s >= most_s / 2:
-                over.add(role)
-            if unanswered_s >= most_s:
-                overdue.append(role)
+        over: set[str] = set()
+        late = [said for role, now in newest.items() if (said := self._late_words(role, now, over))]
+        overdue = [role for role, (number, most_s) in calls.items() if self._is_overdue(role, number, most_s, over)]
         for gone, present in ((self._late, newest), (self._calls, calls)):
             for role in gone.keys() - present.keys():
                 del gone[role]
         self.to_renew, self._half_over = over - self._half_over, over
-        if not trouble and overdue:
-            trouble = f"the {' and the '.join(overdue)} of this agent got no answer in time"
-        return trouble
+        if late:
+            return late[0]
+        return f"the {' and the '.join(overdue)} of this agent got no answer in time" if overdue else ""
+
+    def _late_words(self, role: str, now: Newest, half_over: set[str]) -> str:
+        """What this thread has not received for too long, if anything. `half_over`: takes it from half of that on."""
+        late = self._late.setdefault(role, Standstill(self._interval_s))
+        late_s = late.look(now.received if now.received < now.there_is else None)
+        if late_s >= self._limit_s / 2:
+            half_over.add(role)
+        if late_s < self._limit_s:
+            return ""
+        return f"{now.what} {now.there_is} was not received for {late_s:.0f} s; the last one here is {now.received}"
+
+    def _is_overdue(self, role: str, number: int, most_s: float, half_over: set[str]) -> bool:
+        unanswered_s = self._calls.setdefault(role, Standstill(self._interval_s)).look(number)
+        if unanswered_s >= most_s / 2:
+            half_over.add(role)
+        return unanswered_s >= most_s
 
     def host_stands(self, count: int | None) -> bool:
         """Whether the heartbeat counter of the node that hosts the store has not changed for too long. None: no node

@@ -212,7 +212,7 @@ def test_a_store_that_elects_has_no_host_to_look_at(electing: Stage) -> None:
     assert guest.host_count is None
 
 
-def test_1_the_store_names_the_newest_record_beside_the_watch(stage: Stage) -> None:
+def test_the_store_names_the_newest_record_beside_the_watch(stage: Stage) -> None:
     """With heartbeats, or as the coordinator reads them: so it finds out that its reader has not received one."""
 
     def named() -> int | None:
@@ -228,7 +228,8 @@ def test_1_the_store_names_the_newest_record_beside_the_watch(stage: Stage) -> N
     assert named() == cursor
     guest.publish_node("n1", b"second")
     newest = named()
-    assert newest is not None and newest > cursor
+    assert newest is not None
+    assert newest > cursor
     assert stage.host.wait_nodes(cursor, BOUND_S)[0] == newest
 
 

@@ -125,10 +125,10 @@ def test_a_thread_whose_call_takes_too_long_is_named(clock: Clock) -> None:
 
 @pytest.mark.parametrize("lease_s", [1.0, 5.0, 30.0])
 @pytest.mark.parametrize("wait_s", [0.0, 1.0, READER_WAIT_S], ids=["announcer", "reader, c10d", "reader, etcd"])
-def test_1_a_coordinator_that_is_cut_off_is_found_within_ten_seconds_or_its_lease(wait_s: float, lease_s: float) -> None:
+def test_a_coordinator_that_is_cut_off_is_found_within_ten_seconds_or_its_lease(wait_s: float, lease_s: float) -> None:
     """And a call on a connection that broke without a word is answered on the next before that."""
     most_s = patience_s(wait_s, lease_s)
-    assert most_s <= max(10.0, lease_s)
+    assert most_s + 2 * BEAT_S <= max(10.0, lease_s + 2 * BEAT_S)
     assert most_s / 2 + wait_s < most_s - 1.0
 
 
