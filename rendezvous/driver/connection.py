@@ -42,8 +42,8 @@ class CallGuard:
         self._deadline: float | None = None
         self._idle = False
         """The thread waits for the next `begin`."""
-        self._broken = False
-        """The last call was not answered in time."""
+        self.broken = False
+        """The last call was not answered in time. Any thread may read it."""
         self._unusable = False
         """As `noticed` said last."""
         self._closed = False
@@ -62,8 +62,8 @@ class CallGuard:
         """The call was answered."""
         with self._changed:
             self._deadline = None
-            came_back = self._broken and not self._unusable
-            self._broken = False
+            came_back = self.broken and not self._unusable
+            self.broken = False
         if came_back:
             self._came_back()
 
@@ -71,15 +71,15 @@ class CallGuard:
         """The call failed, or its deadline passed. `reason` is for messages."""
         with self._changed:
             self._deadline = None
-            first = not (self._broken or self._unusable)
-            self._broken = True
+            first = not (self.broken or self._unusable)
+            self.broken = True
         if first:
             self._went_away(reason)
 
     def noticed(self, trouble: str) -> None:
         """Why this node cannot use the store although its calls are answered; empty: it can. Only a change counts."""
         with self._changed:
-            changed = self._unusable is not bool(trouble) and not self._broken
+            changed = self._unusable is not bool(trouble) and not self.broken
             self._unusable = bool(trouble)
         if changed and trouble:
             self._went_away(trouble)

@@ -187,9 +187,8 @@ class Driver:
     def _does_its_part(self, store: Store, health: Health, resign: Callable[[int], object]) -> bool:
         """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
         term = self._term
-        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
-        calls.pop("writer", None)
-        deaf = health.deaf(self._awaited(term), calls)
+        # While the writer itself gets no answers, the store is away for all: that says nothing of any one thread.
+        deaf = health.deaf({}, {}) if self._guard.broken else health.deaf(self._awaited(term), self._under_way(term))
         self._guard.noticed(deaf or self._host_trouble)
         self._renew(health.to_renew, term)
         if not health.loop_stands() and not deaf:
@@ -203,6 +202,12 @@ class Driver:
         elif was_well and term is None:
             self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         return False
+
+    def _under_way(self, term: Term | None) -> dict[str, tuple[int, float]]:
+        """As `ThreadGroup.under_way`, of all threads but the writer."""
+        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
+        calls.pop("writer", None)
+        return calls
 
     def _awaited(self, term: Term | None) -> dict[str, Newest]:
         """What this node's threads wait for, by thread."""
