@@ -122,6 +122,6 @@ class Health:
 
     def host_stands(self, count: int | None, newest: int) -> bool:
         """Whether the node that hosts the store has sent no heartbeat for too long, and announced nothing either.
-        `count`: its heartbeat counter; None: no node hosts the store, or this one does; negative: the host has sent
-        none, as it does before any other node joins. `newest`: the newest version that there is."""
-        return self._host.look((count, newest) if count is not None and count >= 0 else None) >= self._limit_s
+        `count`: its heartbeat counter, negative where there is none; None: no node hosts the store, or this one does.
+        `newest`: the newest version that there is."""
+        return self._host.look(None if count is None else (count, newest)) >= self._limit_s

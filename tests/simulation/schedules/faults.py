@@ -309,6 +309,8 @@ def _stays_unknown(world: World, node: SimNode, term: int, until: float) -> None
         # Where no other node could, it coordinates again, with threads whose calls have not taken too long yet.
         world.reached.note("a coordinator that received nothing was elected again")
         term, until = world.term, _found_out_at(world)
+    if node.link.away_since is not None:
+        until = _found_out_at(world)  # no thread is judged while the store is away for all
     if world.now < until:
         world.checkers.last_fault = world.now
         if world.now + 1.0 >= until:
