@@ -88,7 +88,7 @@ class Run:
         self._deadline = Deadline(stop_before)
         self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
-        self._exchanges = Exchanges(alone=self.world_size == 1)
+        self._exchanges = Exchanges()
         self._key = key_of(seed, "main")
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
@@ -179,8 +179,8 @@ class Run:
         if self._sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
-        every = self._every.steps
-        self._forced = self._forced or (every is not None and self.steps % every == 0)
+        if (every := self._every.steps) is not None and self.steps % every == 0:
+            self._forced = True
         if not self.account.looping():
             self._boundary()
 
@@ -289,8 +289,17 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
-        if self._forced or self._exchanges.due(self._boundaries):
+        if self._forced or (self._due_alone() if self.world_size == 1 else self._exchanges.due(self._boundaries)):
             self._between(force=self._forced)
+
+    def _due_alone(self) -> bool:
+        """Whether a rank that need ask nobody has anything to do, at every boundary: for the price of a clock."""
+        return (
+            self._label is not None
+            or self._stop_asked
+            or self._deadline.stops
+            or self._timetable.due(time.monotonic())
+        )
 
     def _reached(self) -> tuple[int, int, int]:
         """What a checkpoint would add to the one before it, if anything."""

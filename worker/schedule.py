@@ -75,9 +75,8 @@ class Exchanges:
     """At which boundaries (between two batches or steps) the ranks exchange requests: the same on all, as each exchange
     says when the next one is. Boundaries are counted from the start of the process."""
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self) -> None:
         self.next_boundary = 0
-        self._alone = alone
         self._interval = 1
         self._at: tuple[int, float] | None = None
 
@@ -86,8 +85,6 @@ class Exchanges:
 
     def proposal(self, boundary: int, now: float) -> int:
         """Boundaries until the next exchange, by this rank's own clock. The largest proposal of all ranks counts."""
-        if self._alone:
-            return 1
         if self._at is not None and boundary > self._at[0]:
             each_s = (now - self._at[1]) / (boundary - self._at[0])
             # At most twice as long at a time: the first steps of a run are slow.

@@ -55,6 +55,7 @@ class Loader:
         self._context, self._train, self._replay, self._streams = context, train, replay, streams
         self._random, self._on_sample = random, on_sample
         self._main_key = key_of(context.seed, name, "main")
+        self._epoch_key = (-1, 0)
         self._of_batches = self._is_stream = False
         self._ordering = self._choose_ordering(loader)
         self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
@@ -211,7 +212,9 @@ class Loader:
     def _hand(self, span: Span, weight: float, batch: Any) -> Any:
         """What the loop gets."""
         self._context.account.hand_out(span)
-        key = mix(mix(self._main_key, span.epoch), span.first)
+        if self._epoch_key[0] != span.epoch:
+            self._epoch_key = (span.epoch, mix(self._main_key, span.epoch))
+        key = mix(self._epoch_key[1], span.first)
         self._context.handed_out(key)
         if (division := self._context.division) is None:
             self.weight = weight
@@ -222,14 +225,14 @@ class Loader:
     def _ordered(self, going: Pass) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
         cut = self._cut(epoch)
-        batches = iter(self._start(epoch, position, cut))
+        batches, end = iter(self._start(epoch, position, cut)), cut.end
         for first, last in cut.batches(position):
             self._before_next(going)
             if self._context.stopping:
                 return
             batch = next(batches)
-            span = Span(self.name, epoch, first, last, last == cut.end)
-            yield self._hand(span, self._weight(cut, epoch, first, last), batch)
+            span = Span(self.name, epoch, first, last, last == end)
+            yield self._hand(span, self._weight(cut, first, last), batch)
         self._before_next(going)
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
@@ -251,6 +254,8 @@ class Loader:
 
     def committed(self, epoch: int, position: int) -> None:
         """Keeps the state of the stream at the place that was committed last."""
+        if not self._is_stream:
+            return
         self.stream_state = self._states.pop((epoch, position), self.stream_state if position else None)
         for place in [place for place in self._states if place <= (epoch, position)]:
             del self._states[place]
@@ -264,7 +269,7 @@ class Loader:
         drop_last = self._drop_last and not self._of_batches
         return Cut(self._ordering.length(), self.global_batch, context.rank, context.world_size, drop_last)
 
-    def _weight(self, cut: Cut, epoch: int, first: int, last: int) -> float:
+    def _weight(self, cut: Cut, first: int, last: int) -> float:
         if not self._of_batches:
             return cut.weight(first, last)
         sizes = self._sizes(first, last)

@@ -24,14 +24,13 @@ _LOOKED_INTO = 64
 
 
 class Library:
-    """One library's global generator in this process."""
+    """One library's global generator in this process. Where it cannot have been used, because nobody has imported the
+    library or has a device of it, nothing is keyed or parked, and nothing has been drawn.
+
+    These are called at every batch, some at every sample: what they look up, they look up once.
+    """
 
     name: str
-    _first: Any = None
-
-    def in_process(self) -> bool:
-        """Whether it can have been used: somebody has imported it, or has a device of it."""
-        return True
 
     def key(self, key: int) -> None:
         """Seeds the generator from a key of 64 bits."""
@@ -39,59 +38,64 @@ class Library:
 
     def park(self) -> None:
         """Puts the generator into its known state."""
-        self.key(_PARKED)
-
-    def draw(self) -> Any:
-        """What the generator gives next, to compare."""
         raise NotImplementedError
 
     def has_drawn(self) -> bool:
         """Whether somebody has drawn since `park`. The generator is not in its known state afterwards."""
-        drawn = self.draw()
-        if self._first is None:
-            self.park()
-            self._first = self.draw()
-        return bool(drawn != self._first)
+        raise NotImplementedError
 
 
 class Torch(Library):
     """torch's generator for the CPU."""
 
     name = "torch"
-    _number: Any = None
-    _state: Any = None
+
+    def __init__(self) -> None:
+        self._seed = torch.default_generator.manual_seed
+        self._number: torch.Tensor | None = None
+        self._state: torch.Tensor
+        self._first: float
 
     def key(self, key: int) -> None:
-        torch.default_generator.manual_seed(key)
+        self._seed(key)
 
     def park(self) -> None:
-        if self._state is None:
-            self._state = torch.Generator().manual_seed(_PARKED).get_state()
+        if self._number is None:
+            # The draw goes into a tensor that is kept: half the price of torch.rand.
+            self._number = torch.empty((), dtype=torch.float32, device="cpu")
+            generator = torch.Generator().manual_seed(_PARKED)
+            self._state = generator.get_state()
+            self._first = self._number.random_(generator=generator).item()
         torch.default_generator.set_state(self._state)
 
-    def draw(self) -> Any:
-        # Into a tensor that is kept: half the price of torch.rand.
-        if self._number is None:
-            self._number = torch.empty((), dtype=torch.float32, device="cpu")
-        return self._number.random_().item()
+    def has_drawn(self) -> bool:
+        return self._number is None or self._number.random_().item() != self._first
 
 
 class Python(Library):
     """The module `random`."""
 
     name = "random"
-    _state: Any = None
+
+    def __init__(self) -> None:
+        # Of the class that random.Random is derived from: what it adds costs a tenth more.
+        self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
+        bare = super(random.Random, self._generator)
+        self._seed, self._set_state, self._draw = bare.seed, bare.setstate, bare.random
+        parked = random.Random(_PARKED)
+        self._state = parked.getstate()[1]
+        self._first = parked.random()
 
     def key(self, key: int) -> None:
-        random.seed(key)
+        self._seed(key)
+        self._generator.gauss_next = None  # type: ignore[attr-defined]
 
     def park(self) -> None:
-        if self._state is None:
-            self._state = random.Random(_PARKED).getstate()
-        random.setstate(self._state)
+        self._set_state(self._state)
+        self._generator.gauss_next = None  # type: ignore[attr-defined]
 
-    def draw(self) -> Any:
-        return random.random()
+    def has_drawn(self) -> bool:
+        return self._draw() != self._first
 
 
 class Numpy(Library):
@@ -99,15 +103,28 @@ class Numpy(Library):
 
     name = "numpy"
 
-    def in_process(self) -> bool:
+    def __init__(self) -> None:
+        self._random: Any = None
+        self._first = -1.0
+
+    def _imported(self) -> Any:
+        # hasattr: while numpy is being imported, it has none yet.
         numpy = sys.modules.get("numpy")
-        return numpy is not None and hasattr(numpy, "random")
+        if numpy is not None and hasattr(numpy, "random"):
+            self._first = numpy.random.RandomState(_PARKED).random_sample()
+            self._random = numpy.random
+        return self._random
 
     def key(self, key: int) -> None:
-        sys.modules["numpy"].random.seed(key & 0xFFFFFFFF)
+        if (library := self._random or self._imported()) is not None:
+            library.seed(key & 0xFFFFFFFF)
 
-    def draw(self) -> Any:
-        return sys.modules["numpy"].random.random_sample()
+    def park(self) -> None:
+        self.key(_PARKED)
+
+    def has_drawn(self) -> bool:
+        library = self._random or self._imported()
+        return library is not None and library.random_sample() != self._first
 
 
 class Cuda(Library):
@@ -115,15 +132,26 @@ class Cuda(Library):
 
     name = "cuda"
 
-    def in_process(self) -> bool:
-        return bool(torch.cuda.is_initialized())
+    def __init__(self) -> None:
+        self._parked: bytes | None = None
 
     def key(self, key: int) -> None:
-        # torch.manual_seed formats a stack for devices that are not initialised.
-        torch.cuda.manual_seed_all(key)
+        if torch.cuda.is_initialized():
+            # torch.manual_seed formats a stack for devices that are not initialised.
+            torch.cuda.manual_seed_all(key)
 
-    def draw(self) -> Any:
-        # Seed and offset, which the host keeps: to draw a number would wait for the device.
+    def park(self) -> None:
+        self.key(_PARKED)
+        if self._parked is None:
+            self._parked = self._states()
+
+    def has_drawn(self) -> bool:
+        return torch.cuda.is_initialized() and self._states() != self._parked
+
+    def _states(self) -> bytes | None:
+        """Seed and offset, which the host keeps: to draw a number would wait for the device."""
+        if not torch.cuda.is_initialized():
+            return None
         return b"".join(bytes(generator.get_state().tolist()) for generator in torch.cuda.default_generators)
 
 
@@ -134,8 +162,7 @@ LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), Cuda())
 def key_everything(key: int) -> None:
     """Keys the global generators of this process."""
     for library in LIBRARIES:
-        if library.in_process():
-            library.key(key)
+        library.key(key)
 
 
 class Draws:
@@ -149,20 +176,25 @@ class Draws:
     def __init__(self, always: bool, held: Sequence[Any], on_sample: Callable[[int], None] | None) -> None:
         """always: key all from the first sample on, without looking. held: the generators that the dataset holds.
         on_sample: called with each sample's key, for libraries with a state of their own."""
-        self._in_use: list[Library] = list(LIBRARIES) if always else []
-        self._held = held
-        self._on_sample = on_sample
+        self._in_use: tuple[Library, ...] = LIBRARIES if always else ()
+        self._others: tuple[Library, ...] = () if always else LIBRARIES
+        self._held, self._on_sample = held, on_sample
 
     @property
     def keyed(self) -> bool:
         """Whether anything is keyed for each sample."""
         return bool(self._in_use) or bool(self._held) or self._on_sample is not None
 
-    def key_sample(self, key: int) -> None:
-        """Before `dataset[i]`."""
+    @property
+    def key_sample(self) -> Callable[[int], None]:
+        """What is to be called with a sample's key before `dataset[i]`: for a single library its own method, as this is
+        the price of every sample."""
+        alone = len(self._in_use) == 1 and not self._held and self._on_sample is None
+        return self._in_use[0].key if alone else self._key_all
+
+    def _key_all(self, key: int) -> None:
         for library in self._in_use:
-            if library.in_process():
-                library.key(key)
+            library.key(key)
         if self._held:
             for number, generator in enumerate(self._held):
                 key_generator(generator, mix(key, number))
@@ -171,18 +203,17 @@ class Draws:
 
     def park(self) -> None:
         """Before a batch: the libraries that are not in use get their known state."""
-        for library in self._parked():
+        for library in self._others:
             library.park()
 
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
         batch itself has imported is in use as well: its state is not the parked one."""
-        found = [library for library in self._parked() if library.has_drawn()]
-        self._in_use += found
+        found = [library for library in self._others if library.has_drawn()]
+        if found:
+            self._in_use += tuple(found)
+            self._others = tuple(library for library in self._others if library not in found)
         return bool(found)
-
-    def _parked(self) -> list[Library]:
-        return [library for library in LIBRARIES if library not in self._in_use and library.in_process()]
 
 
 def key_generator(generator: Any, key: int) -> None:

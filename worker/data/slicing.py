@@ -46,17 +46,22 @@ class Cut:
 
     def batches(self, position: int) -> Iterator[tuple[int, int]]:
         """The global batches from `position` on."""
-        while position < self.end:
-            last = min(position + self.batch, self.end)
+        end, batch = self.end, self.batch
+        while position < end:
+            last = min(position + batch, end)
             yield position, last
             position = last
 
     def slice(self, epoch: int, first: int, last: int) -> Slice:
         """This rank's part of a global batch; a rank with none gets the batch's first position, for its shape."""
+        if self.size == 1:
+            return Slice(epoch, first, last)
         low, high = part_of(first, last, self.rank, self.size)
         return Slice(epoch, low, high) if low < high else Slice(epoch, first, first + 1)
 
     def weight(self, first: int, last: int) -> float:
         """What the rank's mean loss must be multiplied by, so that the mean over the ranks is that over the samples."""
+        if self.size == 1:
+            return 1.0
         low, high = part_of(first, last, self.rank, self.size)
         return (high - low) * self.size / (last - first)

@@ -79,11 +79,11 @@ class MapSource(Dataset[Any]):
             if draws.keyed:
                 draws.key_sample(mix(key, first))
             return self.collate(self._fetch(indices))
-        samples = []
+        samples, dataset, key_sample = [], self.dataset, draws.key_sample
         for index, sample_key in zip(indices, self._keys_from(key, first, len(indices)), strict=True):
-            draws.key_sample(sample_key)
-            samples.append(self.dataset[index])
-        draws.key_sample(mix(mix(key, first), COLLATE))
+            key_sample(sample_key)
+            samples.append(dataset[index])
+        key_sample(mix(mix(key, first), COLLATE))
         return self.collate(samples)
 
     def _keys_from(self, key: int, first: int, count: int) -> list[int]:

@@ -23,6 +23,11 @@ class Deadline:
         self._stop_before_s = stop_before_s
         self._looked_at_s: float | None = None
 
+    @property
+    def stops(self) -> bool:
+        """Whether the ranks are to stop at some time."""
+        return self._stop_before_s is not None and self._at_s is not None
+
     def left_s(self) -> float | None:
         """Seconds until the deadline, negative after it; None where nobody set one."""
         return None if self._at_s is None else self._at_s - time.time()
