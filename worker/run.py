@@ -83,6 +83,8 @@ class Run:
         """Whether all ranks have agreed to end early."""
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
+        self.division: Division | None = None if self._sharding is None else self._sharding.division
+        """See `Context`."""
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._deadline = Deadline(stop_before)
@@ -256,19 +258,15 @@ class Run:
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
-    @property
-    def division(self) -> Division | None:
-        """See `Context`."""
-        return None if self._sharding is None else self._sharding.division
-
     def handed_out(self, key: int) -> None:
         """See `Context`."""
         self._keyed_by_batch = True
-        key_everything(mix(key, self._turn()))
+        key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
 
     def asked(self) -> None:
         """See `Context`."""
-        self._enter(self.account.take())
+        if spans := self.account.take():
+            self._enter(spans)
         self._boundary()
 
     # -- between steps -------------------------------------------------------------------------------------------------
@@ -289,17 +287,13 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
-        if self._forced or (self._due_alone() if self.world_size == 1 else self._exchanges.due(self._boundaries)):
+        if self.world_size > 1:
+            due = self._exchanges.due(self._boundaries)
+        else:  # it need ask nobody: whether it has anything to do, for the price of a clock
+            asked = self._label is not None or self._stop_asked or self._deadline.stops
+            due = asked or time.monotonic() >= self._timetable.due_s
+        if due or self._forced:
             self._between(force=self._forced)
-
-    def _due_alone(self) -> bool:
-        """Whether a rank that need ask nobody has anything to do, at every boundary: for the price of a clock."""
-        return (
-            self._label is not None
-            or self._stop_asked
-            or self._deadline.stops
-            or self._timetable.due(time.monotonic())
-        )
 
     def _reached(self) -> tuple[int, int, int]:
         """What a checkpoint would add to the one before it, if anything."""
@@ -309,8 +303,9 @@ class Run:
         for span in spans:
             self.ledger.add(span)
             self._commits += 1
-            cursor = self.account.cursors[span.loader]
-            self._loaders[span.loader].committed(cursor.epoch, cursor.position)
+            if (loader := self._loaders[span.loader]).is_stream:
+                cursor = self.account.cursors[span.loader]
+                loader.committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
         key_everything(mix(mix(self._key, self.steps), self._turn()))
@@ -321,7 +316,7 @@ class Run:
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
-        due = self.rank == 0 and not self._persistence.busy and self._timetable.due(now_s)
+        due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy
         interval = self._exchanges.proposal(self._boundaries, now_s)
         asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])

@@ -55,20 +55,23 @@ class Advice:
 class Timetable:
     """When the next checkpoint is due by the clock."""
 
+    due_s: float
+    """By the monotonic clock; infinite where it is never due."""
+
     def __init__(self, every: Every, log: Callable[[str], None]) -> None:
         self._every, self._advice = every, Advice(log)
-        self._at_s, self._blocked_s = time.monotonic(), 0.0
-
-    def due(self, now_s: float) -> bool:
-        interval_s = self._every.seconds
-        if self._every.failures_s is not None:
-            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
-        return interval_s is not None and now_s - self._at_s >= interval_s
+        self._set(time.monotonic(), 0.0)
 
     def saved(self, began_s: float) -> None:
         """A save, which began then, holds the training up no more."""
-        self._at_s = time.monotonic()
-        self._blocked_s = self._at_s - began_s
+        now_s = time.monotonic()
+        self._set(now_s, now_s - began_s)
+
+    def _set(self, now_s: float, blocked_s: float) -> None:
+        interval_s = self._every.seconds
+        if self._every.failures_s is not None:
+            interval_s = self._advice.interval_s(blocked_s, self._every.failures_s)
+        self.due_s = math.inf if interval_s is None else now_s + interval_s
 
 
 class Exchanges:

@@ -56,7 +56,9 @@ class Loader:
         self._random, self._on_sample = random, on_sample
         self._main_key = key_of(context.seed, name, "main")
         self._epoch_key = (-1, 0)
-        self._of_batches = self._is_stream = False
+        self._of_batches = False
+        self.is_stream = False
+        """Whether the dataset is iterable and has no sampler."""
         self._ordering = self._choose_ordering(loader)
         self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
         self._asked_batch = global_batch
@@ -74,7 +76,7 @@ class Loader:
             if hasattr(loader.dataset, "sampler"):
                 return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
             check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay, self._streams)
-            self._is_stream = True
+            self.is_stream = True
             return InOrder(0)
         check_samples(self.dataset, self._random, self._streams)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
@@ -149,13 +151,13 @@ class Loader:
         dataset: Any = self.dataset
         return {
             "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "length": None if self._is_stream or self._of_batches else _size(dataset),
+            "length": None if self.is_stream or self._of_batches else _size(dataset),
             "order": self._order_name(),
             "batch": self.global_batch,
         }
 
     def _order_name(self) -> str:
-        if self._is_stream:
+        if self.is_stream:
             return "Stream" if self._streams is None else f"{self._streams} streams"
         return type(self._ordering).__name__
 
@@ -181,7 +183,7 @@ class Loader:
     @property
     def total(self) -> int | None:
         """Positions of a whole epoch; None for a stream, whose length is not known."""
-        return None if self._is_stream else self._cut(self.epoch).end
+        return None if self.is_stream else self._cut(self.epoch).end
 
     @property
     def batch_size(self) -> int:
@@ -202,11 +204,11 @@ class Loader:
         return Iteration(self._context, going, batches)
 
     def _before_next(self, going: Pass) -> None:
-        cursor = self._context.account.cursors[self.name]
+        account = self._context.account
         if self._train is None:
             # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
-            cursor.evaluates = not torch.is_grad_enabled()
-        if self._context.account.ask(going):
+            account.cursors[self.name].evaluates = not torch.is_grad_enabled()
+        if account.ask(going):
             self._context.asked()
 
     def _hand(self, span: Span, weight: float, batch: Any) -> Any:
@@ -254,14 +256,12 @@ class Loader:
 
     def committed(self, epoch: int, position: int) -> None:
         """Keeps the state of the stream at the place that was committed last."""
-        if not self._is_stream:
-            return
         self.stream_state = self._states.pop((epoch, position), self.stream_state if position else None)
         for place in [place for place in self._states if place <= (epoch, position)]:
             del self._states[place]
 
     def _cut(self, epoch: int) -> Cut:
-        if self._is_stream:
+        if self.is_stream:
             raise TypeError(f"loader {self.name!r} reads a stream, whose length is not known")
         if isinstance(self._ordering, Listed):
             self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch))
@@ -295,7 +295,10 @@ class Loader:
         return piece
 
     def _start(self, epoch: int, position: int, cut: Cut) -> Iterable[Any]:
-        slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
+        if self._context.division is None and not isinstance(self._ordering, Listed):
+            slices = _Slices(lambda: cut.slices(epoch, position))
+        else:
+            slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
         if isinstance(self.dataset, IterableDataset):
             return self._dataloader(SampledSource(self._source, list(slices)), None)
         if not self.wrapped.persistent_workers:
@@ -312,7 +315,7 @@ class Loader:
         source = MapSource(
             self.dataset, self._ordering, collate, place, self._random, self._on_sample, self._of_batches
         )
-        if not self._is_stream:
+        if not self.is_stream:
             return source, None
         world = (self._context.rank, self._context.world_size)
         division = self._context.division

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..keys import mix
+from .marks import Mark, mark_of_numpy, mark_of_python, mark_of_torch
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
@@ -37,42 +38,43 @@ class Library:
         raise NotImplementedError
 
     def park(self) -> None:
-        """Puts the generator into its known state."""
+        """Puts the generator into a state in which a draw shows; `key` has done so where nobody has drawn since."""
         raise NotImplementedError
 
     def has_drawn(self) -> bool:
-        """Whether somebody has drawn since `park`. The generator is not in its known state afterwards."""
+        """Whether somebody has drawn since `park`. The generator may be in another state afterwards."""
         raise NotImplementedError
 
 
-class Torch(Library):
+class Marked(Library):
+    """A generator whose draws can be seen without drawing: keyed is parked, until somebody draws."""
+
+    _mark: Mark
+    _known: Any = None
+
+    def park(self) -> None:
+        if self.has_drawn():
+            self.key(_PARKED)
+
+    def has_drawn(self) -> bool:
+        return bool(self._mark() != self._known)
+
+
+class Torch(Marked):
     """torch's generator for the CPU."""
 
     name = "torch"
 
     def __init__(self) -> None:
         self._seed = torch.default_generator.manual_seed
-        self._number: torch.Tensor | None = None
-        self._state: torch.Tensor
-        self._first: float
+        self._mark = mark_of_torch(torch.default_generator)
 
     def key(self, key: int) -> None:
         self._seed(key)
-
-    def park(self) -> None:
-        if self._number is None:
-            # The draw goes into a tensor that is kept: half the price of torch.rand.
-            self._number = torch.empty((), dtype=torch.float32, device="cpu")
-            generator = torch.Generator().manual_seed(_PARKED)
-            self._state = generator.get_state()
-            self._first = self._number.random_(generator=generator).item()
-        torch.default_generator.set_state(self._state)
-
-    def has_drawn(self) -> bool:
-        return self._number is None or self._number.random_().item() != self._first
+        self._known = self._mark()
 
 
-class Python(Library):
+class Python(Marked):
     """The module `random`."""
 
     name = "random"
@@ -80,51 +82,37 @@ class Python(Library):
     def __init__(self) -> None:
         # Of the class that random.Random is derived from: what it adds costs a tenth more.
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
-        bare = super(random.Random, self._generator)
-        self._seed, self._set_state, self._draw = bare.seed, bare.setstate, bare.random
-        parked = random.Random(_PARKED)
-        self._state = parked.getstate()[1]
-        self._first = parked.random()
+        self._seed = super(random.Random, self._generator).seed
+        self._mark = mark_of_python(self._generator)
 
     def key(self, key: int) -> None:
         self._seed(key)
         self._generator.gauss_next = None  # type: ignore[attr-defined]
-
-    def park(self) -> None:
-        self._set_state(self._state)
-        self._generator.gauss_next = None  # type: ignore[attr-defined]
-
-    def has_drawn(self) -> bool:
-        return self._draw() != self._first
+        self._known = self._mark()
 
 
-class Numpy(Library):
+class Numpy(Marked):
     """numpy's legacy generator, of which it takes 32 bits as a seed."""
 
     name = "numpy"
 
     def __init__(self) -> None:
         self._random: Any = None
-        self._first = -1.0
 
     def _imported(self) -> Any:
         # hasattr: while numpy is being imported, it has none yet.
         numpy = sys.modules.get("numpy")
         if numpy is not None and hasattr(numpy, "random"):
-            self._first = numpy.random.RandomState(_PARKED).random_sample()
-            self._random = numpy.random
+            self._random, self._mark = numpy.random, mark_of_numpy(numpy.random)
         return self._random
 
     def key(self, key: int) -> None:
         if (library := self._random or self._imported()) is not None:
             library.seed(key & 0xFFFFFFFF)
-
-    def park(self) -> None:
-        self.key(_PARKED)
+            self._known = self._mark()
 
     def has_drawn(self) -> bool:
-        library = self._random or self._imported()
-        return library is not None and library.random_sample() != self._first
+        return (self._random or self._imported()) is not None and super().has_drawn()
 
 
 class Cuda(Library):
@@ -155,7 +143,9 @@ class Cuda(Library):
         return b"".join(bytes(generator.get_state().tolist()) for generator in torch.cuda.default_generators)
 
 
-LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), Cuda())
+_WITH_CUDA = torch.version.cuda is not None or torch.version.hip is not None
+
+LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), *([Cuda()] if _WITH_CUDA else []))
 """All that is keyed and looked at; a further library is a further entry."""
 
 
@@ -168,8 +158,8 @@ def key_everything(key: int) -> None:
 class Draws:
     """Finds out which of the libraries a dataset draws from, and keys them.
 
-    Exact without knowing beforehand: the generators are parked in a known state; a library that has drawn by the end
-    of a batch is in use, and the batch is computed again with that library keyed for every sample, as are all later
+    Exact without knowing beforehand: the generators are parked in a state in which a draw shows; a library that has
+    drawn by the end of a batch is in use, and the batch is computed again with that library keyed for every sample, as are all later
     ones. A dataset that draws nothing pays for looking only.
     """
 
@@ -180,10 +170,8 @@ class Draws:
         self._others: tuple[Library, ...] = () if always else LIBRARIES
         self._held, self._on_sample = held, on_sample
 
-    @property
-    def keyed(self) -> bool:
+        self.keyed = always or bool(held) or on_sample is not None
         """Whether anything is keyed for each sample."""
-        return bool(self._in_use) or bool(self._held) or self._on_sample is not None
 
     @property
     def key_sample(self) -> Callable[[int], None]:
@@ -202,18 +190,23 @@ class Draws:
             self._on_sample(key)
 
     def park(self) -> None:
-        """Before a batch: the libraries that are not in use get their known state."""
+        """Before a batch: a draw from a library that is not in use would show."""
         for library in self._others:
             library.park()
 
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
-        batch itself has imported is in use as well: its state is not the parked one."""
-        found = [library for library in self._others if library.has_drawn()]
-        if found:
-            self._in_use += tuple(found)
-            self._others = tuple(library for library in self._others if library not in found)
-        return bool(found)
+        batch itself has imported is in use as well: nobody has parked it."""
+        found: tuple[Library, ...] = ()
+        for library in self._others:
+            if library.has_drawn():
+                found += (library,)
+        if not found:
+            return False
+        self._in_use += found
+        self._others = tuple(library for library in self._others if library not in found)
+        self.keyed = True
+        return True
 
 
 def key_generator(generator: Any, key: int) -> None:

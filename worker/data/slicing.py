@@ -52,10 +52,14 @@ class Cut:
             yield position, last
             position = last
 
+    def slices(self, epoch: int, position: int) -> Iterator[Slice]:
+        """This rank's parts of the global batches from `position` on."""
+        alone = self.size == 1
+        for first, last in self.batches(position):
+            yield Slice(epoch, first, last) if alone else self.slice(epoch, first, last)
+
     def slice(self, epoch: int, first: int, last: int) -> Slice:
         """This rank's part of a global batch; a rank with none gets the batch's first position, for its shape."""
-        if self.size == 1:
-            return Slice(epoch, first, last)
         low, high = part_of(first, last, self.rank, self.size)
         return Slice(epoch, low, high) if low < high else Slice(epoch, first, first + 1)
 

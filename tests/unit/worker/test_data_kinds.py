@@ -335,6 +335,7 @@ class OneDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.generator = torch.Generator()
+        monkeypatch.setattr(randomness, "LIBRARIES", (*randomness.LIBRARIES[:3], randomness.Cuda()))
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "default_generators", (self.generator,))
         monkeypatch.setattr(torch.cuda, "manual_seed_all", self.generator.manual_seed)
