@@ -57,6 +57,7 @@ class Loader:
         self._main_key = key_of(context.seed, name, "main")
         self._epoch_key = (-1, 0)
         self._of_batches = False
+        self._length: int | None = None
         self.is_stream = False
         """Whether the dataset is iterable and has no sampler."""
         self._ordering = self._choose_ordering(loader)
@@ -74,7 +75,9 @@ class Loader:
         """The ordering of the samples, or of the batches; of nothing for a stream."""
         if isinstance(loader.dataset, IterableDataset):
             if hasattr(loader.dataset, "sampler"):
-                return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
+                # The dataset's own length need not be there, and may follow from the sampler, which is replaced.
+                self._length = _size(loader.dataset.sampler)
+                return ordering_of(loader.dataset.sampler, self._length)
             check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay, self._streams)
             self.is_stream = True
             return InOrder(0)
@@ -84,7 +87,8 @@ class Loader:
             return Listed(loader.batch_sampler)
         # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        return ordering_of(sampler, len(loader.dataset))  # type: ignore[arg-type]
+        self._length = len(loader.dataset)  # type: ignore[arg-type]
+        return ordering_of(sampler, self._length)
 
     def _choose_batch(self, asked: int | None) -> int:
         """Positions of a global batch. In shards the DataLoader's batch size is that of a shard."""
@@ -151,7 +155,7 @@ class Loader:
         dataset: Any = self.dataset
         return {
             "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "length": None if self.is_stream or self._of_batches else _size(dataset),
+            "length": self._length,
             "order": self._order_name(),
             "batch": self.global_batch,
         }

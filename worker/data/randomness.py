@@ -261,6 +261,7 @@ def _held_by(thing: Any) -> list[Any]:
         return [thing.func, *thing.args, *thing.keywords.values()]
     if isinstance(thing, types.MethodType):
         return [thing.__self__]
-    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type)) or callable(getattr(thing, "__array__", None)):
+    # What a loader puts into an iterable dataset holds the global generators, which are no dataset's own.
+    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type, Draws, Library)) or callable(getattr(thing, "__array__", None)):
         return []
     return list(getattr(thing, "__dict__", {}).values())
