@@ -84,18 +84,16 @@ class Run:
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
-        """See `Context`."""
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._deadline = Deadline(stop_before)
         self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
         self._exchanges = Exchanges()
-        self._key = key_of(seed, "main")
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
-        self._boundaries = self._commits = 0
+        self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)

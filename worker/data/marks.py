@@ -1,9 +1,9 @@
-"""Whether a generator has been drawn from, without drawing from it: by words of its state, read where they are in memory.
+"""Whether a generator has been drawn from, without drawing from it: by words of its state, read in memory.
 
-To put a Mersenne Twister into a known state costs 1 to 4 us, to draw from it changes it, and to ask for its state copies
-all of it; to look at a few words costs 0.1 us. numpy says where they are (`BitGenerator.ctypes`). Python's and torch's
-are looked for where these libraries have them, and read only if what is found there in generators of known states is
-what their `getstate()` or `get_state()` says; if not, these are asked.
+To put a Mersenne Twister into a known state costs 1 to 4 us, to draw from it changes it, and to ask for its state
+copies all of it; to look at a few words costs 0.1 us. numpy says where they are (`BitGenerator.ctypes`). Python's and
+torch's are looked for where these libraries have them, and read only if what is found there in generators of known
+states is what their `getstate()` or `get_state()` says; if not, these are asked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def mark_of_torch(generator: torch.Generator) -> Mark:
             return ctypes.string_at(state.data_ptr(), len(state))
 
         return copied
-    address = generator._cdata + where
+    address = generator._cdata + where  # type: ignore[attr-defined]
     read = ctypes.c_uint64.from_address(address)
     last = ctypes.c_uint32.from_address(address + _TORCH.size + 4 * (_WORDS - 1))
     return lambda: (read.value, last.value)

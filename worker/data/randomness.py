@@ -82,7 +82,7 @@ class Python(Marked):
     def __init__(self) -> None:
         # Of the class that random.Random is derived from: what it adds costs a tenth more.
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
-        self._seed = super(random.Random, self._generator).seed
+        self._seed = super(random.Random, self._generator).seed  # type: ignore[misc]
         self._mark = mark_of_python(self._generator)
 
     def key(self, key: int) -> None:
@@ -159,8 +159,8 @@ class Draws:
     """Finds out which of the libraries a dataset draws from, and keys them.
 
     Exact without knowing beforehand: the generators are parked in a state in which a draw shows; a library that has
-    drawn by the end of a batch is in use, and the batch is computed again with that library keyed for every sample, as are all later
-    ones. A dataset that draws nothing pays for looking only.
+    drawn by the end of a batch is in use, and the batch is computed again with that library keyed for every sample, as
+    are all later ones. A dataset that draws nothing pays for looking only.
     """
 
     def __init__(self, always: bool, held: Sequence[Any], on_sample: Callable[[int], None] | None) -> None:
@@ -262,6 +262,8 @@ def _held_by(thing: Any) -> list[Any]:
     if isinstance(thing, types.MethodType):
         return [thing.__self__]
     # What a loader puts into an iterable dataset holds the global generators, which are no dataset's own.
-    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type, Draws, Library)) or callable(getattr(thing, "__array__", None)):
+    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type, Draws, Library)):
+        return []
+    if callable(getattr(thing, "__array__", None)):
         return []
     return list(getattr(thing, "__dict__", {}).values())

@@ -113,7 +113,6 @@ def test_an_iterable_that_exposes_its_sampler_draws_the_same_in_every_epoch(tmp_
     assert before + after == whole
 
 
-
 @pytest.mark.parametrize(("kind", "replay"), [(Dividing, True), (Stateful, False)])
 def test_a_dataset_that_divides_itself_is_the_same_over_restarts_and_loader_processes(
     tmp_path: Path, kind: Callable[[], Any], replay: bool

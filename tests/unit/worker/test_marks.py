@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import numpy
 import pytest
 import torch
 
@@ -17,6 +17,7 @@ from elastic_agent.worker.checkpoints.crc import fastest
 from elastic_agent.worker.data import marks
 from elastic_agent.worker.data.randomness import LIBRARIES, Draws
 
+np: Any = numpy
 TORCH = torch.Generator()
 PYTHON = random.Random()
 
@@ -76,10 +77,10 @@ def test_a_replaced_numpy_generator_shows() -> None:
     mark = marks.mark_of_numpy(np.random)
     before = mark()
     try:
-        np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[no-untyped-call]
+        np.random.set_bit_generator(np.random.PCG64(3))
         assert mark() != before
     finally:
-        np.random.set_bit_generator(kept)  # type: ignore[no-untyped-call]
+        np.random.set_bit_generator(kept)
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
