@@ -216,8 +216,9 @@ def hugging_face(ours: bool) -> None:
         quiet["ddp_backend"] = "gloo"
     quiet = {name: value for name, value in quiet.items() if name in TrainingArguments.__dataclass_fields__}
     args = TrainingArguments(
-        str(CHECKPOINTS), per_device_train_batch_size=4 // RANKS, num_train_epochs=EPOCHS, save_steps=11, learning_rate=0.1,
-        dataloader_num_workers=int(os.environ.get("PROCESSES", "0")), remove_unused_columns=False, **quiet,
+        str(CHECKPOINTS), per_device_train_batch_size=4 // RANKS, num_train_epochs=EPOCHS, save_steps=11,
+        learning_rate=0.1, dataloader_num_workers=int(os.environ.get("PROCESSES", "0")),
+        remove_unused_columns=False, **quiet,
     )  # fmt: skip
     collate = lambda samples: {"x": torch.stack(samples)}  # noqa: E731
     kind = Ours if ours else Trainer

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from elastic_agent.worker.checkpoints.crc import fastest
 from elastic_agent.worker.data import marks
 from elastic_agent.worker.data.randomness import LIBRARIES, Draws
 
-np: Any = numpy
+np: Any = importlib.import_module("numpy")
 TORCH = torch.Generator()
 PYTHON = random.Random()
 
