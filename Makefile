@@ -105,7 +105,7 @@ causes: setup ## which cause is named when jobs fail in known ways, beside torch
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)
 
-resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50"
+resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50", or ARGS=--figures for what it costs alone
 	$(PY) -m tests.campaigns.resume $(ARGS)
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 

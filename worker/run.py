@@ -83,17 +83,17 @@ class Run:
         """Whether all ranks have agreed to end early."""
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
+        self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._deadline = Deadline(stop_before)
         self._keyed_by_batch = self._stop_asked = self._forced = False
         self._label: str | None = None
-        self._exchanges = Exchanges(alone=self.world_size == 1)
-        self._key = key_of(seed, "main")
+        self._exchanges = Exchanges()
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
-        self._boundaries = self._commits = 0
+        self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
@@ -179,8 +179,8 @@ class Run:
         if self._sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
-        every = self._every.steps
-        self._forced = self._forced or (every is not None and self.steps % every == 0)
+        if (every := self._every.steps) is not None and self.steps % every == 0:
+            self._forced = True
         if not self.account.looping():
             self._boundary()
 
@@ -256,19 +256,15 @@ class Run:
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
-    @property
-    def division(self) -> Division | None:
-        """See `Context`."""
-        return None if self._sharding is None else self._sharding.division
-
     def handed_out(self, key: int) -> None:
         """See `Context`."""
         self._keyed_by_batch = True
-        key_everything(mix(key, self._turn()))
+        key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
 
     def asked(self) -> None:
         """See `Context`."""
-        self._enter(self.account.take())
+        if spans := self.account.take():
+            self._enter(spans)
         self._boundary()
 
     # -- between steps -------------------------------------------------------------------------------------------------
@@ -289,7 +285,12 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
-        if self._forced or self._exchanges.due(self._boundaries):
+        if self.world_size > 1:
+            due = self._exchanges.due(self._boundaries)
+        else:  # it need ask nobody: whether it has anything to do, for the price of a clock
+            asked = self._label is not None or self._stop_asked or self._deadline.stops
+            due = asked or time.monotonic() >= self._timetable.due_s
+        if due or self._forced:
             self._between(force=self._forced)
 
     def _reached(self) -> tuple[int, int, int]:
@@ -300,8 +301,9 @@ class Run:
         for span in spans:
             self.ledger.add(span)
             self._commits += 1
-            cursor = self.account.cursors[span.loader]
-            self._loaders[span.loader].committed(cursor.epoch, cursor.position)
+            if (loader := self._loaders[span.loader]).is_stream:
+                cursor = self.account.cursors[span.loader]
+                loader.committed(cursor.epoch, cursor.position)
 
     def _key_main(self) -> None:
         key_everything(mix(mix(self._key, self.steps), self._turn()))
@@ -312,7 +314,7 @@ class Run:
 
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
-        due = self.rank == 0 and not self._persistence.busy and self._timetable.due(now_s)
+        due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy
         interval = self._exchanges.proposal(self._boundaries, now_s)
         asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])

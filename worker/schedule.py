@@ -55,29 +55,31 @@ class Advice:
 class Timetable:
     """When the next checkpoint is due by the clock."""
 
+    due_s: float
+    """By the monotonic clock; infinite where it is never due."""
+
     def __init__(self, every: Every, log: Callable[[str], None]) -> None:
         self._every, self._advice = every, Advice(log)
-        self._at_s, self._blocked_s = time.monotonic(), 0.0
-
-    def due(self, now_s: float) -> bool:
-        interval_s = self._every.seconds
-        if self._every.failures_s is not None:
-            interval_s = self._advice.interval_s(self._blocked_s, self._every.failures_s)
-        return interval_s is not None and now_s - self._at_s >= interval_s
+        self._set(time.monotonic(), 0.0)
 
     def saved(self, began_s: float) -> None:
         """A save, which began then, holds the training up no more."""
-        self._at_s = time.monotonic()
-        self._blocked_s = self._at_s - began_s
+        now_s = time.monotonic()
+        self._set(now_s, now_s - began_s)
+
+    def _set(self, now_s: float, blocked_s: float) -> None:
+        interval_s = self._every.seconds
+        if self._every.failures_s is not None:
+            interval_s = self._advice.interval_s(blocked_s, self._every.failures_s)
+        self.due_s = math.inf if interval_s is None else now_s + interval_s
 
 
 class Exchanges:
     """At which boundaries (between two batches or steps) the ranks exchange requests: the same on all, as each exchange
     says when the next one is. Boundaries are counted from the start of the process."""
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self) -> None:
         self.next_boundary = 0
-        self._alone = alone
         self._interval = 1
         self._at: tuple[int, float] | None = None
 
@@ -86,8 +88,6 @@ class Exchanges:
 
     def proposal(self, boundary: int, now: float) -> int:
         """Boundaries until the next exchange, by this rank's own clock. The largest proposal of all ranks counts."""
-        if self._alone:
-            return 1
         if self._at is not None and boundary > self._at[0]:
             each_s = (now - self._at[1]) / (boundary - self._at[0])
             # At most twice as long at a time: the first steps of a run are slow.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import IO, Any, cast
 import torch
 
 from ..errors import CheckpointDamaged
+from .crc import crc32
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
@@ -20,7 +20,7 @@ _BUFFER = 1 << 20
 """Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
 
 _THREADS = 4
-"""Threads that read one file; zlib lets others run while it computes."""
+"""Threads that read one file; a checksum lets others run while it is computed."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Sums:
     def add(self, data: memoryview) -> None:
         while len(data):
             part = data[: PIECE - self.length % PIECE]
-            self._now = zlib.crc32(part, self._now)
+            self._now = crc32(part, self._now)
             self.length += len(part)
             if self.length % PIECE == 0:
                 self._done.append(self._now)
@@ -181,7 +181,7 @@ def sums_of(path: Path) -> Content:
         with Reader(path, first, min(PIECE, length - first)) as file:
             buffer, value = memoryview(bytearray(_BUFFER)), 0
             while count := file.readinto(buffer):
-                value = zlib.crc32(buffer[:count], value)
+                value = crc32(buffer[:count], value)
             return value
 
     threads = min(len(firsts), len(os.sched_getaffinity(0)), _THREADS)

@@ -19,10 +19,8 @@ class Context(Protocol):
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
     log: Any
-
-    @property
-    def division(self) -> Division | None:
-        """At level `bits`, how global batches are cut into shards."""
+    division: Division | None
+    """At level `bits`, how global batches are cut into shards."""
 
     def handed_out(self, key: int) -> None:
         """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""

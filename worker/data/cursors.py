@@ -107,7 +107,8 @@ class Account:
     def hand_out(self, span: Span) -> None:
         self.cursors[span.loader].held.append(span)
         for going in self._passes:
-            going.gave = going.gave or going.loader == span.loader
+            if going.loader == span.loader:
+                going.gave = True
 
     def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
         """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
@@ -149,8 +150,10 @@ class Account:
 
     def step(self) -> list[Span]:
         """A training step is done. Returns what is committed by it, or was since the last step, in order."""
-        inner = [going for going in self._passes if going.inside]
-        going_on_in = {name for going in inner if not self._over(going) for name in going.inside}
+        going_on_in: frozenset[str] = frozenset()
+        for going in self._passes:
+            if going.inside and not self._over(going):
+                going_on_in |= going.inside
         for name, cursor in self.cursors.items():
             if name in going_on_in and cursor.held:
                 cursor.in_use = True
@@ -165,16 +168,24 @@ class Account:
 
     def looping(self) -> bool:
         """Whether a loop over a loader is going on, which will ask for its next batch."""
-        return any(going.gave for going in self._passes)
+        for going in self._passes:  # noqa: SIM110 - at every step: a generator costs as much as all else here
+            if going.gave:
+                return True
+        return False
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
-        taken, self._committed = self._committed, []
+        taken = self._committed
+        if taken:
+            self._committed = []
         return taken
 
     def between_steps(self) -> bool:
         """Whether no batch that a step would commit is handed out: a state captured now is that of the last commit."""
-        return not any(cursor.held and not cursor.evaluates and not cursor.in_use for cursor in self.cursors.values())
+        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+            if cursor.held and not cursor.evaluates and not cursor.in_use:
+                return False
+        return True
 
     def _over(self, going: Pass) -> bool:
         held = self.cursors[going.loader].held

@@ -55,7 +55,11 @@ class Loader:
         self._context, self._train, self._replay, self._streams = context, train, replay, streams
         self._random, self._on_sample = random, on_sample
         self._main_key = key_of(context.seed, name, "main")
-        self._of_batches = self._is_stream = False
+        self._epoch_key = (-1, 0)
+        self._of_batches = False
+        self._length: int | None = None
+        self.is_stream = False
+        """Whether the dataset is iterable and has no sampler."""
         self._ordering = self._choose_ordering(loader)
         self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
         self._asked_batch = global_batch
@@ -71,9 +75,11 @@ class Loader:
         """The ordering of the samples, or of the batches; of nothing for a stream."""
         if isinstance(loader.dataset, IterableDataset):
             if hasattr(loader.dataset, "sampler"):
-                return ordering_of(loader.dataset.sampler, _size(loader.dataset.sampler))
+                # The dataset's own length need not be there, and may follow from the sampler, which is replaced.
+                self._length = _size(loader.dataset.sampler)
+                return ordering_of(loader.dataset.sampler, self._length)
             check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay, self._streams)
-            self._is_stream = True
+            self.is_stream = True
             return InOrder(0)
         check_samples(self.dataset, self._random, self._streams)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
@@ -81,7 +87,8 @@ class Loader:
             return Listed(loader.batch_sampler)
         # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        return ordering_of(sampler, len(loader.dataset))  # type: ignore[arg-type]
+        self._length = len(loader.dataset)  # type: ignore[arg-type]
+        return ordering_of(sampler, self._length)
 
     def _choose_batch(self, asked: int | None) -> int:
         """Positions of a global batch. In shards the DataLoader's batch size is that of a shard."""
@@ -148,13 +155,13 @@ class Loader:
         dataset: Any = self.dataset
         return {
             "kind": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-            "length": None if self._is_stream or self._of_batches else _size(dataset),
+            "length": self._length,
             "order": self._order_name(),
             "batch": self.global_batch,
         }
 
     def _order_name(self) -> str:
-        if self._is_stream:
+        if self.is_stream:
             return "Stream" if self._streams is None else f"{self._streams} streams"
         return type(self._ordering).__name__
 
@@ -180,7 +187,7 @@ class Loader:
     @property
     def total(self) -> int | None:
         """Positions of a whole epoch; None for a stream, whose length is not known."""
-        return None if self._is_stream else self._cut(self.epoch).end
+        return None if self.is_stream else self._cut(self.epoch).end
 
     @property
     def batch_size(self) -> int:
@@ -201,17 +208,19 @@ class Loader:
         return Iteration(self._context, going, batches)
 
     def _before_next(self, going: Pass) -> None:
-        cursor = self._context.account.cursors[self.name]
+        account = self._context.account
         if self._train is None:
             # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
-            cursor.evaluates = not torch.is_grad_enabled()
-        if self._context.account.ask(going):
+            account.cursors[self.name].evaluates = not torch.is_grad_enabled()
+        if account.ask(going):
             self._context.asked()
 
     def _hand(self, span: Span, weight: float, batch: Any) -> Any:
         """What the loop gets."""
         self._context.account.hand_out(span)
-        key = mix(mix(self._main_key, span.epoch), span.first)
+        if self._epoch_key[0] != span.epoch:
+            self._epoch_key = (span.epoch, mix(self._main_key, span.epoch))
+        key = mix(self._epoch_key[1], span.first)
         self._context.handed_out(key)
         if (division := self._context.division) is None:
             self.weight = weight
@@ -222,14 +231,14 @@ class Loader:
     def _ordered(self, going: Pass) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
         cut = self._cut(epoch)
-        batches = iter(self._start(epoch, position, cut))
+        batches, end = iter(self._start(epoch, position, cut)), cut.end
         for first, last in cut.batches(position):
             self._before_next(going)
             if self._context.stopping:
                 return
             batch = next(batches)
-            span = Span(self.name, epoch, first, last, last == cut.end)
-            yield self._hand(span, self._weight(cut, epoch, first, last), batch)
+            span = Span(self.name, epoch, first, last, last == end)
+            yield self._hand(span, self._weight(cut, first, last), batch)
         self._before_next(going)
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
@@ -256,7 +265,7 @@ class Loader:
             del self._states[place]
 
     def _cut(self, epoch: int) -> Cut:
-        if self._is_stream:
+        if self.is_stream:
             raise TypeError(f"loader {self.name!r} reads a stream, whose length is not known")
         if isinstance(self._ordering, Listed):
             self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch))
@@ -264,7 +273,7 @@ class Loader:
         drop_last = self._drop_last and not self._of_batches
         return Cut(self._ordering.length(), self.global_batch, context.rank, context.world_size, drop_last)
 
-    def _weight(self, cut: Cut, epoch: int, first: int, last: int) -> float:
+    def _weight(self, cut: Cut, first: int, last: int) -> float:
         if not self._of_batches:
             return cut.weight(first, last)
         sizes = self._sizes(first, last)
@@ -290,7 +299,10 @@ class Loader:
         return piece
 
     def _start(self, epoch: int, position: int, cut: Cut) -> Iterable[Any]:
-        slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
+        if self._context.division is None and not isinstance(self._ordering, Listed):
+            slices = _Slices(lambda: cut.slices(epoch, position))
+        else:
+            slices = _Slices(lambda: (self._slice(cut, epoch, *batch) for batch in cut.batches(position)))
         if isinstance(self.dataset, IterableDataset):
             return self._dataloader(SampledSource(self._source, list(slices)), None)
         if not self.wrapped.persistent_workers:
@@ -307,7 +319,7 @@ class Loader:
         source = MapSource(
             self.dataset, self._ordering, collate, place, self._random, self._on_sample, self._of_batches
         )
-        if not self._is_stream:
+        if not self.is_stream:
             return source, None
         world = (self._context.rank, self._context.world_size)
         division = self._context.division

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from ..keys import below, mix
+from ..keys import mix, mixed
 
-VERSION = 1
+VERSION = 2
 SMALL = 4096
 """Below this many samples a Fisher-Yates shuffle is made whole: a Feistel network on few bits is not random enough."""
 ROUNDS = 6
@@ -22,13 +22,13 @@ CHUNK = 8192
 class Permutation:
     """A permutation of range(n) that `key` chooses. `indices` costs the same at every position."""
 
-    __slots__ = ("_chunk", "_chunk_number", "_halves", "_keys", "_whole", "key", "n")
+    __slots__ = ("_chunk", "_chunk_number", "_highs", "_keys", "_low_bits", "_whole", "key", "n")
 
     def __init__(self, key: int, n: int) -> None:
         self.key, self.n = key, n
         self._whole = _shuffled(key, n) if n < SMALL else None
-        bits = max(2, (n - 1).bit_length())
-        self._halves = (bits // 2, bits - bits // 2)
+        self._low_bits = (n - 1).bit_length() // 2
+        self._highs = -(-n >> self._low_bits)
         self._keys = [mix(key, number) & 0x7FFFFFFF for number in range(ROUNDS)]
         self._chunk: list[int] = []
         self._chunk_number = -1
@@ -37,6 +37,9 @@ class Permutation:
         """The indices at the positions from `first` up to `last`, not included; 0 <= first <= last <= n."""
         if self._whole is not None:
             return self._whole[first:last]
+        begun = self._chunk_number * CHUNK
+        if 0 <= begun <= first and last <= begun + CHUNK:
+            return self._chunk[first - begun : last - begun]
         found: list[int] = []
         while first < last:
             number, offset = divmod(first, CHUNK)
@@ -52,35 +55,49 @@ class Permutation:
     def _encrypt(self, numbers: torch.Tensor) -> torch.Tensor:
         """Walks each number along its cycle of the network until it is below n (cycle walking)."""
         walked = self._network(numbers)
-        while bool((outside := walked >= self.n).any()):
+        while len(outside := (walked >= self.n).nonzero().squeeze(1)):
             walked[outside] = self._network(walked[outside])
         return walked
 
     def _network(self, numbers: torch.Tensor) -> torch.Tensor:
-        left_bits, right_bits = self._halves
-        left, right = numbers >> right_bits, numbers & ((1 << right_bits) - 1)
-        for key in self._keys:
-            # An unbalanced network: the halves change places, and their widths with them.
-            left, right = right, left ^ (_scramble(right ^ key) & ((1 << left_bits) - 1))
-            left_bits, right_bits = right_bits, left_bits
-        return (left << right_bits) | right
+        """A permutation of 2**low_bits x highs numbers, which are n and fewer than 2**low_bits more.
+
+        Each half is changed by what the other one is, in turns: the low one, whose range is a power of two, by XOR, the
+        high one by addition modulo its range. In place, as that is half the price.
+        """
+        low, high = numbers & ((1 << self._low_bits) - 1), numbers >> self._low_bits
+        for turn, key in enumerate(self._keys):
+            if turn % 2:
+                high += (_scramble(low ^ key) * self._highs) >> 32
+                high -= self._highs
+                high += (high >> 63) & self._highs  # back where the sum was below the range
+            else:
+                low ^= _scramble(high ^ key) & ((1 << self._low_bits) - 1)
+        return (high << self._low_bits) | low
 
 
 def _scramble(numbers: torch.Tensor) -> torch.Tensor:
-    """32 bits to 32 bits, each bit on all: `lowbias32` of Chris Wellons' hash prospector (2018, public domain).
+    """32 bits to 32 bits, each bit on all: `lowbias32` of Chris Wellons' hash prospector (2018, public domain). Changes
+    what it is given.
 
     In int64 arithmetic, whose low 32 bits wrap as those of unsigned numbers do.
     """
     mask = 0xFFFFFFFF
-    numbers = ((numbers ^ (numbers >> 16)) * 0x7FEB352D) & mask
-    numbers = ((numbers ^ (numbers >> 15)) * 0x846CA68B) & mask
-    return numbers ^ (numbers >> 16)
+    numbers ^= numbers >> 16
+    numbers *= 0x7FEB352D
+    numbers &= mask
+    numbers ^= numbers >> 15
+    numbers *= 0x846CA68B
+    numbers &= mask
+    numbers ^= numbers >> 16
+    return numbers
 
 
 def _shuffled(key: int, n: int) -> list[int]:
     """Fisher and Yates, from the end."""
     order = list(range(n))
+    draws = mixed(key, 0, n)
     for last in range(n - 1, 0, -1):
-        other = below(key, last, last + 1)
+        other = (draws[last] * (last + 1)) >> 64
         order[last], order[other] = order[other], order[last]
     return order

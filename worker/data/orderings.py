@@ -66,24 +66,26 @@ class Shuffled(Ordering):
     def __init__(self, n: int, count: int | None = None, values: Sequence[Any] | None = None) -> None:
         self.n, self.values = n, values
         self.count = n if count is None else count
-        self._now: Permutation | None = None
+        self._now: tuple[tuple[int, int], Permutation] | None = None
 
     def length(self) -> int:
         return self.count
 
     def indices(self, key: int, first: int, last: int) -> list[Any]:
+        if last <= self.n and self.values is None:
+            return self._permutation(key, 0).indices(first, last)
         found: list[int] = []
         while first < last:
             turn, offset = divmod(first, self.n)
             stop = min(self.n, offset + last - first)
-            found += self._permutation(mix(key, turn)).indices(offset, stop)
+            found += self._permutation(key, turn).indices(offset, stop)
             first += stop - offset
         return found if self.values is None else [self.values[index] for index in found]
 
-    def _permutation(self, key: int) -> Permutation:
-        if self._now is None or self._now.key != key:
-            self._now = Permutation(key, self.n)
-        return self._now
+    def _permutation(self, key: int, turn: int) -> Permutation:
+        if self._now is None or self._now[0] != (key, turn):
+            self._now = ((key, turn), Permutation(mix(key, turn), self.n))
+        return self._now[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_now": None}

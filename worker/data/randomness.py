@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..keys import mix
+from .marks import Mark, mark_of_numpy, mark_of_python, mark_of_torch
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
@@ -24,90 +25,94 @@ _LOOKED_INTO = 64
 
 
 class Library:
-    """One library's global generator in this process."""
+    """One library's global generator in this process. Where it cannot have been used, because nobody has imported the
+    library or has a device of it, nothing is keyed or parked, and nothing has been drawn.
+
+    These are called at every batch, some at every sample: what they look up, they look up once.
+    """
 
     name: str
-    _first: Any = None
-
-    def in_process(self) -> bool:
-        """Whether it can have been used: somebody has imported it, or has a device of it."""
-        return True
 
     def key(self, key: int) -> None:
         """Seeds the generator from a key of 64 bits."""
         raise NotImplementedError
 
     def park(self) -> None:
-        """Puts the generator into its known state."""
-        self.key(_PARKED)
-
-    def draw(self) -> Any:
-        """What the generator gives next, to compare."""
+        """Puts the generator into a state in which a draw shows; `key` has done so where nobody has drawn since."""
         raise NotImplementedError
 
     def has_drawn(self) -> bool:
-        """Whether somebody has drawn since `park`. The generator is not in its known state afterwards."""
-        drawn = self.draw()
-        if self._first is None:
-            self.park()
-            self._first = self.draw()
-        return bool(drawn != self._first)
+        """Whether somebody has drawn since `park`. The generator may be in another state afterwards."""
+        raise NotImplementedError
 
 
-class Torch(Library):
+class Marked(Library):
+    """A generator whose draws can be seen without drawing: keyed is parked, until somebody draws."""
+
+    _mark: Mark
+    _known: Any = None
+
+    def park(self) -> None:
+        if self.has_drawn():
+            self.key(_PARKED)
+
+    def has_drawn(self) -> bool:
+        return bool(self._mark() != self._known)
+
+
+class Torch(Marked):
     """torch's generator for the CPU."""
 
     name = "torch"
-    _number: Any = None
-    _state: Any = None
+
+    def __init__(self) -> None:
+        self._seed = torch.default_generator.manual_seed
+        self._mark = mark_of_torch(torch.default_generator)
 
     def key(self, key: int) -> None:
-        torch.default_generator.manual_seed(key)
-
-    def park(self) -> None:
-        if self._state is None:
-            self._state = torch.Generator().manual_seed(_PARKED).get_state()
-        torch.default_generator.set_state(self._state)
-
-    def draw(self) -> Any:
-        # Into a tensor that is kept: half the price of torch.rand.
-        if self._number is None:
-            self._number = torch.empty((), dtype=torch.float32, device="cpu")
-        return self._number.random_().item()
+        self._seed(key)
+        self._known = self._mark()
 
 
-class Python(Library):
+class Python(Marked):
     """The module `random`."""
 
     name = "random"
-    _state: Any = None
+
+    def __init__(self) -> None:
+        # Of the class that random.Random is derived from: what it adds costs a tenth more.
+        self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
+        self._seed = super(random.Random, self._generator).seed  # type: ignore[misc]
+        self._mark = mark_of_python(self._generator)
 
     def key(self, key: int) -> None:
-        random.seed(key)
-
-    def park(self) -> None:
-        if self._state is None:
-            self._state = random.Random(_PARKED).getstate()
-        random.setstate(self._state)
-
-    def draw(self) -> Any:
-        return random.random()
+        self._seed(key)
+        self._generator.gauss_next = None  # type: ignore[attr-defined]
+        self._known = self._mark()
 
 
-class Numpy(Library):
+class Numpy(Marked):
     """numpy's legacy generator, of which it takes 32 bits as a seed."""
 
     name = "numpy"
 
-    def in_process(self) -> bool:
+    def __init__(self) -> None:
+        self._random: Any = None
+
+    def _imported(self) -> Any:
+        # hasattr: while numpy is being imported, it has none yet.
         numpy = sys.modules.get("numpy")
-        return numpy is not None and hasattr(numpy, "random")
+        if numpy is not None and hasattr(numpy, "random"):
+            self._random, self._mark = numpy.random, mark_of_numpy(numpy.random)
+        return self._random
 
     def key(self, key: int) -> None:
-        sys.modules["numpy"].random.seed(key & 0xFFFFFFFF)
+        if (library := self._random or self._imported()) is not None:
+            library.seed(key & 0xFFFFFFFF)
+            self._known = self._mark()
 
-    def draw(self) -> Any:
-        return sys.modules["numpy"].random.random_sample()
+    def has_drawn(self) -> bool:
+        return (self._random or self._imported()) is not None and super().has_drawn()
 
 
 class Cuda(Library):
@@ -115,54 +120,69 @@ class Cuda(Library):
 
     name = "cuda"
 
-    def in_process(self) -> bool:
-        return bool(torch.cuda.is_initialized())
+    def __init__(self) -> None:
+        self._parked: bytes | None = None
 
     def key(self, key: int) -> None:
-        # torch.manual_seed formats a stack for devices that are not initialised.
-        torch.cuda.manual_seed_all(key)
+        if torch.cuda.is_initialized():
+            # torch.manual_seed formats a stack for devices that are not initialised.
+            torch.cuda.manual_seed_all(key)
 
-    def draw(self) -> Any:
-        # Seed and offset, which the host keeps: to draw a number would wait for the device.
+    def park(self) -> None:
+        self.key(_PARKED)
+        if self._parked is None:
+            self._parked = self._states()
+
+    def has_drawn(self) -> bool:
+        return torch.cuda.is_initialized() and self._states() != self._parked
+
+    def _states(self) -> bytes | None:
+        """Seed and offset, which the host keeps: to draw a number would wait for the device."""
+        if not torch.cuda.is_initialized():
+            return None
         return b"".join(bytes(generator.get_state().tolist()) for generator in torch.cuda.default_generators)
 
 
-LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), Cuda())
+_WITH_CUDA = torch.version.cuda is not None or torch.version.hip is not None
+
+LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), *([Cuda()] if _WITH_CUDA else []))
 """All that is keyed and looked at; a further library is a further entry."""
 
 
 def key_everything(key: int) -> None:
     """Keys the global generators of this process."""
     for library in LIBRARIES:
-        if library.in_process():
-            library.key(key)
+        library.key(key)
 
 
 class Draws:
     """Finds out which of the libraries a dataset draws from, and keys them.
 
-    Exact without knowing beforehand: the generators are parked in a known state; a library that has drawn by the end
-    of a batch is in use, and the batch is computed again with that library keyed for every sample, as are all later
-    ones. A dataset that draws nothing pays for looking only.
+    Exact without knowing beforehand: the generators are parked in a state in which a draw shows; a library that has
+    drawn by the end of a batch is in use, and the batch is computed again with that library keyed for every sample, as
+    are all later ones. A dataset that draws nothing pays for looking only.
     """
 
     def __init__(self, always: bool, held: Sequence[Any], on_sample: Callable[[int], None] | None) -> None:
         """always: key all from the first sample on, without looking. held: the generators that the dataset holds.
         on_sample: called with each sample's key, for libraries with a state of their own."""
-        self._in_use: list[Library] = list(LIBRARIES) if always else []
-        self._held = held
-        self._on_sample = on_sample
+        self._in_use: tuple[Library, ...] = LIBRARIES if always else ()
+        self._others: tuple[Library, ...] = () if always else LIBRARIES
+        self._held, self._on_sample = held, on_sample
+
+        self.keyed = always or bool(held) or on_sample is not None
+        """Whether anything is keyed for each sample."""
 
     @property
-    def keyed(self) -> bool:
-        """Whether anything is keyed for each sample."""
-        return bool(self._in_use) or bool(self._held) or self._on_sample is not None
+    def key_sample(self) -> Callable[[int], None]:
+        """What is to be called with a sample's key before `dataset[i]`: for a single library its own method, as this is
+        the price of every sample."""
+        alone = len(self._in_use) == 1 and not self._held and self._on_sample is None
+        return self._in_use[0].key if alone else self._key_all
 
-    def key_sample(self, key: int) -> None:
-        """Before `dataset[i]`."""
+    def _key_all(self, key: int) -> None:
         for library in self._in_use:
-            if library.in_process():
-                library.key(key)
+            library.key(key)
         if self._held:
             for number, generator in enumerate(self._held):
                 key_generator(generator, mix(key, number))
@@ -170,19 +190,23 @@ class Draws:
             self._on_sample(key)
 
     def park(self) -> None:
-        """Before a batch: the libraries that are not in use get their known state."""
-        for library in self._parked():
+        """Before a batch: a draw from a library that is not in use would show."""
+        for library in self._others:
             library.park()
 
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
-        batch itself has imported is in use as well: its state is not the parked one."""
-        found = [library for library in self._parked() if library.has_drawn()]
+        batch itself has imported is in use as well: nobody has parked it."""
+        found: tuple[Library, ...] = ()
+        for library in self._others:
+            if library.has_drawn():
+                found += (library,)
+        if not found:
+            return False
         self._in_use += found
-        return bool(found)
-
-    def _parked(self) -> list[Library]:
-        return [library for library in LIBRARIES if library not in self._in_use and library.in_process()]
+        self._others = tuple(library for library in self._others if library not in found)
+        self.keyed = True
+        return True
 
 
 def key_generator(generator: Any, key: int) -> None:
@@ -237,6 +261,9 @@ def _held_by(thing: Any) -> list[Any]:
         return [thing.func, *thing.args, *thing.keywords.values()]
     if isinstance(thing, types.MethodType):
         return [thing.__self__]
-    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type)) or callable(getattr(thing, "__array__", None)):
+    # What a loader puts into an iterable dataset holds the global generators, which are no dataset's own.
+    if isinstance(thing, (str, bytes, int, float, torch.Tensor, type, Draws, Library)):
+        return []
+    if callable(getattr(thing, "__array__", None)):
         return []
     return list(getattr(thing, "__dict__", {}).values())

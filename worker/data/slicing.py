@@ -46,10 +46,17 @@ class Cut:
 
     def batches(self, position: int) -> Iterator[tuple[int, int]]:
         """The global batches from `position` on."""
-        while position < self.end:
-            last = min(position + self.batch, self.end)
+        end, batch = self.end, self.batch
+        while position < end:
+            last = min(position + batch, end)
             yield position, last
             position = last
+
+    def slices(self, epoch: int, position: int) -> Iterator[Slice]:
+        """This rank's parts of the global batches from `position` on."""
+        alone = self.size == 1
+        for first, last in self.batches(position):
+            yield Slice(epoch, first, last) if alone else self.slice(epoch, first, last)
 
     def slice(self, epoch: int, first: int, last: int) -> Slice:
         """This rank's part of a global batch; a rank with none gets the batch's first position, for its shape."""
@@ -58,5 +65,7 @@ class Cut:
 
     def weight(self, first: int, last: int) -> float:
         """What the rank's mean loss must be multiplied by, so that the mean over the ranks is that over the samples."""
+        if self.size == 1:
+            return 1.0
         low, high = part_of(first, last, self.rank, self.size)
         return (high - low) * self.size / (last - first)

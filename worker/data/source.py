@@ -42,6 +42,7 @@ class MapSource(Dataset[Any]):
         self.stands_for = self.dataset = dataset
         self.ordering, self.collate, self.place = ordering, collate, place
         self.choice, self.on_sample, self._of_batches = draws, on_sample, of_batches
+        self._reads_many = hasattr(dataset, "__getitems__")
         self._draws: Draws | None = None
         self._epoch = (-1, 0, 0)
         self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
@@ -49,21 +50,20 @@ class MapSource(Dataset[Any]):
     def __getitem__(self, piece: Slice | Group) -> Any:
         if isinstance(piece, Group):
             return [self[part] for part in piece.slices]
-        order_key, sample_key = self.keys(piece.epoch)
-        indices = piece.indices
+        epoch, first, last, indices = piece
+        order_key, sample_key = self.keys(epoch)
         if indices is None:
-            indices = self.ordering.indices(order_key, piece.first, piece.last)
+            indices = self.ordering.indices(order_key, first, last)
         if self.choice == "never":
             return self.collate(self._fetch(indices))
-        if self._draws is None:
+        if (draws := self._draws) is None:
             held = generators_in([self.dataset, self.collate])
-            self._draws = Draws(self.choice == "always", held, self.on_sample)
-        draws = self._draws
+            draws = self._draws = Draws(self.choice == "always", held, self.on_sample)
         draws.park()
-        batch = self._compute(indices, piece.first, sample_key, draws)
+        batch = self._compute(indices, first, sample_key, draws)
         while draws.found_more():
             draws.park()
-            batch = self._compute(indices, piece.first, sample_key, draws)
+            batch = self._compute(indices, first, sample_key, draws)
         return batch
 
     def keys(self, epoch: int) -> tuple[int, int]:
@@ -75,15 +75,16 @@ class MapSource(Dataset[Any]):
     def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
         """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
         dataset can read samples only together."""
-        if not draws.keyed or self._of_batches or _only_together(self.dataset):
-            if draws.keyed:
-                draws.key_sample(mix(key, first))
+        if not draws.keyed:
             return self.collate(self._fetch(indices))
-        samples = []
+        if self._of_batches or _only_together(self.dataset):
+            draws.key_sample(mix(key, first))
+            return self.collate(self._fetch(indices))
+        samples, dataset, key_sample = [], self.dataset, draws.key_sample
         for index, sample_key in zip(indices, self._keys_from(key, first, len(indices)), strict=True):
-            draws.key_sample(sample_key)
-            samples.append(self.dataset[index])
-        draws.key_sample(mix(mix(key, first), COLLATE))
+            key_sample(sample_key)
+            samples.append(dataset[index])
+        key_sample(mix(mix(key, first), COLLATE))
         return self.collate(samples)
 
     def _keys_from(self, key: int, first: int, count: int) -> list[int]:
@@ -101,9 +102,10 @@ class MapSource(Dataset[Any]):
         """The samples, together where the dataset can read them so."""
         if self._of_batches:
             (indices,) = indices
-        if hasattr(self.dataset, "__getitems__"):
-            return self.dataset.__getitems__(list(indices))
-        return [self.dataset[index] for index in indices]
+        dataset = self.dataset
+        if self._reads_many:
+            return dataset.__getitems__(list(indices))
+        return [dataset[index] for index in indices]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_draws": None}

@@ -22,6 +22,8 @@ class Deadline:
         self._at_s = _from_environment()
         self._stop_before_s = stop_before_s
         self._looked_at_s: float | None = None
+        self.stops = stop_before_s is not None and self._at_s is not None
+        """Whether the ranks are to stop at some time."""
 
     def left_s(self) -> float | None:
         """Seconds until the deadline, negative after it; None where nobody set one."""

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -24,19 +24,7 @@ from elastic_agent.worker.run import Run
 from elastic_agent.worker.schedule import Every
 
 from . import shuffle
-
-
-class Figure(NamedTuple):
-    """One line of the table; reached where the value is at most the goal."""
-
-    what: str
-    value: float
-    goal: float
-    unit: str
-
-    def line(self) -> str:
-        verdict = "reached" if self.value <= self.goal else "MISSED"
-        return f"{self.what:<66} {self.value:>9.3g} {self.unit:<6} goal {self.goal:>7.4g}  {verdict}"
+from .checkpoint_figures import Figure, checkpoints
 
 
 class Tiny(Dataset[torch.Tensor]):
@@ -227,7 +215,7 @@ def main(rounds: int = 9) -> int:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     missed = 0
-    kinds: list[Callable[[], list[Figure]]] = [lambda: costs(rounds), places, steps, ledgers]
+    kinds: list[Callable[[], list[Figure]]] = [lambda: costs(rounds), places, steps, ledgers, checkpoints]
     for kind in kinds:
         for figure in kind():
             missed += figure.value > figure.goal

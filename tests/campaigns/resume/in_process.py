@@ -62,7 +62,8 @@ class Memory:
         return self.begins
 
     def save(self, snapshot: Snapshot, states: dict[str, Any]) -> None:
-        self.newest = (snapshot, copy.deepcopy(states))
+        if self.rank == 0:  # nobody reads those of the others
+            self.newest = (snapshot, copy.deepcopy(states))
 
     def written(self) -> Found | None:
         """The newest checkpoint, as a later life finds it."""
@@ -76,8 +77,10 @@ class Memory:
         state = io.BytesIO()
         torch.save(states, state)
 
+        read = torch.load(io.BytesIO(state.getvalue()), weights_only=True)
+
         def load(things: Any) -> Any:
-            return torch.load(io.BytesIO(state.getvalue()), weights_only=True)
+            return copy.deepcopy(read)
 
         return Found(manifest, snapshot.ledger, load)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -128,6 +129,7 @@ def _fork(ranks: int, rank: int, victim: bool, records: Path, main: Callable[[in
 
 
 def _join(ranks: int, rank: int, records: Path) -> None:
+    gc.freeze()  # else a collection in each of its loader processes copies every page
     torch.set_num_threads(1)
     if ranks > 1:
         where = f"file://{records / 'store'}"

@@ -43,6 +43,8 @@ class Schedule:
     epochs: int
     save_steps: int
     lives: tuple[Life, ...]
+    persistent: bool = False
+    """Whether loader processes outlive an epoch."""
 
 
 def draw(seed: int, most_ranks: int = 8, most_processes: int = 0) -> Schedule:
@@ -55,7 +57,8 @@ def draw(seed: int, most_ranks: int = 8, most_processes: int = 0) -> Schedule:
         for _ in range(rng.randint(1, 4))
     ]
     last = Life(rng.randint(1, most_ranks), rng.randint(0, most_processes), None)
-    return Schedule(seed, shape, loaders, rng.randint(1, 3), rng.randint(1, 6), (*lives, last))
+    epochs, save_steps = rng.randint(1, 3), rng.randint(1, 6)
+    return Schedule(seed, shape, loaders, epochs, save_steps, (*lives, last), persistent=rng.random() < 0.5)
 
 
 def _loading(rng: random.Random, shape: str, number: int) -> Loading:

@@ -74,7 +74,7 @@ class EveryOther(Sampler[int]):
         return self.count
 
 
-def dataloader(loading: Loading, loader_processes: int) -> DataLoader[Any]:
+def dataloader(loading: Loading, loader_processes: int, persistent: bool = False) -> DataLoader[Any]:
     """The DataLoader of this description."""
     samples = Samples(loading)
     weights = [1.0 + index % 3 for index in range(loading.samples)]
@@ -93,6 +93,7 @@ def dataloader(loading: Loading, loader_processes: int) -> DataLoader[Any]:
         drop_last=loading.drop_last,
         collate_fn=list,
         num_workers=loader_processes,
+        persistent_workers=persistent and loader_processes > 0,
         **choice[loading.order],
     )
 
@@ -100,7 +101,8 @@ def dataloader(loading: Loading, loader_processes: int) -> DataLoader[Any]:
 def train(run: Run, schedule: Schedule, loader_processes: int, record: Record) -> None:
     """The script, from its top to its end."""
     loaders = [
-        run.loader(dataloader(loading, loader_processes), global_batch=loading.batch) for loading in schedule.loaders
+        run.loader(dataloader(loading, loader_processes, schedule.persistent), global_batch=loading.batch)
+        for loading in schedule.loaders
     ]
 
     def see(loader: Any, batch: list[Any]) -> None:

@@ -37,3 +37,16 @@ def test_a_killed_job_goes_on_exactly(python: str, tmp_path: Path, tool: str) ->
     assert differences(whole, killed) == []
     assert killed.told()["end", 3] == whole.told()["end", 3]
     assert again(killed) <= 5
+
+
+@pytest.mark.parametrize("tool", ["accelerate", "fabric", "hugging_face"])
+def test_two_killed_ranks_go_on_exactly(python: str, tmp_path: Path, tool: str) -> None:
+    """The same with two ranks over gloo: both have their parts of every batch, and the model's bits are the same."""
+    whole = Job(tmp_path, "whole", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1").life(2)
+    killed = Job(tmp_path, "killed", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1")
+    killed.life(2, KILL="1:5").life(2, PROCESSES="2")
+    play(python, SCRIPT, [whole, killed], IMPORTS[tool])
+    assert {len(parts) for parts in whole.batches().values()} == {2}
+    assert differences(whole, killed) == []
+    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert again(killed) <= len(whole.batches()) + 2 * 5

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 RANK = os.environ.get("RANK", "0")
+RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 SEEN = open(f"{os.environ['SEEN']}.{RANK}", "a")  # noqa: SIM115 - until the kill
 CHECKPOINTS = Path(os.environ["CHECKPOINTS"])
 KILL = os.environ.get("KILL", "")
@@ -49,8 +50,7 @@ class Numbers(Dataset):  # type: ignore[type-arg]
 
 
 def new_loader(kind: Any = DataLoader) -> Any:
-    batch = 4 // int(os.environ.get("WORLD_SIZE", "1"))
-    return kind(Numbers(), batch_size=batch, shuffle=True, num_workers=int(os.environ.get("PROCESSES", "0")))
+    return kind(Numbers(), batch_size=4 // RANKS, shuffle=True, num_workers=int(os.environ.get("PROCESSES", "0")))
 
 
 def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -138,7 +138,9 @@ def fabric(ours: bool) -> None:
 
     from elastic_agent.worker.frameworks.fabric import exact
 
-    fabric = exact(Fabric(accelerator="cpu", devices=1), CHECKPOINTS)
+    bare = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto")
+    bare.launch()
+    fabric = exact(bare, CHECKPOINTS)
     net, optimizer = fabric.setup(*parts())
     loader = fabric.setup_dataloaders(new_loader())
     for epoch in fabric.exact.epochs(EPOCHS):
@@ -210,10 +212,13 @@ def hugging_face(ours: bool) -> None:
     place: list[int] = []
     torch.manual_seed(1)
     quiet = {"report_to": [], "disable_tqdm": True, "logging_steps": 1000, "use_cpu": True, "save_safetensors": False}
+    if RANKS > 1:
+        quiet["ddp_backend"] = "gloo"
     quiet = {name: value for name, value in quiet.items() if name in TrainingArguments.__dataclass_fields__}
     args = TrainingArguments(
-        str(CHECKPOINTS), per_device_train_batch_size=4, num_train_epochs=EPOCHS, save_steps=11, learning_rate=0.1,
-        dataloader_num_workers=int(os.environ.get("PROCESSES", "0")), remove_unused_columns=False, **quiet,
+        str(CHECKPOINTS), per_device_train_batch_size=4 // RANKS, num_train_epochs=EPOCHS, save_steps=11,
+        learning_rate=0.1, dataloader_num_workers=int(os.environ.get("PROCESSES", "0")),
+        remove_unused_columns=False, **quiet,
     )  # fmt: skip
     collate = lambda samples: {"x": torch.stack(samples)}  # noqa: E731
     kind = Ours if ours else Trainer

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    get_worker_info,
+)
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.data import randomness
@@ -44,6 +52,17 @@ class Dividing(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for index in self.mine():
             yield index, float(torch.rand(())), random.random(), float(self.generator.random())
+
+
+class Sampled(IterableDataset[Any]):
+    """Exposes its sampler, has no length, and draws from the global generators."""
+
+    def __init__(self) -> None:
+        self.sampler: Any = RandomSampler(range(SAMPLES))
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self.sampler:
+            yield index, float(torch.rand(())), random.random(), float(np.random.random_sample())
 
 
 class Stateful(Dividing):
@@ -82,6 +101,16 @@ def life(path: Path, dataset: Any, processes: int, until: int | None, **more: An
                 run._persistence.wait()
                 return seen
     return seen
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_iterable_that_exposes_its_sampler_draws_the_same_in_every_epoch(tmp_path: Path, processes: int) -> None:
+    """Also one without a length; its second epoch finds what the first one left in the dataset."""
+    whole = life(tmp_path / "whole", Sampled(), 0, None)
+    assert len({sample[0] for batch in whole for sample in batch}) == SAMPLES
+    before = life(tmp_path / "killed", Sampled(), processes, 20)
+    after = life(tmp_path / "killed", Sampled(), processes, None)
+    assert before + after == whole
 
 
 @pytest.mark.parametrize(("kind", "replay"), [(Dividing, True), (Stateful, False)])
@@ -335,6 +364,7 @@ class OneDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.generator = torch.Generator()
+        monkeypatch.setattr(randomness, "LIBRARIES", (*randomness.LIBRARIES[:3], randomness.Cuda()))
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "default_generators", (self.generator,))
         monkeypatch.setattr(torch.cuda, "manual_seed_all", self.generator.manual_seed)

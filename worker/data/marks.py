@@ -1,0 +1,105 @@
+"""Whether a generator has been drawn from, without drawing from it: by words of its state, read in memory.
+
+To put a Mersenne Twister into a known state costs 1 to 4 us, to draw from it changes it, and to ask for its state
+copies all of it; to look at a few words costs 0.1 us. numpy says where they are (`BitGenerator.ctypes`). Python's and
+torch's are looked for where these libraries have them, and read only if what is found there in generators of known
+states is what their `getstate()` or `get_state()` says; if not, these are asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Mark = Callable[[], Any]
+"""Gives a value that is another one after a draw, or after another seed."""
+
+_WORDS = 624
+"""Words of 32 bits in the state of a Mersenne Twister (MT19937). Draws read them one after the other; when all are
+read, all change."""
+
+
+def mark_of_python(generator: random.Random) -> Mark:
+    """The mark of a generator of the module `random`."""
+    # `_random.Random` is the object's head, the number of words read, and the words.
+    where = object.__basicsize__
+    probe = random.Random(5489)
+    for _ in range(3):
+        state = probe.getstate()[1]
+        if _read(probe, where) != (state[_WORDS], state[0], state[_WORDS - 1]):
+            return generator.getstate
+        probe.random()
+    read = ctypes.c_uint64.from_address(id(generator) + where)
+    last = ctypes.c_uint32.from_address(id(generator) + where + 4 * _WORDS)
+    return lambda: (read.value, last.value)
+
+
+def _read(generator: random.Random, where: int) -> tuple[int, int, int]:
+    if type(generator).__basicsize__ < where + 4 * (_WORDS + 1):
+        return -1, -1, -1
+    address = id(generator) + where
+    places = (address, address + 4, address + 4 * _WORDS)
+    count, first, last = (ctypes.c_uint32.from_address(place).value for place in places)
+    return count, first, last
+
+
+def mark_of_torch(generator: torch.Generator) -> Mark:
+    """The mark of a generator of torch's for the CPU."""
+    where = _where_torch_has_it()
+    if where is None:
+
+        def copied() -> bytes:
+            state = generator.get_state()
+            return ctypes.string_at(state.data_ptr(), len(state))
+
+        return copied
+    address = generator._cdata + where  # type: ignore[attr-defined]
+    read = ctypes.c_uint64.from_address(address)
+    last = ctypes.c_uint32.from_address(address + _TORCH.size + 4 * (_WORDS - 1))
+    return lambda: (read.value, last.value)
+
+
+_TORCH = struct.Struct("=i?xxxI")
+"""Of at::mt19937_data_pod, what is between the seed and the words: left_, seeded_, next_."""
+_SEED = 0x2545F4914F6CDD1D
+
+
+def _where_torch_has_it() -> int | None:
+    """How far behind the beginning of at::CPUGeneratorImpl the words begin, or None."""
+    probe = torch.Generator().manual_seed(_SEED)
+    address = getattr(probe, "_cdata", None)
+    if not isinstance(address, int):
+        return None
+    # The object is ten times as long.
+    found = ctypes.string_at(address, 256).find(_SEED.to_bytes(8, "little"))
+    if found < 0:
+        return None
+    for draws in (0, 1, 623, 700):
+        torch.rand(draws, generator=probe)
+        left, seeded, following = _TORCH.unpack(ctypes.string_at(address + found + 8, _TORCH.size))
+        last = ctypes.c_uint32.from_address(address + found + 8 + _TORCH.size + 4 * (_WORDS - 1)).value
+        # In get_state(): the seed, left and seeded as int32, next and the words as int64.
+        state = probe.get_state()
+        halves, wholes = state[:16].view(torch.int32).tolist(), state[16 : 16 + 8 * (_WORDS + 1)].view(torch.int64)
+        if [left, int(seeded), following, last] != [*halves[2:], int(wholes[0]), int(wholes[-1])]:
+            return None
+    return found + 8
+
+
+def mark_of_numpy(library: Any) -> Mark:
+    """The mark of numpy's global generator; `library` is `numpy.random`."""
+    current = getattr(library, "get_bit_generator", None)
+    # Before numpy 1.24 nobody could replace it.
+    generator = current() if current is not None else library.mtrand._rand._bit_generator
+    if type(generator).__name__ != "MT19937":
+        return lambda: repr(library.get_state(legacy=False))
+    # {uint32_t key[624]; int pos;}
+    words = ctypes.c_uint64.from_address(generator.ctypes.state_address + 4 * (_WORDS - 1))
+    if current is None:
+        return lambda: words.value
+    return lambda: (words.value, current() is generator)
