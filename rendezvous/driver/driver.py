@@ -234,7 +234,7 @@ class Driver:
         """What the store said to a heartbeat on this session: the newest version there is, and more."""
         self._announced = max(self._announced, newest)
         self._recorded = session.newest_record
-        stands = health.host_stands(None if store.hosted else session.host_count)
+        stands = health.host_stands(None if store.hosted else session.host_count, newest)
         self._host_trouble = f"no heartbeat of {self._host_name(store)} for {self._lease_s:g} s" if stands else ""
         self._guard.noticed(self._host_trouble)
 
