@@ -79,7 +79,7 @@ class Server:
                 link.shared_store.beats_read()
             if self.full and self._takes_space(name, arguments):
                 self.world.reached.note("a write was refused")
-                if name == "publish" and arguments[0] in self.leases and link.node.attends:
+                if name == "publish" and link.node.attends and arguments[0] in self.leases:
                     link.beat_arrived()  # the node does its part, and says so
                 self._reply(link, asks, REFUSED)
                 return
