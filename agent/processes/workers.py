@@ -75,11 +75,7 @@ class Workers:
         not return yet, from another thread."""
         self._spec = spec
         self._log = log
-        self._preloading: Preloading | None = None
-        if spec.preload:
-            from .preload import Preloading
-
-            self._preloading = Preloading(spec, log)
+        self._preloading = _preloading(spec, log)
         self._name = name
         self._host = host
         self.logs = logs
@@ -331,6 +327,14 @@ class Workers:
         stop_timer = self._timer.close if self._timer is not None else lambda: None
         rest = (self._drain, self.logs.close, self._last_lines.close, self._port.close)
         in_any_case(stop_timer, self.supervisor.close, *rest)
+
+
+def _preloading(spec: WorkerSpec, log: Callable[[str, bool], None]) -> Preloading | None:
+    if not spec.preload:
+        return None
+    from .preload import Preloading
+
+    return Preloading(spec, log)
 
 
 def _working_directory() -> str:
