@@ -101,14 +101,8 @@ class SlurmCluster:
         """Kill all that runs on a node, its slurmd first: to SLURM and to the agents its host has lost power."""
         self.daemons[node].kill()
         self.daemons[node].wait()
-        mark = f"SLURMD_NODENAME={node}\0".encode()
         for _ in range(3):  # a process may have forked meanwhile
-            for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-                try:
-                    if mark in Path(f"/proc/{pid}/environ").read_bytes():
-                        os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    continue  # it has ended
+            _kill_marked(f"SLURMD_NODENAME={node}")
 
     def story(self) -> str:
         """What there is to read after a failure."""
@@ -178,12 +172,14 @@ def _end(cluster: SlurmCluster) -> None:
     for daemon in cluster.daemons.values():
         daemon.kill()
         daemon.wait()
-    for path in Path("/proc").iterdir():
+    _kill_marked(f"SLURM_CONF={cluster.env['SLURM_CONF']}")
+
+
+def _kill_marked(variable: str) -> None:
+    """Kill every process that has this variable, NAME=VALUE, in its environment."""
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         try:
-            if (
-                path.name.isdigit()
-                and f"SLURM_CONF={cluster.env['SLURM_CONF']}\0".encode() in (path / "environ").read_bytes()
-            ):
-                os.kill(int(path.name), signal.SIGKILL)
+            if f"{variable}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                os.kill(pid, signal.SIGKILL)
         except OSError:
             continue  # it has ended
