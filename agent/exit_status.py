@@ -7,7 +7,8 @@ WORKER_FAILED = 1
 USAGE = 2
 INTERNAL = 70
 HOST_FAILED = 71
-ASKED_TO_LEAVE = 75
+PREEMPTED = 75
+"""Asked to leave, or a worker asked for the end of the job: start it again. Also the exit code of that worker."""
 JOIN_TIMED_OUT = 76
 OTHER_JOB = 78
 OTHER_VERSION = 79

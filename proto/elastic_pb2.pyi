@@ -35,6 +35,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNFINISHED: _ClassVar[Outcome]
     ABANDONED: _ClassVar[Outcome]
     MISCONFIGURED: _ClassVar[Outcome]
+    PREEMPTED: _ClassVar[Outcome]
 
 class EndKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -42,6 +43,7 @@ class EndKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE: _ClassVar[EndKind]
     DEPARTURE: _ClassVar[EndKind]
     ARRIVAL: _ClassVar[EndKind]
+    PREEMPTION: _ClassVar[EndKind]
 
 class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -83,10 +85,12 @@ JOIN_TIMED_OUT: Outcome
 UNFINISHED: Outcome
 ABANDONED: Outcome
 MISCONFIGURED: Outcome
+PREEMPTED: Outcome
 END_KIND_UNSPECIFIED: EndKind
 FAILURE: EndKind
 DEPARTURE: EndKind
 ARRIVAL: EndKind
+PREEMPTION: EndKind
 SIGN_UNSPECIFIED: Sign
 UNCLEAR: Sign
 OWN: Sign

@@ -16,6 +16,9 @@ MAX_REPORTED_EXITS = 8
 write at once."""
 MAX_ANNOUNCED_EXITS = 16
 """Exits of workers in an announcement; beyond, a round has nothing new to show."""
+PREEMPTED = 75
+"""Exit code by which a worker asks for the end of the job, which is to be started again later; EX_TEMPFAIL of
+sysexits.h, and the exit status of the agents then."""
 MAX_SAID_BYTES = 4096
 """`WorkerFailure.said` keeps its end, where an exception is."""
 
@@ -26,6 +29,8 @@ class EndKind(Enum):
     FAILURE = "failure"
     DEPARTURE = "departure"
     ARRIVAL = "arrival"
+    PREEMPTION = "preemption"
+    """A worker asked for the end of the job (`PREEMPTED`)."""
 
 
 class Sign(Enum):
@@ -161,9 +166,15 @@ def looks_like_an_echo(failure: WorkerFailure) -> bool:
     return failure.sign in ECHOES
 
 
+def preempts(failure: WorkerFailure) -> bool:
+    """Whether the worker asked for the end of the job by this exit: unasked, and with a code that the user has given no
+    other meaning (`WorkerFailure.final`)."""
+    return failure.exit_code == PREEMPTED and not failure.stopped_by and not failure.final
+
+
 def charges(failure: WorkerFailure | None) -> bool:
-    """Whether this failure can charge a node a restart: not if the host killed the worker."""
-    return failure is not None and failure.sign is not Sign.HOST
+    """Whether this failure can charge a node a restart: not if the host killed the worker, or it asked for the end."""
+    return failure is not None and failure.sign is not Sign.HOST and not preempts(failure)
 
 
 def worth_reporting(deaths: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...]:

@@ -66,6 +66,8 @@ class Outcome(Enum):
     """Every node that could have gone on has left."""
     MISCONFIGURED = "misconfigured"
     """Nodes were started with flags that exclude each other, such as one --node-rank twice."""
+    PREEMPTED = "preempted"
+    """A worker asked for the end: the job is to be started again, and goes on then."""
 
 
 @dataclass(frozen=True, slots=True)

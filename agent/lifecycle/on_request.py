@@ -28,7 +28,7 @@ def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) ->
 
 
 def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
-    verdict = Verdict(exit_status.ASKED_TO_LEAVE, f"asked to leave: {event.reason}")
+    verdict = Verdict(exit_status.PREEMPTED, f"asked to leave: {event.reason}")
     return _ask_leftovers(*leave(node, rules, now, verdict), now, transitions.SIGTERM)
 
 

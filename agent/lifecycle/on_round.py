@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...rendezvous.driver.events import RoundSeen
-from ...rendezvous.failures import charges
+from ...rendezvous.failures import EndKind, charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
 from ...rendezvous.text import count
 from .. import exit_status
-from . import on_request, transitions, verdicts
+from . import on_request, stop_ladder, transitions, verdicts
 from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, WakeAt
 from .state import Node, RoundTally, Rules, Verdict
 from .transitions import Move
@@ -84,7 +84,10 @@ def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rule
     else:
         why = ended.because
     because = f"round {node.round} is over: {why}"
-    return transitions.stop(node, rules, now, NodeState.STOPPING, because, hold=seen.hold)
+    held_s = stop_ladder.HOLD_S if seen.hold else 0.0
+    if seen.hold and ended is not None and ended.kind is EndKind.PREEMPTION:
+        held_s = rules.grace_s
+    return transitions.stop(node, rules, now, NodeState.STOPPING, because, held_s=held_s)
 
 
 def _still_in(node: Node, seen: Round, rules: Rules) -> bool:

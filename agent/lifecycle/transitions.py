@@ -224,12 +224,12 @@ def stop(
     *,
     signum: int = SIGTERM,
     verdict: Verdict | None = None,
-    hold: bool = False,
+    held_s: float = 0.0,
 ) -> Move:
-    """Stop the workers, and publish why; then come back, or end where there is a verdict. `hold`: workers that still
-    run may first end by themselves for a moment."""
-    hold = hold and bool(node.tally.running)
-    rungs = (stop_ladder.hold if hold else stop_ladder.ask)(now, rules.grace_s)
+    """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
+    that still run may first end by themselves."""
+    hold = held_s > 0 and bool(node.tally.running)
+    rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
     node, effects = publish(node, rules, now, state, because)
     orders: tuple[Effect, ...] = () if hold else (SignalWorkers(signum),)

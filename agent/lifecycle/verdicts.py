@@ -17,6 +17,7 @@ STATUS: Mapping[Outcome, int] = {
     Outcome.UNFINISHED: exit_status.UNFINISHED,
     Outcome.ABANDONED: exit_status.JOIN_TIMED_OUT,
     Outcome.MISCONFIGURED: exit_status.USAGE,
+    Outcome.PREEMPTED: exit_status.PREEMPTED,
 }
 """Exit status of a node that had not finished when the rendezvous closed."""
 
@@ -30,6 +31,7 @@ HOW: Mapping[Outcome, str] = {
     Outcome.UNFINISHED: "ended unfinished",
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
+    Outcome.PREEMPTED: "was preempted",
 }
 """How a sentence about the job goes on."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..failures import Ending, EndKind, looks_like_an_echo
+from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
 from . import charging, deadlines, explain, leases, ranks, standing
@@ -45,7 +45,11 @@ EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
     (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or every node left",
+    (
+        OVER,
+        CLOSED,
+    ): "the failure cannot be restarted, a worker asked for the end, the finalisation barrier ran out, or every node "
+    "left",
 }
 
 MAX_MOVES = 8
@@ -198,6 +202,8 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := charging.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
+    if state.end.settled and ending.kind is EndKind.PREEMPTION:
+        return _close(state, now, Outcome.PREEMPTED, ending.because)
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.end.settled:
@@ -231,6 +237,8 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
+            if preempts(record.failure):
+                return charging.preemption(number, record.failure)
             return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
     for member, seen in members:
         record = seen.record
@@ -293,7 +301,8 @@ def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
         ending,
         settled=False,
         unanswered=frozenset(member.node for member in state.members),
-        hold=ending.failure is not None and looks_like_an_echo(ending.failure),
+        hold=ending.kind is EndKind.PREEMPTION
+        or (ending.failure is not None and looks_like_an_echo(ending.failure)),
     )
     return replace(state, phase=OVER, since=now, end=end, because=ending.because)
 

@@ -214,8 +214,8 @@ class Checkers:
             self.need(not full, UNDISTURBED, f"round {ending.round} was ended because {ending.because}")
         was = before.end.ending
         echoed = was is not None and (was.round, was.kind) == (ending.round, EndKind.FAILURE)
-        if echoed and ending.kind is EndKind.DEPARTURE:
-            self.world.reached.note("a failure turned out to be the echo of a departure")
+        if echoed and ending.kind is not EndKind.FAILURE:
+            self.world.reached.note(f"a failure turned out to be the echo of a {ending.kind.value}")
 
     def _settled(self, ending: Ending) -> None:
         self.endings[ending.round] = ending

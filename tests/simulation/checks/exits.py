@@ -87,4 +87,6 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         return outcome is Outcome.UNFINISHED
     if code == 2:
         return node.place_fails or outcome is Outcome.MISCONFIGURED
+    if code == 75 and outcome is Outcome.PREEMPTED:
+        return True
     return code in (75, 143) and node.ident in truth.asked

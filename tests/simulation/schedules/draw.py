@@ -63,6 +63,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_static_restart(seed, job),
             *_draw_half_alive(seed),
             *_draw_pressure(seed, store),
+            *_draw_preemption(seed),
         ),
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
@@ -217,6 +218,13 @@ def _draw_pressure(seed: int, store: str) -> Iterator[Fault]:
     if rng.random() < 0.2:
         what = rng.choice(("liar", "occupant", "server_hangs"))
         yield Fault(15, rng.uniform(0.0, FAULTS_END_S / 2), what, rng.random(), rng.random(), rng.uniform(0.3, 40.0))
+
+
+def _draw_preemption(seed: int) -> Iterator[Fault]:
+    """In one job of ten a worker asks for the end."""
+    rng = random.Random(seed ^ 0x75)
+    if rng.random() < 0.1:
+        yield Fault(16, rng.uniform(0.0, FAULTS_END_S / 2), "worker_preempts", rng.random(), rng.random())
 
 
 def _bytes_are_late(seed: int, store: str) -> bool:

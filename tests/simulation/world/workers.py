@@ -13,7 +13,7 @@ from elastic_agent.agent.lifecycle.events import (
     WorkersGone,
     WorkerStoreLost,
 )
-from elastic_agent.rendezvous.failures import Sign, WorkerFailure
+from elastic_agent.rendezvous.failures import PREEMPTED, Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ class Nursery:
         failure = self._failure(worker, code, of_a_peer=of_a_peer) if code else None
         if code:
             self.codes.setdefault(self.round, []).append(code)
+            if code == PREEMPTED:
+                self.world.checkers.liveness.held_s = self.world.job.grace_s
         self.node.post_later(WorkerExited(worker.local_rank, failure))
         if code:
             self.world.echo(self.node, self.round)
@@ -229,7 +231,8 @@ class Nursery:
             self.world.echo(self.node, self.round)
 
     def _settle(self) -> None:
-        if self.open and not self.busy and (self.stopped or self.clean[self.round]):
+        ended = self.stopped or self.clean[self.round] or PREEMPTED in self.codes.get(self.round, ())
+        if self.open and not self.busy and ended:
             self.open = False
             self.node.post_later(WorkersGone())
 
