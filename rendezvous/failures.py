@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..proto.endings import PREEMPTED
 from .text import duration
 
 MAX_REPORTED_EXITS = 8
@@ -16,9 +17,6 @@ MAX_REPORTED_EXITS = 8
 write at once."""
 MAX_ANNOUNCED_EXITS = 16
 """Exits of workers in an announcement; beyond, a round has nothing new to show."""
-PREEMPTED = 75
-"""Exit code by which a worker asks for the end of the job, which is to be started again later; EX_TEMPFAIL of
-sysexits.h, and the exit status of the agents then."""
 MAX_SAID_BYTES = 4096
 """`WorkerFailure.said` keeps its end, where an exception is."""
 

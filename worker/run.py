@@ -26,7 +26,7 @@ from .failing import end_when_uncaught, fail_together
 from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
-from .loop.deadline import Deadline
+from .loop.early import EarlyEnd
 from .loop.log import RunLog
 from .loop.progress import Place, Progress
 from .loop.reductions import Reductions
@@ -58,7 +58,7 @@ class Run:
         format: str = "torch",  # noqa: A002 - the word means this in every library that saves
         copy_to: str | os.PathLike[str] | None = None,
         shards: int | None = None,
-        stop_before: float | None = None,
+        stop_before: float | bool | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing (default: that of --exact-resume). seed: of order and random
@@ -66,8 +66,8 @@ class Run:
         which checkpoints stay (default: the two newest, and labelled ones). format: of the tensors, "torch" or
         "safetensors". copy_to: slower storage that each checkpoint is copied to, a directory or a URL of fsspec's.
         shards: level `bits`, for 1 to so many ranks (default: none; see `shards`). stop_before: so many seconds before
-        the job's deadline all ranks save and stop (default: they do not). states: by name, anything with `state_dict`
-        and `load_state_dict`.
+        the job's deadline all ranks save and stop (default: as many as a save needs, measured; False: they do not).
+        states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -85,8 +85,8 @@ class Run:
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
-        self._deadline = Deadline(stop_before)
-        self._keyed_by_batch = self._stop_asked = self._forced = False
+        self._early = EarlyEnd(stop_before, self.log, self._cost)
+        self._keyed_by_batch = self._forced = False
         self._label: str | None = None
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
@@ -149,6 +149,8 @@ class Run:
                 self._enter(self.account.take())
                 self._between(force=True)
         self.close()
+        if self.stopping:
+            self._early.leave(self.steps)
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
@@ -165,6 +167,8 @@ class Run:
                 if self.steps == before:
                     raise Misused(f"an epoch of loader {loader.name!r} passed without run.step()")
         self.close()
+        if self.stopping:
+            self._early.leave(self.steps)
 
     def step(self) -> None:
         """After each optimizer step: the batches that were handed out are trained on.
@@ -206,8 +210,10 @@ class Run:
         self._label = label
 
     def stop(self) -> None:
-        """Asks for the end, on any rank: at the next exchange all ranks save and leave `epochs` or `batches`."""
-        self._stop_asked = True
+        """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save, and at
+        the end of `epochs` or `batches` they exit with 75, as every agent of the job does; without an agent they leave
+        the loop."""
+        self._early.requested = True
 
     def rng(self, name: str) -> torch.Generator:
         """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
@@ -226,7 +232,7 @@ class Run:
     def time_left(self) -> float | None:
         """Seconds until the job's deadline: the Unix time in ELASTIC_AGENT_DEADLINE, or in SLURM_JOB_END_TIME. Negative
         after it; None where neither is set."""
-        return self._deadline.left_s()
+        return self._early.deadline.left_s()
 
     def fail_together(self) -> AbstractContextManager[None]:
         """Around the loop: an exception on this rank ends its process at once, with the cause in the error file, so
@@ -241,11 +247,21 @@ class Run:
         self.progress.close()
         self.account.close()
         self._enter(self.account.take())
-        if self._saved != self._reached():
+        late = self._saved != self._reached() and self._world.most([self._early.late()])[0]
+        if late:
+            self._skip()
+        elif self._saved != self._reached():
             self._save("")
         self._persistence.wait()
         # What follows draws the same numbers in a start that finds nothing left to do.
         self._key_main()
+
+    def complete(self) -> None:
+        """The training is complete: saves what is not saved, and leaves a mark beside the checkpoints, by which later
+        starts of the same command under `--exact-resume` end at once with 0. Call it behind the loop and all that
+        belongs to the training. Collective. Raises CheckpointNotWritten, OSError, WrongState."""
+        self.close()
+        self._persistence.complete(self.steps, self.epoch)
 
     @property
     def level(self) -> str:
@@ -314,13 +330,23 @@ class Run:
         now_s = time.monotonic()
         due = self.rank == 0 and not self._persistence.busy and self._timetable.due(now_s)
         interval = self._exchanges.proposal(self._boundaries, now_s)
-        asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
-        saves, stops, interval = self._world.most([*asked, interval])
+        measure, *asked = self._early.numbers()
+        numbers = [int(due or self._label is not None or measure), *asked, interval]
+        saves, stops, late, interval = self._world.most(numbers)
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
-        if (saves or stops or force) and self.account.between_steps():
+        if late and (saves or stops or force):
+            self._skip()
+        elif (saves or stops or force) and self.account.between_steps():
             self._save(self._label or "")
             self._label, self._forced = None, False
+
+    def _skip(self) -> None:
+        self._early.tell_skipped(self.steps)
+        self._saved, self._forced = self._reached(), False
+
+    def _cost(self) -> tuple[float, float, bool]:
+        return self._timetable.longest_s, self._persistence.took_s, self._persistence.busy
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()

@@ -7,6 +7,7 @@ agent works. No code behind it reads a flag or one of the variables that set a f
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +16,12 @@ from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
+from ...proto.endings import COMMAND, FORWARDED
+from ..preemption.completion import digest_of
+from ..preemption.end_of_time import DEADLINE, earliest
 from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
+from .ending_flags import CLOUDS
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -102,6 +107,12 @@ class LaunchConfig:
     leftovers: str = "stop"
     """What becomes of processes that workers left behind when all exited 0: "stop", they have 30 s to end, or with
     "stop:SECONDS" another time, then they are stopped; "wait"; "keep", they run on."""
+    exit_duration_in_mins: float | None = None
+    """The job's time ends so many minutes after the start of its agent; None: that is no end."""
+    deadline: str = ""
+    """When it ends, as Unix seconds or 2026-11-22T17:30:00; empty: as SLURM says, if it does."""
+    spot_notices: str | None = None
+    """The cloud that is asked whether it takes this host back: "aws", "gcp", "azure"; None: none is."""
     orphan_grace: float = 0.0
     """Time between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
     exit_barrier_timeout: float | None = None
@@ -163,7 +174,10 @@ def plan(
     _check_nodes(rendezvous, config.role)
     base_env = torch_fields.with_timer(_worker_base(config, env))
     if config.exact_resume:
-        base_env[EXACT_RESUME] = os.path.abspath(config.exact_resume)
+        base_env |= {EXACT_RESUME: os.path.abspath(config.exact_resume), COMMAND: digest_of(command)}
+    ends_s = earliest(config.exit_duration_in_mins, config.deadline, env, time.time())
+    if ends_s is not None:
+        base_env[DEADLINE] = f"{ends_s:.0f}"
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
@@ -185,6 +199,8 @@ def _worker_spec(
 ) -> WorkerSpec:
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
+    forwarded = values.forwarded("forward_signals", config.forward_signals, stops)
+    base_env[FORWARDED] = ",".join(map(str, forwarded))
     numa, numa_optional = torch_fields.numa(config.numa_options)
     numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(
@@ -204,7 +220,7 @@ def _worker_spec(
         logs=_log_spec(config, nproc),
         signals=stops,
         signals_named=config.signals_to_handle != SIGNALS,
-        forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        forward_signals=forwarded,
         leftovers=leftovers,
         leftover_s=leftover_s,
         stuck_s=torch_fields.stuck_s(env),
@@ -263,6 +279,10 @@ def _check_numbers(config: LaunchConfig) -> None:
     values.seconds("monitor_interval", config.monitor_interval)
     if config.charge not in CHARGES:
         raise UsageError(f"charge is {config.charge!r}; give 'cause' or 'local'")
+    if config.exit_duration_in_mins is not None:
+        values.seconds("exit_duration_in_mins", config.exit_duration_in_mins)
+    if config.spot_notices not in (None, *CLOUDS):
+        raise UsageError(f"spot_notices is {config.spot_notices!r}; give one of {', '.join(CLOUDS)}")
     if config.worker_store not in WORKER_STORES:
         raise UsageError(f"worker_store is {config.worker_store!r}; give 'agent' or 'rank0'")
     if config.start_method != "spawn":

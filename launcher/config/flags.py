@@ -6,49 +6,15 @@ variable PET_<NAME> sets its default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.spec import NUMA_MODES
 from . import values
+from .ending_flags import ENDING_FLAGS
+from .flag import LOGS, MEET, MORE, RUN, SIZE, STATIC, STOP, Flag, one_of, text
 from .rdzv_conf import split_rdzv_conf
-
-Reader = Callable[[str, str], object]
-"""Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. If `read` is None, it is a switch, which takes no value."""
-
-    name: str
-    group: str
-    help: str
-    read: Reader | None = None
-    default: object = None
-    metavar: str = ""
-    short: str = ""
-    env: bool = True
-    """Whether PET_<NAME> sets its default."""
-    ours: bool = False
-    """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
-
-    @property
-    def key(self) -> str:
-        """Name as a variable: `rdzv_conf`."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """Environment variable that sets its default; empty if there is none."""
-        return f"PET_{self.key.upper()}" if self.env else ""
-
-
-def _text(name: str, value: str) -> str:
-    return value
 
 
 def _whole(name: str, value: str, least: int = 0, most: int = values.MAX_COUNT) -> int:
@@ -82,55 +48,45 @@ def _leftovers(name: str, value: str) -> str:
     return value
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
-    return value
-
-
-def _either(name: str, group: str, text: str, choices: tuple[str, ...], metavar: str) -> Flag:
+def _either(name: str, group: str, help_: str, choices: tuple[str, ...], metavar: str) -> Flag:
     """A flag of ours that takes one of these words; the first is its default."""
-    return Flag(name, group, text, partial(_one_of, choices=choices), choices[0], metavar, ours=True)
+    return Flag(name, group, help_, partial(one_of, choices=choices), choices[0], metavar, ours=True)
 
 
-_SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
-_RUN, _STOP, _LOGS, _MORE = "Workers", "Restarts and stopping", "Logs", "Other"
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, such as 0:3,1:2. (0)"
 
 FLAGS: tuple[Flag, ...] = (
-    Flag(
-        "nnodes", _SIZE, "Nodes of the job, exactly N or from MIN to MAX. (1)", values.node_range, (1, 1), "N|MIN:MAX"
-    ),
+    Flag("nnodes", SIZE, "Nodes of the job, exactly N or from MIN to MAX. (1)", values.node_range, (1, 1), "N|MIN:MAX"),
     Flag(
         "nproc-per-node",
-        _SIZE,
+        SIZE,
         "Workers on this node: a number, or one for each of its devices: auto (accelerators or CPUs), cpu, gpu, xpu. "
         "(1)",
         _nproc,
         1,
         "N|NAME",
     ),
-    Flag("standalone", _MEET, "Run on this node alone; the other rendezvous flags are ignored."),
-    Flag("rdzv-backend", _MEET, "How nodes meet: c10d, etcd or static. (static)", _text, "static", "NAME"),
+    Flag("standalone", MEET, "Run on this node alone; the other rendezvous flags are ignored."),
+    Flag("rdzv-backend", MEET, "How nodes meet: c10d, etcd or static. (static)", text, "static", "NAME"),
     Flag(
         "rdzv-endpoint",
-        _MEET,
+        MEET,
         "Where nodes meet. c10d: the node that hosts the store (port 29400). etcd: its servers (port 2379).",
-        _text,
+        text,
         "",
         "HOST[:PORT],...",
     ),
     Flag(
         "rdzv-id",
-        _MEET,
+        MEET,
         "Identity of the job, the same on all its nodes; empty: a random one. (none)",
-        _text,
+        text,
         "none",
         "ID",
     ),
     Flag(
         "rdzv-conf",
-        _MEET,
+        MEET,
         "Details of the rendezvous, times in seconds: join_timeout (600), last_call_timeout (30), quiet (3), beat (1), "
         "lease (5), store_grace (30), read_timeout (60), is_host; etcd: cacert, cert, key, user, password_file.",
         split_rdzv_conf,
@@ -139,49 +95,49 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "local-addr",
-        _MEET,
+        MEET,
         "Address at which other nodes reach this one. (that of the route to the store)",
-        _text,
+        text,
         None,
         "ADDR",
     ),
-    Flag("node-rank", _MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
-    Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", _text, "127.0.0.1", "ADDR"),
-    Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
-    Flag("module", _RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
-    Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
+    Flag("node-rank", MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
+    Flag("master-addr", STATIC, "Address of node 0. (127.0.0.1)", text, "127.0.0.1", "ADDR"),
+    Flag("master-port", STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
+    Flag("module", RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
+    Flag("no-python", RUN, "SCRIPT is a program, not a Python file."),
     Flag(
-        "use-env", _RUN, "Accepted, as torch.distributed.launch has it; LOCAL_RANK is always set.", env=False, ours=True
+        "use-env", RUN, "Accepted, as torch.distributed.launch has it; LOCAL_RANK is always set.", env=False, ours=True
     ),
     Flag(
         "pass-local-rank",
-        _RUN,
+        RUN,
         "Give SCRIPT the argument --local-rank=N first, as torch.distributed.launch does without --use-env.",
         ours=True,
     ),
     Flag(
         "numa-binding",
-        _RUN,
+        RUN,
         "Bind each worker to the CPUs near its GPU: node, socket, exclusive or core-complex. (none)",
-        partial(_one_of, choices=NUMA_MODES),
+        partial(one_of, choices=NUMA_MODES),
         None,
         "MODE",
         env=False,
     ),
-    Flag("run-path", _RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
-    Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
-    Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
+    Flag("run-path", RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
+    Flag("role", RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", text, "default", "NAME"),
+    Flag("virtual-local-rank", RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
     Flag(
         "start-method",
-        _RUN,
+        RUN,
         "Accepted; each worker is a new interpreter. (spawn)",
-        partial(_one_of, choices=("spawn", "fork", "forkserver")),
+        partial(one_of, choices=("spawn", "fork", "forkserver")),
         "spawn",
         "METHOD",
     ),
     Flag(
         "preload",
-        _RUN,
+        RUN,
         "Import these modules once, then fork workers; or auto. (none)",
         values.modules,
         (),
@@ -190,7 +146,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _either(
         "worker-store",
-        _RUN,
+        RUN,
         "Who serves the store at MASTER_ADDR:MASTER_PORT: a process beside the agent of group rank 0 (agent), or the "
         "worker of rank 0 (rank0). (agent)",
         ("agent", "rank0"),
@@ -198,20 +154,20 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "exact-resume",
-        _RUN,
+        RUN,
         "Let workers keep checkpoints in DIR and go on where they were: Lightning's scripts as they are, others with "
         "elastic_agent.worker. (off)",
-        _text,
+        text,
         "",
         "DIR",
         ours=True,
     ),
     Flag(
-        "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
+        "max-restarts", STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
     ),
     Flag(
         "restart-window",
-        _STOP,
+        STOP,
         "Only failures of the last SECONDS count against --max-restarts; 0: those of the whole job. (0)",
         values.seconds,
         0.0,
@@ -220,7 +176,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "restart-backoff",
-        _STOP,
+        STOP,
         "Seconds to pause between restarts of a crash loop: none before the first, then MIN, doubled each time up to "
         "MAX (60). 0: no pauses. (0)",
         values.pauses,
@@ -230,7 +186,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "no-restart-codes",
-        _STOP,
+        STOP,
         "Exit codes with which a worker forbids a restart; none: no code does. (93)",
         values.exit_codes,
         frozenset({NO_RESTART}),
@@ -239,7 +195,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "startup-window",
-        _STOP,
+        STOP,
         "A worker that fails within SECONDS of its start is reported to have failed in its start-up. (30)",
         values.seconds,
         30.0,
@@ -248,7 +204,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _either(
         "charge",
-        _STOP,
+        STOP,
         "Which failures cost a restart: those that this node's workers caused (cause), or all failures of its workers, "
         "as torchrun counts (local). (cause)",
         ("cause", "local"),
@@ -256,7 +212,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "shutdown-timeout",
-        _STOP,
+        STOP,
         "Seconds between a worker's first stop signal and SIGKILL. (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         values.seconds,
         None,
@@ -264,7 +220,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "exit-barrier-timeout",
-        _STOP,
+        STOP,
         "Seconds for which finished nodes wait for the others. (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
         values.seconds,
         None,
@@ -273,7 +229,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "signals-to-handle",
-        _STOP,
+        STOP,
         "Signals that stop the job on this node. (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
         values.signals,
         (15, 2, 1, 3),
@@ -281,7 +237,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "forward-signals",
-        _STOP,
+        STOP,
         "Signals passed on to the workers, such as USR1,USR2; they stop nothing. (none)",
         _forwarded,
         (),
@@ -290,7 +246,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "leftovers",
-        _STOP,
+        STOP,
         "Processes that workers leave behind when all have exited 0: stop them after SECONDS (30), wait for them, or "
         "keep them running. (stop)",
         _leftovers,
@@ -300,19 +256,20 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "orphan-grace",
-        _STOP,
+        STOP,
         "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once. (0)",
         values.seconds,
         0.0,
         "SECONDS",
         ours=True,
     ),
-    Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
-    Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
-    Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
+    *ENDING_FLAGS,
+    Flag("log-dir", LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", text, None, "DIR"),
+    Flag("redirects", LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
+    Flag("tee", LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
     Flag(
         "log-rotate",
-        _LOGS,
+        LOGS,
         "Put a log file aside at SIZE; keep KEEP of these. (off)",
         values.rotation,
         "",
@@ -321,7 +278,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "local-ranks-filter",
-        _LOGS,
+        LOGS,
         "Local ranks whose output reaches the console. (all)",
         values.local_ranks,
         frozenset(),
@@ -329,41 +286,41 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "duplicate-stdout-filters",
-        _LOGS,
+        LOGS,
         "Copy lines of tee'd stdout that have one of these substrings to a separate file; write a comma as two.",
         _filters,
         (),
         "TEXT,...",
     ),
-    Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
-    Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
+    Flag("duplicate-stderr-filters", LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
+    Flag("monitor-interval", MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
     Flag(
         "event-log-handler",
-        _MORE,
+        MORE,
         "Where torch's events of workers and agent go: null, console (stderr). (null)",
-        _text,
+        text,
         "null",
         "NAME",
     ),
     Flag(
         "logs-specs",
-        _MORE,
+        MORE,
         "Log files as a class of another package says, an entry point of torchrun.logs_specs. (torch's layout)",
-        _text,
+        text,
         None,
         "NAME",
         env=False,
     ),
     Flag(
         "as-torchrun",
-        _MORE,
+        MORE,
         "Run the command SCRIPT, such as accelerate, with this agent in torchrun's place in all that it starts; "
         "without one, print that as shell variables.",
         env=False,
         ours=True,
     ),
-    Flag("version", _MORE, "Print the version and exit.", env=False, ours=True),
-    Flag("help", _MORE, "Print this and exit.", short="h", env=False),
+    Flag("version", MORE, "Print the version and exit.", env=False, ours=True),
+    Flag("help", MORE, "Print this and exit.", short="h", env=False),
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}

@@ -301,8 +301,7 @@ def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
         ending,
         settled=False,
         unanswered=frozenset(member.node for member in state.members),
-        hold=ending.kind is EndKind.PREEMPTION
-        or (ending.failure is not None and looks_like_an_echo(ending.failure)),
+        hold=ending.kind is EndKind.PREEMPTION or (ending.failure is not None and looks_like_an_echo(ending.failure)),
     )
     return replace(state, phase=OVER, since=now, end=end, because=ending.because)
 

@@ -74,7 +74,6 @@ SITUATIONS = (
     "a node was lost while its round was over",
     "a one-way cut",
     "a pause was over",
-    "a preemption was settled",
     "a failure turned out to be the echo of a preemption",
     "a reply was lost",
     "a request was lost",
