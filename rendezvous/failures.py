@@ -27,6 +27,7 @@ class EndKind(Enum):
     FAILURE = "failure"
     DEPARTURE = "departure"
     ARRIVAL = "arrival"
+    PLANNED = "planned"
     PREEMPTION = "preemption"
     """A worker asked for the end of the job (`PREEMPTED`)."""
 

@@ -27,6 +27,7 @@ def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
     truth.world.reached.note(f"exit status {code}")
     clean = node.state.finished and node.nursery.clean.get(node.state.round) == node.nproc
     kept = not clean or code == 0 or node.ident in truth.asked or gave_up(verdict)
+    kept = kept or verdict.outcome is Outcome.PREEMPTED
     truth.need(kept, KEPT, f"{node.ident} exits {code}: {verdict.because}")
     if code == 0:
         _truthful(truth, node, verdict)
