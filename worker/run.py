@@ -168,9 +168,9 @@ class Run:
         self._end()
 
     def step(self) -> None:
-        """After each optimizer step: the batches that were handed out are trained on. What is due, a save or an exchange
-        of requests, is done when the loop asks for its next batch, so that whatever follows the step in the loop
-        belongs to it; at once where no loader is looped over. That is collective."""
+        """After each optimizer step: the batches that were handed out are trained on. What is due, a save or an
+        exchange of requests, is done when the loop asks for its next batch, so that whatever follows the step in the
+        loop belongs to it; at once where no loader is looped over. That is collective."""
         if self._sharding is not None:
             self._sharding.check_closed()
         self.steps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.agreements import MAX_REQUESTS, Agreement, Answer, Request
+from ...rendezvous.agreements import MAX_REQUESTS, Act, Agreement, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
@@ -13,15 +13,19 @@ from .transitions import Move
 
 
 def on_asked(node: Node, event: ActAsked, now: float, rules: Rules) -> Move:
+    return ask(node, event.act, event.label, event.because, now, rules)
+
+
+def ask(node: Node, act: Act, label: str, because: str, now: float, rules: Rules) -> Move:
     """Ask all ranks for it, by this node's record. It stands there until it is done, also in a later round."""
-    if any((request.act, request.label) == (event.act, event.label) for request in node.requests):
+    if any((request.act, request.label) == (act, label) for request in node.requests):
         return node, ()
     if len(node.requests) >= MAX_REQUESTS:
-        because = f"{event.because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
+        because = f"{because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
         return replace(node, because=because), ()
-    request = Request(node.requested + 1, event.act, event.label, event.because)
+    request = Request(node.requested + 1, act, label, because)
     node = replace(node, requests=(*node.requests, request), requested=request.number)
-    return _published(node, now, rules, event.because)
+    return _published(node, now, rules, because)
 
 
 def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:

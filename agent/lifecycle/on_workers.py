@@ -7,8 +7,9 @@ from dataclasses import replace
 from ...rendezvous.driver.events import RoundSeen
 from ...rendezvous.failures import PREEMPTED, Sign, WorkerFailure, looks_like_an_echo, preempts
 from ...rendezvous.records import NodeState
-from . import on_round, restart_policy, stop_ladder, transitions
+from . import on_request, on_round, restart_policy, stop_ladder, transitions
 from .events import (
+    LeaveAsked,
     LeftoversNamed,
     NurseryLost,
     RestartNursery,
@@ -89,6 +90,8 @@ def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, r
 def on_workers_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
+    if node.finished and node.leaving is not None:
+        return on_request.on_leave_asked_when_finished(node, LeaveAsked(node.leaving.because), now, rules)
     if node.finished:
         finished, effects = transitions.finish(node, rules, now)
         if node.latest_round is None:

@@ -108,6 +108,8 @@ def rejoin(node: Node, rules: Rules, now: float, because: str) -> Move:
 
     During the pause the record still says that a worker failed, so the coordinator begins no round without this node
     and no join timeout runs; it also says that all exits are reported, so that the cause can be settled."""
+    if node.leaving is not None:
+        return end(node, rules, now, node.leaving)
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -232,6 +234,8 @@ def stop(
 ) -> Move:
     """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
     that still run may first end by themselves."""
+    if verdict is None and node.leaving is not None:
+        verdict, state = node.leaving, NodeState.LEAVING
     hold = held_s > 0 and bool(node.tally.running)
     rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)

@@ -107,6 +107,9 @@ class LaunchConfig:
     leftovers: str = "stop"
     """What becomes of processes that workers left behind when all exited 0: "stop", they have 30 s to end, or with
     "stop:SECONDS" another time, then they are stopped; "wait"; "keep", they run on."""
+    settle_timeout: float = 60.0
+    """How long workers that use `elastic_agent.worker` get to save at one step before a planned change: a node arrives,
+    or is asked to leave; 0: they are stopped at once."""
     exit_duration_in_mins: float | None = None
     """The job's time ends so many minutes after the start of its agent; None: that is no end."""
     deadline: str = ""
@@ -330,6 +333,7 @@ def _with_common(
         nproc=counting_rule(config.nproc_per_node),
         local_addr=config.local_addr,
         exit_barrier_s=barrier_s,
+        settle_s=values.seconds("settle_timeout", config.settle_timeout),
     )
 
 

@@ -11,6 +11,16 @@ CLOUDS = ("aws", "gcp", "azure")
 
 ENDING_FLAGS: tuple[Flag, ...] = (
     Flag(
+        "settle-timeout",
+        STOP,
+        "Before a planned change, where a node arrives or is asked to leave, workers that use elastic_agent.worker "
+        "save at one step, within SECONDS; 0: they are stopped at once. (60)",
+        values.seconds,
+        60.0,
+        "SECONDS",
+        ours=True,
+    ),
+    Flag(
         "exit-duration-in-mins",
         STOP,
         "The job's time ends N minutes after the start of its agent; workers that use elastic_agent.worker save before "

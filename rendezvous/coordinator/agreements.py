@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..agreements import MAX_SERVED, STOPS, URGENCY, Act, Agreement, Answer, Request
+from ..agreements import HOLDS, MAX_SERVED, STOPS, URGENCY, Act, Agreement, Answer, Request
 from ..failures import Ending, EndKind
-from .state import RUNNING, Rendezvous, Rules
+from .state import RUNNING, Rendezvous, Rules, Seen
 
 
 def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
@@ -74,6 +74,21 @@ def why_stopped(state: Rendezvous, ending: Ending | None, now: float, rules: Rul
     return None
 
 
+def settle(state: Rendezvous, now: float, because: str) -> Rendezvous:
+    """The running round, of which all workers are to save and wait, as it is about to end. What was agreed on before
+    that, and has a boundary, comes first."""
+    agreement = state.agreement
+    if agreement is not None and not agreement.over and (agreement.at or agreement.act in HOLDS):
+        return state
+    return replace(state, agreement=Agreement(state.version + 1, Act.SETTLE, because=because), agreed_at=now)
+
+
+def settled(state: Rendezvous) -> Agreement | None:
+    """The agreement by which the workers of the round have saved, and wait for its end, or cannot."""
+    agreement = state.agreement
+    return agreement if agreement is not None and agreement.act is Act.SETTLE and agreement.over else None
+
+
 def restarts(state: Rendezvous) -> bool:
     """Whether the round is to end, as its workers have saved what they have for that."""
     agreement = state.agreement
@@ -112,7 +127,13 @@ def _unserved(state: Rendezvous) -> list[tuple[str, Request]]:
         if not state.nodes[node].lost
         for request in state.nodes[node].record.requests
         if request.number > state.served.get(node, 0)
+        and (request.act is not Act.SETTLE or _leaves(state, state.nodes[node]))
     ]
+
+
+def _leaves(state: Rendezvous, seen: Seen) -> bool:
+    """Whether a node that asks all to settle is still to leave this round."""
+    return not seen.gone and seen.record.round == state.number
 
 
 def _answers(state: Rendezvous, agreement: Agreement) -> list[Answer | None]:

@@ -204,9 +204,16 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         if because is None:
             return agreements.advance(state, now, rules)
         return _close(state, now, _ENDS[agreement.act], because)
+    if ending is not None and ending.kind is EndKind.ARRIVAL and rules.settles:
+        state = agreements.advance(agreements.settle(state, now, ending.because), now, rules)
+        if not agreements.settled(state):
+            return replace(state, because=f"{ending.because}; its workers first save what they have done")
     if ending is not None:
         return _end(state, now, ending)
     state = agreements.advance(state, now, rules)
+    if (agreement := agreements.settled(state)) is not None and agreement.requests:
+        names = explain.names([state.nodes[node] for node, _ in agreement.requests if node in state.nodes])
+        return _end(state, now, Ending(state.number, EndKind.DEPARTURE, f"{names} left: {agreement.because}"))
     if agreements.restarts(state) and state.agreement is not None:
         return _end(state, now, Ending(state.number, EndKind.PLANNED, state.agreement.because))
     if all(state.nodes[member.node].finished for member in state.members):

@@ -121,6 +121,7 @@ SITUATIONS = (
     "the store went away while working",
     "too few remained for a restart",
     "two nodes failed in one round",
+    "workers saved before an arrival",
     "workers were killed after their grace",
     "SIGKILL did not end workers",
     "bytes of an abandoned connection arrived late",

@@ -118,7 +118,8 @@ class Liveness:
         self._enough = self._over = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
         self._room = self._since(self._room, room and self._waiting(1))
-        bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
+        # What is agreed on has two stages.
+        bound = self._job.last_call_timeout_s + self._job.quiet_s + 2 * self._job.settle_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
         nodes = self._truth.world.nodes
         members = [nodes[member.node] for member in after.members]
@@ -152,7 +153,7 @@ class Liveness:
         for name, since in self._truth.asked.items():
             node = self._truth.world.nodes[name]
             if not (node.done or node.frozen or node.stalled or node.host):
-                self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
+                self._need(since, self._job.settle_s + self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
     def _each_node(self, after: Rendezvous) -> None:
         """Looks at each node once: whether it missed an announcement, stops its workers, or finished."""

@@ -42,6 +42,10 @@ class Habit:
     ignores_term: float = 0.0
     unkillable: float = 0.0
     """Probability that SIGKILL does not end it, as when it is stuck in the kernel."""
+    plain: bool = False
+    """Workers do not use the library, and come to no step boundaries."""
+    saves_s: float = 0.0
+    """How long they take to save at a boundary."""
     lingers: float = 0.0
     """Probability that workers that exited 0 leave processes behind."""
 
@@ -79,6 +83,8 @@ class Nursery:
         """Those in which one did by an error of its own, and showed it."""
         self.codes: dict[int, list[int]] = {}
         """Per round: exit codes other than 0."""
+        self.saved: set[int] = set()
+        """Rounds in which workers were told at which boundary to save."""
         self.stuck_until = 0.0
         """When the last worker that SIGKILL did not end has ended by itself."""
         self.losses: list[float] = []
