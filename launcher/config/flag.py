@@ -1,12 +1,9 @@
-"""What a flag is, the groups that `--help` shows them in, and readers that several have."""
+"""What a flag of the command line is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from ...agent.errors import UsageError
-from . import values
 
 Reader = Callable[[str, str], object]
 """Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""
@@ -37,19 +34,3 @@ class Flag:
     def variable(self) -> str:
         """Environment variable that sets its default; empty if there is none."""
         return f"PET_{self.key.upper()}" if self.env else ""
-
-
-SIZE, MEET, STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
-RUN, STOP, LOGS, MORE = "Workers", "Restarts and stopping", "Logs", "Other"
-
-
-def text(name: str, value: str) -> str:
-    """Any text."""
-    return value
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """One of these words. Raises UsageError."""
-    if value not in choices:
-        raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
-    return value

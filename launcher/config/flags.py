@@ -13,8 +13,13 @@ from ...agent.exit_status import NO_RESTART
 from ...agent.spec import NUMA_MODES
 from . import values
 from .ending_flags import ENDING_FLAGS
-from .flag import LOGS, MEET, MORE, RUN, SIZE, STATIC, STOP, Flag, one_of, text
+from .flag import Flag
+from .guard_flags import GUARD_FLAGS
 from .rdzv_conf import split_rdzv_conf
+
+
+def _text(name: str, value: str) -> str:
+    return value
 
 
 def _whole(name: str, value: str, least: int = 0, most: int = values.MAX_COUNT) -> int:
@@ -48,45 +53,55 @@ def _leftovers(name: str, value: str) -> str:
     return value
 
 
-def _either(name: str, group: str, help_: str, choices: tuple[str, ...], metavar: str) -> Flag:
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}{values.suggest(value, choices)}; give one of {', '.join(choices)}")
+    return value
+
+
+def _either(name: str, group: str, text: str, choices: tuple[str, ...], metavar: str) -> Flag:
     """A flag of ours that takes one of these words; the first is its default."""
-    return Flag(name, group, help_, partial(one_of, choices=choices), choices[0], metavar, ours=True)
+    return Flag(name, group, text, partial(_one_of, choices=choices), choices[0], metavar, ours=True)
 
 
+_SIZE, _MEET, _STATIC = "Size", "Rendezvous", "Static rendezvous (torchrun's old way)"
+_RUN, _STOP, _LOGS, _MORE = "Workers", "Restarts and stopping", "Logs", "Other"
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or per local rank, such as 0:3,1:2. (0)"
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("nnodes", SIZE, "Nodes of the job, exactly N or from MIN to MAX. (1)", values.node_range, (1, 1), "N|MIN:MAX"),
+    Flag(
+        "nnodes", _SIZE, "Nodes of the job, exactly N or from MIN to MAX. (1)", values.node_range, (1, 1), "N|MIN:MAX"
+    ),
     Flag(
         "nproc-per-node",
-        SIZE,
+        _SIZE,
         "Workers on this node: a number, or one for each of its devices: auto (accelerators or CPUs), cpu, gpu, xpu. "
         "(1)",
         _nproc,
         1,
         "N|NAME",
     ),
-    Flag("standalone", MEET, "Run on this node alone; the other rendezvous flags are ignored."),
-    Flag("rdzv-backend", MEET, "How nodes meet: c10d, etcd or static. (static)", text, "static", "NAME"),
+    Flag("standalone", _MEET, "Run on this node alone; the other rendezvous flags are ignored."),
+    Flag("rdzv-backend", _MEET, "How nodes meet: c10d, etcd or static. (static)", _text, "static", "NAME"),
     Flag(
         "rdzv-endpoint",
-        MEET,
+        _MEET,
         "Where nodes meet. c10d: the node that hosts the store (port 29400). etcd: its servers (port 2379).",
-        text,
+        _text,
         "",
         "HOST[:PORT],...",
     ),
     Flag(
         "rdzv-id",
-        MEET,
+        _MEET,
         "Identity of the job, the same on all its nodes; empty: a random one. (none)",
-        text,
+        _text,
         "none",
         "ID",
     ),
     Flag(
         "rdzv-conf",
-        MEET,
+        _MEET,
         "Details of the rendezvous, times in seconds: join_timeout (600), last_call_timeout (30), quiet (3), beat (1), "
         "lease (5), store_grace (30), read_timeout (60), is_host; etcd: cacert, cert, key, user, password_file.",
         split_rdzv_conf,
@@ -95,49 +110,49 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "local-addr",
-        MEET,
+        _MEET,
         "Address at which other nodes reach this one. (that of the route to the store)",
-        text,
+        _text,
         None,
         "ADDR",
     ),
-    Flag("node-rank", MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
-    Flag("master-addr", STATIC, "Address of node 0. (127.0.0.1)", text, "127.0.0.1", "ADDR"),
-    Flag("master-port", STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
-    Flag("module", RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
-    Flag("no-python", RUN, "SCRIPT is a program, not a Python file."),
+    Flag("node-rank", _MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
+    Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", _text, "127.0.0.1", "ADDR"),
+    Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
+    Flag("module", _RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
+    Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
     Flag(
-        "use-env", RUN, "Accepted, as torch.distributed.launch has it; LOCAL_RANK is always set.", env=False, ours=True
+        "use-env", _RUN, "Accepted, as torch.distributed.launch has it; LOCAL_RANK is always set.", env=False, ours=True
     ),
     Flag(
         "pass-local-rank",
-        RUN,
+        _RUN,
         "Give SCRIPT the argument --local-rank=N first, as torch.distributed.launch does without --use-env.",
         ours=True,
     ),
     Flag(
         "numa-binding",
-        RUN,
+        _RUN,
         "Bind each worker to the CPUs near its GPU: node, socket, exclusive or core-complex. (none)",
-        partial(one_of, choices=NUMA_MODES),
+        partial(_one_of, choices=NUMA_MODES),
         None,
         "MODE",
         env=False,
     ),
-    Flag("run-path", RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
-    Flag("role", RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", text, "default", "NAME"),
-    Flag("virtual-local-rank", RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
+    Flag("run-path", _RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
+    Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
+    Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
     Flag(
         "start-method",
-        RUN,
+        _RUN,
         "Accepted; each worker is a new interpreter. (spawn)",
-        partial(one_of, choices=("spawn", "fork", "forkserver")),
+        partial(_one_of, choices=("spawn", "fork", "forkserver")),
         "spawn",
         "METHOD",
     ),
     Flag(
         "preload",
-        RUN,
+        _RUN,
         "Import these modules once, then fork workers; or auto. (none)",
         values.modules,
         (),
@@ -146,7 +161,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _either(
         "worker-store",
-        RUN,
+        _RUN,
         "Who serves the store at MASTER_ADDR:MASTER_PORT: a process beside the agent of group rank 0 (agent), or the "
         "worker of rank 0 (rank0). (agent)",
         ("agent", "rank0"),
@@ -154,20 +169,20 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "exact-resume",
-        RUN,
+        _RUN,
         "Let workers keep checkpoints in DIR and go on where they were: Lightning's scripts as they are, others with "
         "elastic_agent.worker. (off)",
-        text,
+        _text,
         "",
         "DIR",
         ours=True,
     ),
     Flag(
-        "max-restarts", STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
+        "max-restarts", _STOP, "Failures of its own workers that this node answers with a restart. (0)", _whole, 0, "N"
     ),
     Flag(
         "restart-window",
-        STOP,
+        _STOP,
         "Only failures of the last SECONDS count against --max-restarts; 0: those of the whole job. (0)",
         values.seconds,
         0.0,
@@ -176,7 +191,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "restart-backoff",
-        STOP,
+        _STOP,
         "Seconds to pause between restarts of a crash loop: none before the first, then MIN, doubled each time up to "
         "MAX (60). 0: no pauses. (0)",
         values.pauses,
@@ -186,7 +201,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "no-restart-codes",
-        STOP,
+        _STOP,
         "Exit codes with which a worker forbids a restart; none: no code does. (93)",
         values.exit_codes,
         frozenset({NO_RESTART}),
@@ -195,7 +210,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "startup-window",
-        STOP,
+        _STOP,
         "A worker that fails within SECONDS of its start is reported to have failed in its start-up. (30)",
         values.seconds,
         30.0,
@@ -204,7 +219,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _either(
         "charge",
-        STOP,
+        _STOP,
         "Which failures cost a restart: those that this node's workers caused (cause), or all failures of its workers, "
         "as torchrun counts (local). (cause)",
         ("cause", "local"),
@@ -212,7 +227,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "shutdown-timeout",
-        STOP,
+        _STOP,
         "Seconds between a worker's first stop signal and SIGKILL. (TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         values.seconds,
         None,
@@ -220,7 +235,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "exit-barrier-timeout",
-        STOP,
+        _STOP,
         "Seconds for which finished nodes wait for the others. (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, else 300)",
         values.seconds,
         None,
@@ -229,7 +244,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "signals-to-handle",
-        STOP,
+        _STOP,
         "Signals that stop the job on this node. (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
         values.signals,
         (15, 2, 1, 3),
@@ -237,7 +252,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "forward-signals",
-        STOP,
+        _STOP,
         "Signals passed on to the workers, such as USR1,USR2; they stop nothing. (none)",
         _forwarded,
         (),
@@ -246,7 +261,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "leftovers",
-        STOP,
+        _STOP,
         "Processes that workers leave behind when all have exited 0: stop them after SECONDS (30), wait for them, or "
         "keep them running. (stop)",
         _leftovers,
@@ -256,7 +271,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "orphan-grace",
-        STOP,
+        _STOP,
         "Seconds between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once. (0)",
         values.seconds,
         0.0,
@@ -264,12 +279,13 @@ FLAGS: tuple[Flag, ...] = (
         ours=True,
     ),
     *ENDING_FLAGS,
-    Flag("log-dir", LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", text, None, "DIR"),
-    Flag("redirects", LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
-    Flag("tee", LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
+    *GUARD_FLAGS,
+    Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
+    Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
+    Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
     Flag(
         "log-rotate",
-        LOGS,
+        _LOGS,
         "Put a log file aside at SIZE; keep KEEP of these. (off)",
         values.rotation,
         "",
@@ -278,7 +294,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "local-ranks-filter",
-        LOGS,
+        _LOGS,
         "Local ranks whose output reaches the console. (all)",
         values.local_ranks,
         frozenset(),
@@ -286,41 +302,41 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "duplicate-stdout-filters",
-        LOGS,
+        _LOGS,
         "Copy lines of tee'd stdout that have one of these substrings to a separate file; write a comma as two.",
         _filters,
         (),
         "TEXT,...",
     ),
-    Flag("duplicate-stderr-filters", LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
-    Flag("monitor-interval", MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
+    Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
+    Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
     Flag(
         "event-log-handler",
-        MORE,
+        _MORE,
         "Where torch's events of workers and agent go: null, console (stderr). (null)",
-        text,
+        _text,
         "null",
         "NAME",
     ),
     Flag(
         "logs-specs",
-        MORE,
+        _MORE,
         "Log files as a class of another package says, an entry point of torchrun.logs_specs. (torch's layout)",
-        text,
+        _text,
         None,
         "NAME",
         env=False,
     ),
     Flag(
         "as-torchrun",
-        MORE,
+        _MORE,
         "Run the command SCRIPT, such as accelerate, with this agent in torchrun's place in all that it starts; "
         "without one, print that as shell variables.",
         env=False,
         ours=True,
     ),
-    Flag("version", MORE, "Print the version and exit.", env=False, ours=True),
-    Flag("help", MORE, "Print this and exit.", short="h", env=False),
+    Flag("version", _MORE, "Print the version and exit.", env=False, ours=True),
+    Flag("help", _MORE, "Print this and exit.", short="h", env=False),
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}
