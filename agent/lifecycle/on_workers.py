@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...proto.endings import PREEMPTED
 from ...rendezvous.driver.events import RoundSeen
-from ...rendezvous.failures import PREEMPTED, Sign, WorkerFailure, looks_like_an_echo, preempts
+from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo, preempts
 from ...rendezvous.records import NodeState
 from . import on_request, on_round, restart_policy, stop_ladder, transitions
 from .events import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
-from elastic_agent.rendezvous.failures import PREEMPTED
 from elastic_agent.rendezvous.records import Outcome
 
 from .invariants import ASKED_FOR, CLASHING, DESERTED, PATIENT, SPENT, SUCCESS, TIMELY, UNHURRIED

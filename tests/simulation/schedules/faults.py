@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.driver.connection import patience_s
 from elastic_agent.rendezvous.driver.term import WAIT_S
-from elastic_agent.rendezvous.failures import PREEMPTED
 
 from ..checks.liveness import RESIGNS_S, SLACK_S
 from ..stores.shared import SharedEtcd, SharedTcpStore

@@ -13,7 +13,8 @@ from elastic_agent.agent.lifecycle.events import (
     WorkersGone,
     WorkerStoreLost,
 )
-from elastic_agent.rendezvous.failures import PREEMPTED, Sign, WorkerFailure
+from elastic_agent.proto.endings import PREEMPTED
+from elastic_agent.rendezvous.failures import Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
 
 if TYPE_CHECKING:
