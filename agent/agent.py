@@ -10,7 +10,7 @@ from ..rendezvous.agreements import MAX_LABEL_BYTES, Act
 from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
-from ..rendezvous.coordinator.state import Rendezvous
+from ..rendezvous.coordinator.state import DEFAULT_SETTLE_S, Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
@@ -367,6 +367,7 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         max_nodes=spec.max_nodes,
         endpoint=spec.endpoint,
         charge_local=workers.charge == "local",
+        settle_s=spec.settle_s,
         leftovers=workers.leftovers,
         leftover_s=workers.leftover_s,
     )
@@ -384,4 +385,6 @@ def _rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
         lease_s=spec.lease_s,
         exit_barrier_s=spec.exit_barrier_s,
         static=spec.static,
+        settles=spec.settle_s > 0,
+        settle_s=spec.settle_s or DEFAULT_SETTLE_S,
     )

@@ -105,7 +105,7 @@ class RestartForbidden(WorkersFailed):
 class Preempted(AgentError):
     """Asked to leave (drained); workers were stopped within their grace."""
 
-    exit_code = exit_status.ASKED_TO_LEAVE
+    exit_code = exit_status.PREEMPTED
 
 
 class RendezvousTimedOut(AgentError):

@@ -185,4 +185,7 @@ class RendezvousSpec:
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0
     """How long to wait for a store at the endpoint (rdzv-conf read_timeout)."""
+    settle_s: float = 60.0
+    """Before a planned change workers that use `elastic_agent.worker` reach a step boundary and save, for at most so
+    long; 0: they are stopped at once."""
     exit_barrier_s: float = 300.0

@@ -212,6 +212,10 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         shutdown_timeout=flags["shutdown_timeout"],
         leftovers=flags["leftovers"],
         orphan_grace=flags["orphan_grace"],
+        settle_timeout=flags["settle_timeout"],
+        exit_duration_in_mins=flags["exit_duration_in_mins"],
+        deadline=flags["deadline"],
+        spot_notices=flags["spot_notices"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],
         virtual_local_rank=flags["virtual_local_rank"],
     )

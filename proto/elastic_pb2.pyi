@@ -36,6 +36,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ABANDONED: _ClassVar[Outcome]
     MISCONFIGURED: _ClassVar[Outcome]
     KILLED: _ClassVar[Outcome]
+    PREEMPTED: _ClassVar[Outcome]
 
 class Act(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -53,6 +54,7 @@ class EndKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEPARTURE: _ClassVar[EndKind]
     ARRIVAL: _ClassVar[EndKind]
     PLANNED: _ClassVar[EndKind]
+    PREEMPTION: _ClassVar[EndKind]
 
 class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -95,6 +97,7 @@ UNFINISHED: Outcome
 ABANDONED: Outcome
 MISCONFIGURED: Outcome
 KILLED: Outcome
+PREEMPTED: Outcome
 ACT_UNSPECIFIED: Act
 SAVE: Act
 SETTLE: Act
@@ -106,6 +109,7 @@ FAILURE: EndKind
 DEPARTURE: EndKind
 ARRIVAL: EndKind
 PLANNED: EndKind
+PREEMPTION: EndKind
 SIGN_UNSPECIFIED: Sign
 UNCLEAR: Sign
 OWN: Sign

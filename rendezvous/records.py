@@ -69,6 +69,8 @@ class Outcome(Enum):
     """Nodes were started with flags that exclude each other, such as one --node-rank twice."""
     KILLED = "killed"
     """Somebody used the kill switch."""
+    PREEMPTED = "preempted"
+    """A worker asked for the end: the job is to be started again, and goes on then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import torch.distributed as dist
 
+from ..proto.endings import COMMAND, MARK
 from .checkpoints.copies import Copier, fetch, storage_at
 from .checkpoints.fence import Claim
 from .checkpoints.files import (
@@ -222,6 +224,25 @@ class Persistence:
     def busy(self) -> bool:
         """Whether a save is on its way to the disk."""
         return self._writer.busy
+
+    @property
+    def took_s(self) -> float:
+        """How long this rank's longest save took from its copies until it was on the disk; 0 where it wrote none."""
+        return self._writer.took_s
+
+    def complete(self, step: int, epoch: int) -> None:
+        """The training is complete: leaves the mark beside the checkpoints of each file system. Collective. Raises
+        OSError, WrongState where a newer round writes to the directory."""
+        mark = {"step": step, "epoch": epoch, "command": os.environ.get(COMMAND, ""), "at": time.strftime("%F %T %z")}
+        self._world.together(lambda: self._leave(mark) if self.writes else None)
+
+    def _leave(self, mark: dict[str, Any]) -> None:
+        aside = self.folder.path / f".{MARK}.{self._claim.token}"
+        aside.unlink(missing_ok=True)
+        write_file(aside, json.dumps(mark).encode())
+        self.folder.check_claim(self._claim)
+        aside.rename(self.folder.path / MARK)
+        self.folder.sync()
 
     def save(self, snapshot: Snapshot, states: dict[str, Any]) -> None:
         """Collective: copies the states and writes them in the background. If the save before failed, that has been

@@ -58,6 +58,8 @@ class Timetable:
     def __init__(self, every: Every, log: Callable[[str], None]) -> None:
         self._every, self._advice = every, Advice(log)
         self._at_s, self._blocked_s = time.monotonic(), 0.0
+        self.longest_s = 0.0
+        """How long a save held the training up at most; 0: none was made."""
 
     def due(self, now_s: float) -> bool:
         interval_s = self._every.seconds
@@ -69,6 +71,7 @@ class Timetable:
         """A save, which began then, holds the training up no more."""
         self._at_s = time.monotonic()
         self._blocked_s = self._at_s - began_s
+        self.longest_s = max(self.longest_s, self._blocked_s)
 
 
 class Exchanges:

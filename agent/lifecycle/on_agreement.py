@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.agreements import MAX_REQUESTS, Agreement, Answer, Request
+from ...rendezvous.agreements import MAX_REQUESTS, Act, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
@@ -13,15 +13,19 @@ from .transitions import Move
 
 
 def on_asked(node: Node, event: ActAsked, now: float, rules: Rules) -> Move:
+    return ask(node, event.act, event.label, event.because, now, rules)
+
+
+def ask(node: Node, act: Act, label: str, because: str, now: float, rules: Rules) -> Move:
     """Ask all ranks for it, by this node's record. It stands there until it is done, also in a later round."""
-    if any((request.act, request.label) == (event.act, event.label) for request in node.requests):
+    if any((request.act, request.label) == (act, label) for request in node.requests):
         return node, ()
     if len(node.requests) >= MAX_REQUESTS:
-        because = f"{event.because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
+        because = f"{because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
         return replace(node, because=because), ()
-    request = Request(node.requested + 1, event.act, event.label, event.because)
+    request = Request(node.requested + 1, act, label, because)
     node = replace(node, requests=(*node.requests, request), requested=request.number)
-    return _published(node, now, rules, event.because)
+    return _published(node, now, rules, because)
 
 
 def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
@@ -29,7 +33,8 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
     agreement, known = seen.agreement, node.agreement
     if agreement is None or agreement == known:
         return node, ()
-    node, published = _without_served(replace(node, agreement=agreement), agreement, now, rules)
+    node, published = _republished(node, without_served(node, seen, rules), now, rules)
+    node = replace(node, agreement=agreement)
     if known is None or known.number != agreement.number:
         if agreement.over:
             return node, published
@@ -69,14 +74,20 @@ def _answer(node: Node, answer: Answer, now: float, rules: Rules) -> Move:
     return replace(answered, because=node.because), effects
 
 
-def _without_served(node: Node, agreement: Agreement, now: float, rules: Rules) -> Move:
-    served = {number for name, number in agreement.requests if name == rules.node} if agreement.over else set()
-    left = tuple(request for request in node.requests if request.number not in served)
-    if left == node.requests:
+def without_served(node: Node, seen: Round, rules: Rules) -> Node:
+    """The node without those of its requests that are done, or given up. Its next record shows that."""
+    agreement = seen.agreement
+    if agreement is None or not agreement.over or not node.requests:
+        return node
+    served = {number for name, number in agreement.requests if name == rules.node}
+    return replace(node, requests=tuple(request for request in node.requests if request.number not in served))
+
+
+def _republished(before: Node, node: Node, now: float, rules: Rules) -> Move:
+    if node.requests == before.requests:
         return node, ()
-    because = node.because
-    node, effects = _published(replace(node, requests=left), now, rules, because)
-    return replace(node, because=because), effects
+    published, effects = _published(node, now, rules, node.because)
+    return replace(published, because=node.because), effects
 
 
 def _published(node: Node, now: float, rules: Rules, because: str) -> Move:

@@ -108,6 +108,8 @@ def rejoin(node: Node, rules: Rules, now: float, because: str) -> Move:
 
     During the pause the record still says that a worker failed, so the coordinator begins no round without this node
     and no join timeout runs; it also says that all exits are reported, so that the cause can be settled."""
+    if node.leaving is not None:
+        return end(node, rules, now, node.leaving)
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -228,12 +230,14 @@ def stop(
     *,
     signum: int = SIGTERM,
     verdict: Verdict | None = None,
-    hold: bool = False,
+    held_s: float = 0.0,
 ) -> Move:
-    """Stop the workers, and publish why; then come back, or end where there is a verdict. `hold`: workers that still
-    run may first end by themselves for a moment."""
-    hold = hold and bool(node.tally.running)
-    rungs = (stop_ladder.hold if hold else stop_ladder.ask)(now, rules.grace_s)
+    """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
+    that still run may first end by themselves."""
+    if verdict is None and node.leaving is not None:
+        verdict, state = node.leaving, NodeState.LEAVING
+    hold = held_s > 0 and bool(node.tally.running)
+    rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
     node, effects = publish(node, rules, now, state, because)
     orders: tuple[Effect, ...] = () if hold else (SignalWorkers(signum),)

@@ -18,6 +18,7 @@ STATUS: Mapping[Outcome, int] = {
     Outcome.ABANDONED: exit_status.JOIN_TIMED_OUT,
     Outcome.MISCONFIGURED: exit_status.USAGE,
     Outcome.KILLED: exit_status.KILL_SWITCH,
+    Outcome.PREEMPTED: exit_status.PREEMPTED,
 }
 """Exit status of a node that had not finished when the rendezvous closed."""
 
@@ -32,6 +33,7 @@ HOW: Mapping[Outcome, str] = {
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
     Outcome.KILLED: "was ended by the kill switch",
+    Outcome.PREEMPTED: "was preempted",
 }
 """How a sentence about the job goes on."""
 
@@ -45,8 +47,8 @@ def of_closed(node: Node, closed: Round) -> Verdict:
     led_here = ended is not None and (ended.round == closed.number or outcome in NEVER_BEGUN)
     ending = ended if cause is not None or led_here else None
     finished = "this node's workers all finished"
-    if outcome is Outcome.KILLED:
-        return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome)
+    if outcome in (Outcome.KILLED, Outcome.PREEMPTED):
+        return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome, ending=ending)
     if node.finished:
         but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
         return Verdict(exit_status.OK, f"{finished}{but}: {closed.because}", outcome, cause, ending)

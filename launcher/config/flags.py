@@ -12,6 +12,7 @@ from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.spec import NUMA_MODES
 from . import values
+from .ending_flags import ENDING_FLAGS
 from .flag import Flag
 from .guard_flags import GUARD_FLAGS
 from .rdzv_conf import split_rdzv_conf
@@ -277,6 +278,7 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         ours=True,
     ),
+    *ENDING_FLAGS,
     *GUARD_FLAGS,
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),

@@ -23,7 +23,7 @@ from ...agent.report import Report
 _BY_STATUS: dict[int, type[AgentError]] = {
     exit_status.USAGE: UsageError,
     exit_status.HOST_FAILED: HostFailed,
-    exit_status.ASKED_TO_LEAVE: Preempted,
+    exit_status.PREEMPTED: Preempted,
     exit_status.JOIN_TIMED_OUT: RendezvousTimedOut,
     exit_status.OTHER_JOB: OtherJob,
     exit_status.OTHER_VERSION: OtherVersion,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..agreements import Act
-from ..failures import Ending, EndKind, looks_like_an_echo
+from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
 from . import agreements, charging, deadlines, explain, leases, ranks, standing
@@ -46,9 +46,15 @@ EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (RUNNING, OVER): "a worker failed, a member left, nodes arrived, or a restart was asked for",
     (RUNNING, CLOSED): "all finished, the finalisation barrier ran out, or the kill switch",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, the kill switch, or every node "
-    "left",
+    (
+        OVER,
+        CLOSED,
+    ): "the failure cannot be restarted, a worker asked for the end, the finalisation barrier ran out, the kill "
+    "switch, or every node left",
 }
+
+_ENDS: Mapping[Act, Outcome] = {Act.KILL: Outcome.KILLED, Act.PREEMPT: Outcome.PREEMPTED}
+"""How a job ends whose workers leave their loops by an agreement."""
 
 MAX_MOVES = 8
 """Changes of phase that one event can cause. The longest chain is OVER, GATHERING, RUNNING, CLOSED; more is our bug."""
@@ -185,18 +191,29 @@ def _killed(state: Rendezvous, now: float) -> Rendezvous | None:
     """Where no worker runs that could make a checkpoint first, the kill switch closes the job at once."""
     if not state.asking or state.phase in (RUNNING, CLOSED):
         return None
-    request = agreements.pending(state, Act.KILL)
-    return None if request is None else _close(state, now, Outcome.KILLED, request.because)
+    for act, outcome in _ENDS.items():
+        if (request := agreements.pending(state, act)) is not None:
+            return _close(state, now, outcome, request.because)
+    return None
 
 
 def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     ending = _why_over(state, now, rules)
-    if (agreement := agreements.stopping(state)) is not None and agreement.act is Act.KILL:
+    if (agreement := agreements.stopping(state)) is not None:
         because = agreements.why_stopped(state, ending, now, rules)
-        return agreements.advance(state, now, rules) if because is None else _close(state, now, Outcome.KILLED, because)
+        if because is None:
+            return agreements.advance(state, now, rules)
+        return _close(state, now, _ENDS[agreement.act], because)
+    if ending is not None and ending.kind is EndKind.ARRIVAL and rules.settles:
+        state = agreements.advance(agreements.settle(state, now, ending.because), now, rules)
+        if not agreements.settled(state):
+            return replace(state, because=f"{ending.because}; its workers first save what they have done")
     if ending is not None:
         return _end(state, now, ending)
     state = agreements.advance(state, now, rules)
+    if (agreement := agreements.settled(state)) is not None and agreement.requests:
+        names = explain.names([state.nodes[node] for node, _ in agreement.requests if node in state.nodes])
+        return _end(state, now, Ending(state.number, EndKind.DEPARTURE, f"{names} left: {agreement.because}"))
     if agreements.restarts(state) and state.agreement is not None:
         return _end(state, now, Ending(state.number, EndKind.PLANNED, state.agreement.because))
     if all(state.nodes[member.node].finished for member in state.members):
@@ -215,6 +232,8 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := charging.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
+    if state.end.settled and ending.kind is EndKind.PREEMPTION:
+        return _close(state, now, Outcome.PREEMPTED, ending.because)
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.end.settled:
@@ -248,6 +267,8 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
+            if preempts(record.failure):
+                return charging.preemption(number, record.failure)
             return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
     for member, seen in members:
         record = seen.record
@@ -299,7 +320,6 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         phase=RUNNING,
         nodes={**state.nodes, **placed},
         placement=Placement(members, rules.master_addr or first.addr, first.port),
-        agreement=None,
         since=now,
         last_call_until=None,
         because=because,
@@ -311,7 +331,7 @@ def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
         ending,
         settled=False,
         unanswered=frozenset(member.node for member in state.members),
-        hold=ending.failure is not None and looks_like_an_echo(ending.failure),
+        hold=ending.kind is EndKind.PREEMPTION or (ending.failure is not None and looks_like_an_echo(ending.failure)),
     )
     state = agreements.dropped(state)
     return replace(state, phase=OVER, since=now, end=end, because=ending.because)

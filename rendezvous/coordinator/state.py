@@ -22,6 +22,9 @@ GOING = (LEAVING, ENDED)
 """States of a node that will not be in another round."""
 
 
+DEFAULT_SETTLE_S = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The coordinator's configuration. Times in seconds; `RendezvousSpec` explains each."""
@@ -37,7 +40,9 @@ class Rules:
     lease_s: float = 5.0
     exit_barrier_s: float = 300.0
     static: bool = False
-    settle_s: float = 60.0
+    settles: bool = False
+    """Before a planned change workers reach a step boundary and save, for at most `settle_s`."""
+    settle_s: float = DEFAULT_SETTLE_S
     """How long workers get to act on an agreement after which the round or the job ends."""
     master_addr: str | None = None
     """Static rendezvous: MASTER_ADDR as the user gave it, instead of the address that group rank 0 offers."""

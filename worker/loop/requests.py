@@ -15,6 +15,8 @@ class Requests:
         """Of the checkpoint that is asked for; None: none is."""
         self.stop = False
         """All ranks are to save and leave their loops."""
+        self.stop_ordered = False
+        """So the agents have said: they know how the job ends."""
         self.forced = False
         """A checkpoint is due on all ranks, as soon as one can be made."""
         self._orders: Orders | None = None
@@ -29,6 +31,7 @@ class Requests:
         """This rank has come to its next boundary, as all do."""
         if self._channel is not None and (orders := self._channel.reached()) is not None:
             self._orders, self.label, self.forced = orders, orders.label, True
+            self.stop_ordered = self.stop_ordered or orders.stop
             self.stop = self.stop or orders.stop
 
     def saved(self, wait: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ Real agents on the c10d store, real workers that wait for each other in each ste
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -79,7 +80,7 @@ class Training:
         for rank in (0, 1):
             last = self.lines(rank)[-2].split()
             times = [float(line.split()[1]) for line in self.lines(rank)[:-1]]
-            each_s = max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+            each_s = max(later - earlier for earlier, later in itertools.pairwise(times))
             assert float(last[1]) - asked_s <= 2 * (LOOK_S + 2 * each_s), f"rank {rank}: {last}"
 
 

@@ -44,6 +44,7 @@ class SimNode:
             min_nodes=job.min_nodes,
             max_nodes=job.max_nodes,
             endpoint="host:29400",
+            settle_s=job.settle_s,
         )
         self.killed = False
         self.done = False
@@ -140,12 +141,15 @@ class SimNode:
         self._say(f"passes signal {effect.signum} on to its workers")
 
     def _ask_bound(self, effect: agent_events.AskBound) -> None:
-        self.post_later(agent_events.BoundFound(effect.agreement.number, 1))
+        bound = 0 if self.nursery.habit.plain or not self.nursery.live else 1
+        self.post_later(agent_events.BoundFound(effect.agreement.number, bound))
 
     def _decide_workers(self, effect: agent_events.DecideWorkers) -> None:
         if effect.agreement.at:
             self._say(f"acts at boundary {effect.agreement.at}: {effect.agreement.act.value}")
-            self.post_later(agent_events.Acted(effect.agreement.number))
+            acted = agent_events.Acted(effect.agreement.number)
+            self.world.at(self.nursery.habit.saves_s, self.turn, self.post, acted)
+            self.nursery.saved.add(self.nursery.round)
 
     def _release_workers(self, effect: agent_events.ReleaseWorkers) -> None:
         """Simulated workers do not wait."""

@@ -16,9 +16,11 @@ from support.builders import FAILURE, FINAL, announcement
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_node_that_finished_exits_0(outcome: Outcome) -> None:
-    """Whatever the outcome of the job; but for the kill switch, at which workers exit 0 before the job's end."""
+    """Whatever the outcome of the job; but for the kill switch and a preemption, at which workers exit 0 before the
+    job's end."""
     closed = announcement(RoundPhase.CLOSED, outcome=outcome)
-    status = exit_status.KILL_SWITCH if outcome is Outcome.KILLED else exit_status.OK
+    early = {Outcome.KILLED: exit_status.KILL_SWITCH, Outcome.PREEMPTED: exit_status.PREEMPTED}
+    status = early.get(outcome, exit_status.OK)
     assert verdicts.of_closed(Node(finished=True), closed).exit_code == status
 
 

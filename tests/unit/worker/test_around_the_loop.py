@@ -82,7 +82,7 @@ def test_a_run_saves_and_stops_before_its_deadline_and_goes_on_in_the_next_job(
 
     def late() -> None:
         if run.steps == 4:
-            monkeypatch.setattr(run._deadline, "_at_s", time.time() + 59)
+            monkeypatch.setattr(run._early.deadline, "_at_s", time.time() + 59)
 
     first = trained(run, late)
     assert run.stopping
