@@ -7,7 +7,6 @@
 #   ELASTIC_AGENT_FLAGS     its flags, such as "--nproc-per-node gpu --max-restarts 3"  []
 #   ELASTIC_AGENT_NNODES    nodes that train, N or MIN:MAX                              [all of the allocation]
 #   ELASTIC_AGENT_PORT      where the first node listens                                [20000 + job id modulo 10000]
-#   ELASTIC_AGENT_SIGNAL    what agents get ahead of the limit                          [USR1]
 #   ELASTIC_AGENT_RETRIES   starts in a row after failures of hosts                     [3]
 #   ELASTIC_AGENT_DRAIN     yes: drain nodes whose agent ended with 71; needs an operator's rights   [no]
 
@@ -41,7 +40,8 @@ run_agents() {
         --nnodes "${ELASTIC_AGENT_NNODES:-$SLURM_NNODES}" \
         --rdzv-backend c10d \
         --rdzv-endpoint "$(first_address):${ELASTIC_AGENT_PORT:-$((20000 + SLURM_JOB_ID % 10000))}" \
-        --rdzv-id "slurm-$SLURM_JOB_ID-$restart" >"$run_dir/flags"
+        --rdzv-id "slurm-$SLURM_JOB_ID-$restart" \
+        --forward-signals USR1 >"$run_dir/flags"
     printf '%s\0' "$@" >"$run_dir/command"
     # SLURM 22.05 and later do not hand the CPUs of a task on to srun.
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -62,14 +62,13 @@ run_agents() {
     return 0
 }
 
-# SIGUSR1 reaches this shell alone (--signal=B:USR1@S). It is passed to the agents, not to their workers, to which SLURM
-# would send it too, and who would die of it while they import.
+# SIGUSR1 reaches this shell alone (--signal=B:USR1@S). It is passed to the agents, and by them to workers that take it;
+# SLURM would send it to all processes of the step, data loaders and shells too, and to workers once more.
 pass_signal() {
-    local signal=${ELASTIC_AGENT_SIGNAL:-USR1}
-    tell "the limit is near; sending SIG$signal to the agents"
+    tell "the limit is near; sending SIGUSR1 to the agents"
     # In the background: a node that is gone must not hold up this shell.
     srun --overlap --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none --no-kill \
-        --kill-on-bad-exit=0 bash -c 'kill -s "$2" "$(cat "$1/$SLURMD_NODENAME.pid")"' - "$run_dir" "$signal" &
+        --kill-on-bad-exit=0 bash -c 'kill -s USR1 "$(cat "$1/$SLURMD_NODENAME.pid")"' - "$run_dir" &
 }
 
 # The status of each node, a line each.

@@ -1,4 +1,6 @@
-"""Real agents under a real SLURM: nodes that are lost, spares that take their place, nodes that come from elsewhere."""
+"""Real agents under a real SLURM: nodes that are lost, spares that take their place, nodes that come from elsewhere,
+and trainings with the worker library that are preempted, or stopped by the kill switch.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from support.outside.slurm_cluster import BOUND_S, SCRIPTS, SlurmCluster
 pytestmark = pytest.mark.slow
 
 
+TRAINING = str(Path(WORKER).with_name("enduring.py"))
 AGENT = f"""\
 #!/bin/bash
 # The agent, on nodes that share one address: elsewhere only the first one could serve the store there.
@@ -104,3 +107,43 @@ def test_a_node_from_another_allocation_takes_the_place_of_a_bad_node(cluster: S
 
 def replace(cluster: SlurmCluster, job: str, node: str) -> None:
     cluster.run(str(SCRIPTS / "replace.sh"), job, node)
+
+
+class Training:
+    """`enduring.py`, which needs a second for 50 steps, and what rank 0 noted of its steps over all starts."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.arguments = (str(folder / "checkpoints"), str(folder / "notes"), str(steps), "0.02")
+        self._notes = folder / "notes.1.0"
+
+    def done(self) -> list[int]:
+        """Steps that were done, in this order."""
+        lines = self._notes.read_text().splitlines() if self._notes.exists() else []
+        return [int(line.split()[0]) for line in lines if not line.startswith("complete")]
+
+
+def test_a_training_that_is_preempted_goes_on_where_it_was_saved(
+    cluster: SlurmCluster, desk: Desk, tmp_path: Path
+) -> None:
+    """USR1, 75, requeue, resume: over both starts each step is done once, and the job is done at the last."""
+    training = Training(tmp_path, 400)
+    job = cluster.submit("requeue.sbatch", TRAINING, *training.arguments, options=("--nodes=2",), **variables(desk))
+    cluster.wait(lambda: len(training.done()) > 20, "20 steps")
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    cluster.wait(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), "the requeue")
+    cluster.wait_end(job)
+    assert cluster.state(job) == "COMPLETED"
+    assert training.done() == list(range(1, 401))
+    assert "so the job with 75: again" in cluster.story()
+
+
+def test_the_kill_switch_stops_a_training_and_its_array(cluster: SlurmCluster, desk: Desk, tmp_path: Path) -> None:
+    """The file stops the element that runs, with 83, and no other starts."""
+    training, switch = Training(tmp_path, 100_000), tmp_path / "stop"
+    settings = {**variables(desk), "ELASTIC_AGENT_FLAGS": f"--kill-switch {switch}"}
+    job = cluster.submit("array.sbatch", TRAINING, *training.arguments, options=("--nodes=2",), **settings)
+    cluster.wait(lambda: len(training.done()) > 20, "20 steps")
+    switch.touch()
+    cluster.wait_end(job)
+    assert sorted(cluster.state(job).split(",")) == ["CANCELLED", "FAILED"]
+    assert "nodes ended with 83 (2), so the job with 83: stop" in cluster.story()

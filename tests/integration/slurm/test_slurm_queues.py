@@ -67,9 +67,8 @@ def test_one_agent_a_node_with_the_endpoint_from_the_node_list(cluster: SlurmClu
     job = cluster.submit("requeue.sbatch", "train.py", "--lr", "0.1", options=TWO_NODES, **played.variables)
     cluster.wait_end(job)
     port = 20000 + int(job) % 10000
-    wanted = (
-        f"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id slurm-{job}-0 train.py --lr 0.1"
-    )
+    meeting = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id slurm-{job}-0"
+    wanted = f"--nnodes 2 {meeting} --forward-signals USR1 train.py --lr 0.1"
     assert [played.starts(node) for node in cluster.nodes] == [[wanted], [wanted], []]
     assert cluster.state(job) == "COMPLETED"
     assert not list(cluster.home.glob(".elastic-agent*")), "what the scripts kept is removed at the end"
