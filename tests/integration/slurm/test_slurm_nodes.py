@@ -97,7 +97,7 @@ def test_a_node_from_another_allocation_takes_the_place_of_a_bad_node(cluster: S
     assert places(world) == ["n1", "n2"]
     replace(cluster, job, "n2")
     alone = desk.wait_world(1, after=world[0].round, bound_s=BOUND_S)
-    joined = cluster.submit("join.sbatch", job, **variables(desk))
+    joined = cluster.submit("join.sbatch", job, options=(), **variables(desk))
     both = desk.wait_world(2, after=alone[0].round, bound_s=BOUND_S)
     assert places(both) == ["n1", "n3"]
     finish(cluster, desk, job)
