@@ -123,9 +123,9 @@ leave_to_next() {
     [ ${#waiting[@]} -eq 0 ] || scancel --state=PENDING "${waiting[@]}"
 }
 
-# dependants JOB: those that wait for its end.
+# dependants JOB: those of this name, links of the same chain, that wait for its end.
 dependants() {
-    squeue --noheader --me --states=PENDING --format='%A %E' |
+    squeue --noheader --me --states=PENDING --name="$SLURM_JOB_NAME" --format='%A %E' |
         awk -v job="$1" '{ split($2, each, /[^0-9]+/); for (i in each) if (each[i] == job) { print $1; next } }'
 }
 

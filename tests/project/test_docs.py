@@ -200,12 +200,14 @@ OF_ETCD = {
     *("--auto-compaction-mode", "--auto-compaction-retention", "--rev"),
 }
 """Flags of its servers that are talked about."""
+OF_SLURM = {"--array", "--exclude", "--mail-type", "--no-kill", "--signal"}
+"""Options of sbatch and srun, likewise."""
 
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
     of_watch = (name for command in (watch, advise) for option in command.params for name in option.opts)
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *of_watch}
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_watch}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
@@ -288,7 +290,7 @@ def anchors(file: Path) -> set[str]:
 
 def test_files_that_the_pages_name_are_there() -> None:
     """A path in backticks with a folder of ours in front is a file or a folder of this repository."""
-    folders = "agent|control|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
+    folders = "agent|control|deploy|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
     gone = []
     for path in PAGES:
         named = [code for code in quoted(page(path.as_posix())) if re.fullmatch(rf"(?:{folders})/[\w./*-]+", code)]

@@ -92,11 +92,15 @@ def test_the_kill_switch_ends_a_whole_array(cluster: SlurmCluster, played: Playe
 
 
 def test_a_chain_goes_on_after_75_and_is_cancelled_behind_the_last(cluster: SlurmCluster, played: Played) -> None:
-    """Of four jobs that wait for one another two run, and the other two leave the queue."""
+    """Of four jobs that wait for one another two run, and the other two leave the queue; a job of another kind that
+    waits for the second is left alone."""
     played.plan(75, 0)
     jobs = cluster.run(str(SCRIPTS / "chain.sh"), "4", "--nodes=2", "--", "train.py", **played.variables).split()
+    waiting = ("--parsable", "--job-name=evaluation", f"--dependency=afterany:{jobs[1]}", "--wrap=true")
+    evaluation = cluster.run("sbatch", *waiting).strip()
     cluster.wait_end()
     assert len(jobs) == 4
+    assert cluster.state(evaluation) == "COMPLETED"
     assert [cluster.state(job) for job in jobs] == ["FAILED", "COMPLETED", "CANCELLED", "CANCELLED"]
     assert len(played.starts("n1")) == 2
 
