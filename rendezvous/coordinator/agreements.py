@@ -83,16 +83,12 @@ def settle(state: Rendezvous, now: float, because: str) -> Rendezvous:
     return replace(state, agreement=Agreement(state.version + 1, Act.SETTLE, because=because), agreed_at=now)
 
 
-def settled(state: Rendezvous) -> Agreement | None:
-    """The agreement by which the workers of the round have saved, and wait for its end, or cannot."""
-    agreement = state.agreement
-    return agreement if agreement is not None and agreement.act is Act.SETTLE and agreement.over else None
-
-
-def restarts(state: Rendezvous) -> bool:
-    """Whether the round is to end, as its workers have saved what they have for that."""
-    agreement = state.agreement
-    return agreement is not None and agreement.act is Act.RESTART and agreement.over and agreement.at > 0
+def acted(before: Rendezvous, state: Rendezvous) -> Agreement | None:
+    """The agreement that has come to be over since. It stays in the state, also in the next round."""
+    agreement, known = state.agreement, before.agreement
+    if agreement is None or not agreement.over:
+        return None
+    return None if known is not None and known.over and known.number == agreement.number else agreement
 
 
 def _begin(state: Rendezvous, now: float) -> Rendezvous:
