@@ -75,12 +75,13 @@ def training(tmp_path: Path) -> Iterator[Training]:
 def test_before_a_deadline_all_ranks_save_in_time_and_every_agent_ends_with_75(training: Training) -> None:
     """The deadline is one agent's only. The save is measured, whole, and of the last step that was done."""
     cluster = training.job("2")
-    deadline_s = time.time() + 35
+    deadline_s = time.time() + 30
     a, b = cluster.start("a", flags=("--deadline", str(deadline_s))), cluster.start("b")
     training.wait_steps(1)
     assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
-    assert time.time() < deadline_s
-    assert training.saved()[-1] == training.steps(1)[-1][0]
+    last = training.saved()[-1]
+    assert last == training.steps(1)[-1][0]
+    assert (training.checkpoints / f"step-{last:06d}" / "manifest.json").stat().st_mtime < deadline_s
     assert "FAILED" not in a.text() + b.text()
 
 
