@@ -12,6 +12,7 @@ from .config.arguments import from_environment, spell_out
 from .config.config import SIGNALS, LaunchConfig
 from .config.flag import Flag
 from .config.flags import BY_KEY, FLAGS
+from .config.guard_flags import GUARD_FLAGS
 
 PROGRAM = "elastic-agent"
 
@@ -204,10 +205,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         # The default itself, not one that equals it: what the user names is handled even if it was ignored before.
         signals_to_handle=SIGNALS if signals is BY_KEY["signals_to_handle"].default else signals,
         forward_signals=flags["forward_signals"],
-        kill_switch=flags["kill_switch"],
-        save_switch=flags["save_switch"],
-        kill_signal=flags["kill_signal"],
-        save_signal=flags["save_signal"],
+        **{flag.key: flags[flag.key] for flag in GUARD_FLAGS},
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
         leftovers=flags["leftovers"],
