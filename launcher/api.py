@@ -204,14 +204,11 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     console = Console(os.environ)
     events: EventFile | None = None
     try:
-        made = plan(config, argv, title, _environment(console) if as_program else os.environ)
-        for warning in made.warnings:
-            console.tell(warning, False)
-        if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-            # torch's open-source build serves nothing there either, and says so at this level.
-            console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
+        made = _planned(config, argv, title, console, as_program)
+        if why := complete(config, made):
+            console.complete(why)
+            return
         events = _open_event_file(console)
-        made = fitted(config, made, console.tell)
         agent = make_agent(
             made,
             tell=console.tell,
@@ -220,10 +217,6 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             as_program=as_program,
         )
         console.name = agent.name
-        if why := complete(config, made):
-            agent.close()
-            console.complete(why)
-            return
         if events is not None:
             events.name = agent.name
         recorded = torch_events(config, made, title)
@@ -245,6 +238,16 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     if error is not None:
         error.reported = True
         raise error
+
+
+def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Console, as_program: bool) -> Plan:
+    made = plan(config, argv, title, _environment(console) if as_program else os.environ)
+    for warning in made.warnings:
+        console.tell(warning, False)
+    if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+        # torch's open-source build serves nothing there either, and says so at this level.
+        console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
+    return fitted(config, made, console.tell)
 
 
 def _environment(console: Console) -> Mapping[str, str]:

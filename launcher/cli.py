@@ -12,6 +12,7 @@ from .config.arguments import from_environment, spell_out
 from .config.config import SIGNALS, LaunchConfig
 from .config.flag import Flag
 from .config.flags import BY_KEY, FLAGS
+from .config.guard_flags import GUARD_FLAGS
 
 PROGRAM = "elastic-agent"
 
@@ -164,6 +165,15 @@ def _logs_specs(flags: Mapping[str, Any]) -> object:
     return specs
 
 
+_AS_TYPED = (
+    "settle_timeout",
+    "exit_duration_in_mins",
+    "deadline",
+    "spot_notices",
+)
+"""Fields of `LaunchConfig` about switches and the end of the job's time, which have the names of flags."""
+
+
 def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
     low, high = flags["nnodes"]
     signals = flags["signals_to_handle"]
@@ -204,18 +214,12 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         # The default itself, not one that equals it: what the user names is handled even if it was ignored before.
         signals_to_handle=SIGNALS if signals is BY_KEY["signals_to_handle"].default else signals,
         forward_signals=flags["forward_signals"],
-        kill_switch=flags["kill_switch"],
-        save_switch=flags["save_switch"],
-        kill_signal=flags["kill_signal"],
-        save_signal=flags["save_signal"],
+        **{flag.key: flags[flag.key] for flag in GUARD_FLAGS},
+        **{name: flags[name] for name in _AS_TYPED},
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
         leftovers=flags["leftovers"],
         orphan_grace=flags["orphan_grace"],
-        settle_timeout=flags["settle_timeout"],
-        exit_duration_in_mins=flags["exit_duration_in_mins"],
-        deadline=flags["deadline"],
-        spot_notices=flags["spot_notices"],
         exit_barrier_timeout=flags["exit_barrier_timeout"],
         virtual_local_rank=flags["virtual_local_rank"],
     )

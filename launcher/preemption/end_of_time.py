@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...agent.errors import UsageError
 from ...agent.spec import WorkerSpec
+from ...rendezvous.text import duration
 
 DEADLINE = "ELASTIC_AGENT_DEADLINE"
 """Variable of workers, and of the agent: Unix time in seconds at which the job's time ends."""
@@ -142,7 +143,7 @@ def fitted(
             base_env[DEADLINE] = f"{told.end_s:.0f}"
     if base_env.get(DEADLINE):
         left_s = float(base_env[DEADLINE]) - (time.time() if now_s is None else now_s)
-        tell(f"the job's time ends in {max(0.0, left_s) / 60:.0f} min ({DEADLINE})", True)
+        tell(f"the job's time ends in {duration(max(0.0, left_s))} ({DEADLINE})", True)
     grace_s = workers.grace_s if known_s is None or grace_given else grace_below(known_s)
     if grace_s != workers.grace_s:
         tell(f"workers get {grace_s:g} s to stop: the scheduler kills all {known_s:g} s after SIGTERM", True)

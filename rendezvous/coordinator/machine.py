@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..agreements import Act
+from ..agreements import Act, Agreement
 from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
@@ -204,23 +204,32 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         if because is None:
             return agreements.advance(state, now, rules)
         return _close(state, now, _ENDS[agreement.act], because)
+    before = state
     if ending is not None and ending.kind is EndKind.ARRIVAL and rules.settles:
         state = agreements.advance(agreements.settle(state, now, ending.because), now, rules)
-        if not agreements.settled(state):
+        acted = agreements.acted(before, state)
+        if acted is None or acted.act is not Act.SETTLE:
             return replace(state, because=f"{ending.because}; its workers first save what they have done")
     if ending is not None:
         return _end(state, now, ending)
     state = agreements.advance(state, now, rules)
-    if (agreement := agreements.settled(state)) is not None and agreement.requests:
-        names = explain.names([state.nodes[node] for node, _ in agreement.requests if node in state.nodes])
-        return _end(state, now, Ending(state.number, EndKind.DEPARTURE, f"{names} left: {agreement.because}"))
-    if agreements.restarts(state) and state.agreement is not None:
-        return _end(state, now, Ending(state.number, EndKind.PLANNED, state.agreement.because))
+    if (acted := agreements.acted(before, state)) is not None and (planned := _planned(state, acted)) is not None:
+        return _end(state, now, planned)
     if all(state.nodes[member.node].finished for member in state.members):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
+
+
+def _planned(state: Rendezvous, acted: Agreement) -> Ending | None:
+    """How the round ends behind an agreement that is over, if it does."""
+    if acted.act is Act.SETTLE and acted.requests:
+        names = explain.names([state.nodes[node] for node, _ in acted.requests if node in state.nodes])
+        return Ending(state.number, EndKind.DEPARTURE, f"{names} left: {acted.because}")
+    if acted.act is Act.RESTART and acted.at > 0:
+        return Ending(state.number, EndKind.PLANNED, acted.because)
+    return None
 
 
 def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:

@@ -62,6 +62,11 @@ allow.
 
 With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
 
+A worker exits with 75: no restart follows, nobody is charged, and every agent of the job ends with 75, told apart from
+a job that is done and from one that failed.
+
+A node that is only itself preempted leaves, and the others go on.
+
 A node that lives but does nothing is lost as one that died is: its main thread stands still, or it receives nothing.
 
 A coordinator that stands still coordinates no more.
