@@ -58,7 +58,7 @@ run_agents() {
         "so the job with $status: $verdict"
     bad_nodes
     rm -rf "$run_dir"
-    rmdir "$(dirname "$run_dir")" 2>/dev/null
+    rmdir "$(dirname "$run_dir")" 2>/dev/null # unless other jobs keep something there
     return 0
 }
 
@@ -139,8 +139,10 @@ requeue() {
         if [ "$number" -gt "${ELASTIC_AGENT_RETRIES:-3}" ]; then
             tell "a host or the network failed $number times in a row; not queued again"
             rm -f "$counted"
+            rmdir "$(dirname "$counted")" 2>/dev/null
             return 0
         fi
+        mkdir -p "$(dirname "$counted")"
         echo "$number" >"$counted"
         ;;
     *)

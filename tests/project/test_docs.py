@@ -205,7 +205,7 @@ OF_ETCD = {
     *("--auto-compaction-mode", "--auto-compaction-retention", "--rev"),
 }
 """Flags of its servers that are talked about."""
-OF_SLURM = {"--array", "--exclude", "--mail-type", "--no-kill", "--signal"}
+OF_SLURM = {"--array", "--exclude", "--mail-type", "--name", "--no-kill", "--signal"}
 """Options of sbatch and srun, likewise."""
 
 

@@ -5,6 +5,7 @@ Agents are played: they write down how they were started, and end with what the 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,7 @@ def test_failures_of_hosts_in_a_row_are_queued_again_a_few_times_only(cluster: S
     cluster.wait_end(job)
     assert len(played.starts("n1")) == 2
     assert cluster.state(job) == "FAILED"
+    assert not list(cluster.home.glob(".elastic-agent*")), "the count is removed at the end"
 
 
 @pytest.mark.slow
@@ -151,3 +153,19 @@ def test_a_bad_node_is_drained_and_the_next_start_has_another(cluster: SlurmClus
     cluster.wait_end(job)
     assert [len(played.starts(node)) for node in cluster.nodes] == [2, 1, 1]
     assert cluster.state(job) == "COMPLETED"
+
+
+def test_watches_look_again_and_again_without_cron(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Each look is a job that has queued the next one, on the same node."""
+    table = tmp_path / "watches.toml"
+    text = f'notify = ["exec:true"]\n[[watch]]\nwhat = "disk"\npath = "{tmp_path}"\nthreshold = "1 % free"\n'
+    table.write_text(text)
+    program = f"{sys.executable} -m elastic_agent.control.watcher"
+    variables = {"ELASTIC_AGENT_WATCH": program, "ELASTIC_AGENT_WATCH_EVERY": "1second"}
+    options = ("--nodelist=n2", "--output=looks.log")
+    first = cluster.submit("watch.sbatch", str(table), "--verbose", options=options, **variables)
+    looks = cluster.home / f"slurm-{int(first) + 1}.out"
+    cluster.wait(lambda: looks.exists() and "under" in looks.read_text(), "the second look")
+    cluster.run("scancel", "--name=watch")
+    assert f"disk {tmp_path}: under" in (cluster.home / "looks.log").read_text()
+    assert "NodeList=n2" in cluster.run("scontrol", "show", "job", str(int(first) + 1))
