@@ -46,7 +46,7 @@ def _settles(node: Node, rules: Rules) -> bool:
 def _settle(node: Node, rules: Rules, now: float, verdict: Verdict, limit_s: float) -> Move:
     """Leave once the workers of all nodes have saved at one step, and the coordinator has ended the round for that."""
     node = replace(node, leaving=verdict, leave_at=now + limit_s)
-    because = f"{verdict.because}; workers may first save what they have done, for up to {limit_s:g} s"
+    because = f"leaving; workers may first save what they have done, for up to {limit_s:g} s"
     node, effects = on_agreement.ask(node, Act.SETTLE, "", verdict.because, now, rules)
     return replace(node, because=because), (*effects, WakeAt(node.leave_at))
 

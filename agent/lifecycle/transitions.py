@@ -235,7 +235,7 @@ def stop(
     """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
     that still run may first end by themselves."""
     if verdict is None and node.leaving is not None:
-        verdict, state = node.leaving, NodeState.LEAVING
+        verdict, state, because = node.leaving, NodeState.LEAVING, node.leaving.because
     hold = held_s > 0 and bool(node.tally.running)
     rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)

@@ -57,8 +57,13 @@ run_agents() {
     tell "nodes ended with $(statuses | sort -n | uniq -c | awk '{printf "%s%s (%s)", sep, $2, $1; sep=", "}')," \
         "so the job with $status: $verdict"
     bad_nodes
-    rm -rf "$run_dir"
-    rmdir "$(dirname "$run_dir")" 2>/dev/null # unless other jobs keep something there
+    forget "$run_dir"
+}
+
+# forget PATH: remove it, and the directory that it is in unless others keep something there.
+forget() {
+    rm -rf "$1"
+    rmdir "$(dirname "$1")" 2>/dev/null
     return 0
 }
 
@@ -133,20 +138,22 @@ dependants() {
 requeue() {
     local counted=$run_dir.retries number
     case $verdict in
-    again) rm -f "$counted" ;;
+    again) forget "$counted" ;;
     retry)
         number=$(($(cat "$counted" 2>/dev/null || echo 0) + 1))
         if [ "$number" -gt "${ELASTIC_AGENT_RETRIES:-3}" ]; then
             tell "a host or the network failed $number times in a row; not queued again"
-            rm -f "$counted"
-            rmdir "$(dirname "$counted")" 2>/dev/null
+            forget "$counted"
             return 0
         fi
         mkdir -p "$(dirname "$counted")"
-        echo "$number" >"$counted"
+        if ! echo "$number" >"$counted"; then
+            tell "that cannot be counted in $counted, so the job is not queued again"
+            return 0
+        fi
         ;;
     *)
-        rm -f "$counted"
+        forget "$counted"
         return 0
         ;;
     esac

@@ -208,7 +208,7 @@ def _worker_spec(
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
     forwards = values.forwarded("forward_signals", config.forward_signals, stops)
-    base_env[FORWARDED] = ",".join(map(str, forwards))
+    base_env |= {FORWARDED: ",".join(map(str, forwards))} if forwards else {}
     switches, signals = (config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal)
     numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(

@@ -147,7 +147,8 @@ class C10dStore(HostedLeadership):
         for key in (keys.beat(node), *((keys.host_beat,) if self.hosted else ())):
             self._client.put_later(key, str(count).encode("ascii"))
         found = self._client.get([*keys.counters, keys.host_beat, *own])
-        self._log_seen = checked_log(where, keys, found, *self._log_seen)
+        head, compacted = self._log_seen
+        self._log_seen = checked_log(where, keys, found, max(head, self._published.number), compacted)
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
         host_count = parse_count(found.get(keys.host_beat, b""))
         self._host_count = -1 if host_count is None else host_count
@@ -158,6 +159,10 @@ class C10dStore(HostedLeadership):
     @property
     def host_count(self) -> int | None:
         return self._host_count
+
+    @property
+    def newest_record(self) -> int | None:
+        return self._log_seen[0]
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s

@@ -86,7 +86,8 @@ def settle(state: Rendezvous, now: float, because: str) -> Rendezvous:
     agreement = of_round(state)
     if agreement is not None and not agreement.over and (agreement.at or agreement.act in HOLDS):
         return state
-    return replace(state, agreement=Agreement(state.version + 1, Act.SETTLE, because=because), agreed_at=now)
+    agreement = Agreement(state.version + 1, Act.SETTLE, because=because, round=state.number)
+    return replace(state, agreement=agreement, agreed_at=now)
 
 
 def acted(before: Rendezvous, state: Rendezvous) -> Agreement | None:

@@ -8,7 +8,7 @@ term b
 wait 1
 ----
     0.1  b is asked to stop
-    0.1  b working: the agent was stopped by signal 15; workers may first save what they have done, for up to 15 s
+    0.1  b working: leaving; workers may first save what they have done, for up to 15 s
     0.1  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.1  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.1  a working: all ranks settle at boundary 1: the agent was stopped by signal 15
@@ -18,7 +18,7 @@ wait 1
     0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a stopping: round 1 is over: b left: the agent was stopped by signal 15
     0.1  a signal 15 to its workers
-    0.1  b stopping: round 1 is over: b left: the agent was stopped by signal 15
+    0.1  b stopping: the agent was stopped by signal 15
     0.1  b signal 15 to its workers
     0.1  a joining: workers of round 1 are gone
     0.1  b ending: the agent was stopped by signal 15

@@ -75,6 +75,10 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
     ("leftovers", "stop:5", {"leftovers": "stop:5"}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
+    ("settle-timeout", "5", {"settle_timeout": 5.0}),
+    ("exit-duration-in-mins", "90", {"exit_duration_in_mins": 90.0}),
+    ("deadline", "2026-11-22T17:30:00", {"deadline": "2026-11-22T17:30:00"}),
+    ("spot-notices", "gcp", {"spot_notices": "gcp"}),
     ("exit-barrier-timeout", "5", {"exit_barrier_timeout": 5.0}),
 ]
 SWITCHES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
@@ -262,7 +266,7 @@ def test_short_m_runs_a_module() -> None:
         ("v", "virtual-local-rank"),
         ("vers", "version"),
         ("e", "event-log-handler"),
-        ("exit", "exit-barrier-timeout"),
+        ("exit-b", "exit-barrier-timeout"),
         ("h", "help"),
     ],
 )
