@@ -82,9 +82,7 @@ class Workers:
             from .preload import Preloading
 
             self._preloading = Preloading(spec, log)
-        self._name = name
-        self._host = host
-        self.logs = logs
+        self._name, self._host, self.logs = name, host, logs
         self.supervisor = Supervisor(spec.orphan_grace_s)
         self.reports: dict[WorkerFailure, ErrorReport] = {}
         """The error report of each worker of the last round that exited or could not be started; for the summary."""
@@ -112,9 +110,8 @@ class Workers:
         self.steps = StepPage()
         self._keeping = False
         """Processes that workers left behind run on, and hold their output open."""
-        self._reports_ready = False
-        """A worker of this node has made its ready file, in this round or an earlier one."""
-        self._sought_ready = False
+        self._reports_ready = self._sought_ready = False
+        """A worker of this node has made its ready file, in this round or an earlier one; one was sought."""
         self._suspended: set[int] = set()
         """Local ranks of the workers that a SIGSTOP or a debugger held when they were signalled."""
 

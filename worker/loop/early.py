@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from ...proto.endings import PREEMPTED
+from . import deadline as times
 from .asked import Asked
-from .deadline import UNKNOWN_S, Deadline
+from .deadline import Deadline
 from .log import RunLog
 
 
@@ -14,7 +15,7 @@ def known_s(held_s: float, took_s: float, busy: bool) -> float:
     """What a save needs from its begin until it is on the disk; 0: none was measured. held_s: how long one held the
     training up at most; took_s: how long the disk then took at most, 0 where this rank writes nothing or that is not
     known yet; busy: whether one is on its way."""
-    return held_s + (took_s or (UNKNOWN_S if busy else 0.0)) if held_s else 0.0
+    return held_s + (took_s or (times.UNKNOWN_S if busy else 0.0)) if held_s else 0.0
 
 
 class EarlyEnd:
@@ -37,7 +38,7 @@ class EarlyEnd:
     def tell_skipped(self, step: int, save_s: float) -> None:
         """Says why a save is not begun; what was committed last stands."""
         left_s = self.deadline.left_s() or 0.0
-        cost = f"takes up to {save_s:.1f} s" if save_s else f"was not measured, and may take {UNKNOWN_S:g} s"
+        cost = f"takes up to {save_s:.1f} s" if save_s else f"was not measured, and may take {times.UNKNOWN_S:g} s"
         self._log.warning(
             "no checkpoint of step %d: %.1f s are left until the deadline, and a save %s", step, left_s, cost
         )
