@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test quick check format stories sim sim-long mutants chaos many-nodes causes preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes preloads survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ run: setup ## the main job: two workers learn to read digits, to the end
 
 demo: setup ## a show: nodes join, fail and leave, and the job goes on
 	$(PY) examples/demo.py $(ARGS)
+
+guard-demo: setup ## a show: save and kill switch, preemption, a leak and a full disc on the digits job
+	$(PY) examples/guard_demo.py $(ARGS)
 
 test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)

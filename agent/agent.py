@@ -6,15 +6,25 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..rendezvous.agreements import MAX_LABEL_BYTES, Act
 from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
-from ..rendezvous.coordinator.state import Rendezvous
+from ..rendezvous.coordinator.state import DEFAULT_SETTLE_S, Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
+from .errors import (
+    AgentError,
+    HostFailed,
+    InternalError,
+    KillSwitch,
+    in_any_case,
+    is_of_host,
+    is_thread_refusal,
+    refusal,
+)
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
@@ -27,6 +37,7 @@ from .spec import RendezvousSpec, WorkerSpec
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .processes.stuck import StuckWatch
+    from .steps.switches import Switches
 
 
 class Link(Protocol):
@@ -91,13 +102,19 @@ class Agent:
         """Run to the end. Workers and everything they started are gone when it returns or raises.
 
         `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
-        AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
-        signums = (*self._spec.signals, *self._spec.forward_signals)
+        AgentError only where the agent itself fails, and KillSwitch where that was used before anything started; how
+        the job ended is in the report's verdict."""
+        self._look_at_kill_switch()
+        guards = self._spec.guards
+        asking = (guards.kill_signal, guards.save_signal)
+        signums = (*self._spec.signals, *self._spec.forward_signals, *(signum for signum in asking if signum))
         give_back = signals.catch(signums, self._signalled, self._loop.waker, named=self._spec.signals_named)
         watch: StuckWatch | None = None
+        switches: Switches | None = None
         try:
             self._open_nursery()
             watch = self._watch_stuck()
+            switches = self._watch_switches()
             self._node, first = machine.begin()
             self._perform(first)
             while self._conclusion is None:
@@ -116,8 +133,8 @@ class Agent:
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error
         finally:
-            stop_watch = watch.close if watch is not None else lambda: None
-            in_any_case(stop_watch, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
+            watches = [each.close for each in (watch, switches) if each is not None]
+            in_any_case(*watches, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
@@ -127,6 +144,12 @@ class Agent:
     def stop(self) -> None:
         """As if the agent had received SIGTERM; a second call shortens the workers' grace."""
         self._loop.post(events.SignalReceived(transitions.SIGTERM))
+
+    def ask(self, act: Act, because: str, label: str = "") -> None:
+        """Have all ranks of the job do this at the next step boundary. `because`: who asks, in one sentence; `label`:
+        of the checkpoint, which is then kept; cut to `MAX_LABEL_BYTES` of UTF-8."""
+        cut = label.encode("utf-8", "replace")[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
+        self._loop.post(events.ActAsked(act, cut, because))
 
     def status(self) -> Status:
         """Where this node stands."""
@@ -190,8 +213,15 @@ class Agent:
         self._loop.post(event)
 
     def _signalled(self, signum: int) -> None:
-        stops = signum in self._spec.signals
-        self._loop.post(events.SignalReceived(signum) if stops else events.ForwardAsked(signum))
+        guards = self._spec.guards
+        if signum in self._spec.signals:
+            self._loop.post(events.SignalReceived(signum))
+        elif signum == guards.kill_signal:
+            self.ask(Act.KILL, f"the kill signal {signum} to {self.name}")
+        elif signum == guards.save_signal:
+            self.ask(Act.SAVE, f"the save signal {signum} to {self.name}", "save-signal")
+        else:
+            self._loop.post(events.ForwardAsked(signum))
 
     def _open_nursery(self) -> None:
         self._workers.open()
@@ -209,6 +239,24 @@ class Agent:
         from .processes.stuck import StuckWatch
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
+
+    def _look_at_kill_switch(self) -> None:
+        """Raises KillSwitch."""
+        if not (path := self._spec.guards.kill_switch):
+            return
+        from .steps.switches import killed_by
+
+        if because := killed_by(path):
+            self._loop.close()
+            raise KillSwitch(f"{because}; no worker was started", node=self.name)
+
+    def _watch_switches(self) -> Switches | None:
+        guards = self._spec.guards
+        if not guards.kill_switch and not guards.save_switch:
+            return None
+        from .steps.switches import Switches
+
+        return Switches(guards, self._rules.node, self.ask, self._trouble)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -229,12 +277,24 @@ class Agent:
     def _start_workers(self, effect: events.StartWorkers) -> None:
         for event in self._workers.start(effect.round, effect.member, effect.restart_count):
             self._loop.post(event)
+        if self._workers.steps.fileno >= 0:
+            self._loop.watch(self._workers.steps.fileno, self._workers.observe_steps)
 
     def _signal_workers(self, effect: events.SignalWorkers) -> None:
         self._workers.signal(effect.signum)
 
     def _forward_signal(self, effect: events.ForwardSignal) -> None:
         self._workers.supervisor.forward(effect.signum)
+
+    def _ask_bound(self, effect: events.AskBound) -> None:
+        for event in self._workers.ask_bound(effect.agreement):
+            self._loop.post(event)
+
+    def _decide_workers(self, effect: events.DecideWorkers) -> None:
+        self._workers.steps.decide(effect.agreement)
+
+    def _release_workers(self, effect: events.ReleaseWorkers) -> None:
+        self._workers.steps.release(effect.agreement)
 
     def _kill_workers(self, effect: events.KillWorkers) -> None:
         self._workers.kill()
@@ -286,6 +346,9 @@ _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.StartWorkers: Agent._start_workers,
     events.SignalWorkers: Agent._signal_workers,
     events.ForwardSignal: Agent._forward_signal,
+    events.AskBound: Agent._ask_bound,
+    events.DecideWorkers: Agent._decide_workers,
+    events.ReleaseWorkers: Agent._release_workers,
     events.KillWorkers: Agent._kill_workers,
     events.NameLeftovers: Agent._name_leftovers,
     events.KeepLeftovers: Agent._keep_leftovers,
@@ -310,6 +373,7 @@ def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec)
         max_nodes=spec.max_nodes,
         endpoint=spec.endpoint,
         charge_local=workers.charge == "local",
+        settle_s=spec.settle_s,
         leftovers=workers.leftovers,
         leftover_s=workers.leftover_s,
     )
@@ -327,4 +391,6 @@ def _rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
         lease_s=spec.lease_s,
         exit_barrier_s=spec.exit_barrier_s,
         static=spec.static,
+        settles=spec.settle_s > 0,
+        settle_s=spec.settle_s or DEFAULT_SETTLE_S,
     )

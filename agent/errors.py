@@ -105,7 +105,7 @@ class RestartForbidden(WorkersFailed):
 class Preempted(AgentError):
     """Asked to leave (drained); workers were stopped within their grace."""
 
-    exit_code = exit_status.ASKED_TO_LEAVE
+    exit_code = exit_status.PREEMPTED
 
 
 class RendezvousTimedOut(AgentError):
@@ -136,6 +136,12 @@ class FinalisationTimedOut(AgentError):
     """This node was still working when the finalisation barrier of the other nodes ended."""
 
     exit_code = exit_status.UNFINISHED
+
+
+class KillSwitch(AgentError):
+    """Somebody used the kill switch: the job is not to be started again."""
+
+    exit_code = exit_status.KILL_SWITCH
 
 
 class StoppedBySignal(AgentError):

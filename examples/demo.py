@@ -58,7 +58,7 @@ class Transcript:
             self._lines.append((source, text))
             self._changed.notify_all()
             for line in lines:
-                print(f"\033[{COLOURS[source]}m{line}\033[0m" if self._coloured else line, flush=True)
+                print(f"\033[{COLOURS.get(source, '36')}m{line}\033[0m" if self._coloured else line, flush=True)
 
     def end(self, source: str) -> None:
         """No more lines will come from `source`."""
@@ -85,14 +85,24 @@ class Transcript:
 
 
 class Node:
-    """One node's agent, and the thread that shows its output."""
+    """One node's agent, or another program, and the thread that shows its output."""
 
-    def __init__(self, transcript: Transcript, name: str, flags: list[str], training: list[str]) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        name: str,
+        flags: list[str],
+        training: list[str],
+        program: tuple[str, str] = ("elastic-agent", "elastic_agent"),
+    ) -> None:
+        """program: what its users call it, and its module."""
         self.name = name
         self._transcript = transcript
-        transcript.add("demo", f"starting {name}: elastic-agent {' '.join(flags[:6])} ... {' '.join(training[:1])} ...")
+        self._kind = "worker" if program[0] == "elastic-agent" else ""
+        shown = " ".join([program[0], *flags[:6], *(["...", training[0], "..."] if training else [])])
+        transcript.add("demo", f"starting {name}: {shown}")
         self._agent = subprocess.Popen(
-            [sys.executable, "-m", "elastic_agent", *flags, *training],
+            [sys.executable, "-m", program[1], *flags, *training],
             env={**os.environ, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -106,7 +116,7 @@ class Node:
     def _read(self) -> None:
         for line in self._agent.stdout or ():
             text, by_agent = AGENT_LINE.subn("", line.rstrip())
-            self._transcript.add(self.name, text, "agent" if by_agent else "worker")
+            self._transcript.add(self.name, text, "agent" if by_agent else self._kind)
         self._transcript.end(self.name)
 
     def end(self, signum: int | None = None) -> int:

@@ -25,6 +25,8 @@ from .reporting.exceptions import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ..rendezvous.records import Round
     from ..rendezvous.store import Store
     from .in_worker.functions import FunctionCall
@@ -77,11 +79,14 @@ class NodeAgent:
         """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
-        tell = tell or _log
+        self._tell = tell = tell or _log
+        self._config = config
         try:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
             guarded = _guarded(on_event) if on_event else None
+            made = fitted(config, made, tell)
+            self._complete = complete(config, made)
             self._torch_events = torch_events(config, made, title)
             self._agent = make_agent(made, store=store, on_event=guarded, tell=tell, name=name)
         except BaseException:
@@ -126,8 +131,13 @@ class NodeAgent:
         if not self._unused.acquire(blocking=False):
             raise UsageError("this NodeAgent was run or closed already; make another one")
         try:
+            if self._complete:
+                self._tell(self._complete, False)
+                self._agent.close()
+                return {}
             try:
-                self.report = self._agent.run()
+                with noticing(self._config, self._agent, self._tell):
+                    self.report = self._agent.run()
             finally:
                 if self._torch_events is not None:
                     self._torch_events.concluded(self.report, self._agent.status())
@@ -194,12 +204,10 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     console = Console(os.environ)
     events: EventFile | None = None
     try:
-        made = plan(config, argv, title, _environment(console) if as_program else os.environ)
-        for warning in made.warnings:
-            console.tell(warning, False)
-        if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-            # torch's open-source build serves nothing there either, and says so at this level.
-            console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
+        made = _planned(config, argv, title, console, as_program)
+        if why := complete(config, made):
+            console.complete(why)
+            return
         events = _open_event_file(console)
         agent = make_agent(
             made,
@@ -212,7 +220,8 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         if events is not None:
             events.name = agent.name
         recorded = torch_events(config, made, title)
-        report = agent.run(last=as_program)
+        with noticing(config, agent, console.tell):
+            report = agent.run(last=as_program)
         if recorded is not None:
             recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)
@@ -229,6 +238,16 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     if error is not None:
         error.reported = True
         raise error
+
+
+def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Console, as_program: bool) -> Plan:
+    made = plan(config, argv, title, _environment(console) if as_program else os.environ)
+    for warning in made.warnings:
+        console.tell(warning, False)
+    if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+        # torch's open-source build serves nothing there either, and says so at this level.
+        console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
+    return fitted(config, made, console.tell)
 
 
 def _environment(console: Console) -> Mapping[str, str]:
@@ -297,6 +316,38 @@ def make_agent(
         tell=tell,
         name=name,
     )
+
+
+def fitted(config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) -> Plan:
+    """The plan with what the scheduler says of the job's end."""
+    from .preemption import end_of_time
+
+    if not end_of_time.says_something(os.environ, made.workers.base_env):
+        return made
+    from dataclasses import replace
+
+    given = config.shutdown_timeout is not None or "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in os.environ
+    return replace(made, workers=end_of_time.fitted(made.workers, os.environ, tell, grace_given=given))
+
+
+def complete(config: LaunchConfig, made: Plan) -> str:
+    """Why this job ends before it begins: its script has said that its training is complete. Empty if it has not."""
+    if not config.exact_resume:
+        return ""
+    from .preemption.completion import why_complete
+
+    return why_complete(os.fspath(config.exact_resume), made.rendezvous.command)
+
+
+def noticing(config: LaunchConfig, agent: Agent, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+    """While the job runs, this node leaves it when its cloud takes the host back, if that is asked for."""
+    from contextlib import closing, nullcontext
+
+    if config.spot_notices is None:
+        return nullcontext()
+    from .preemption.notices import Notices
+
+    return closing(Notices(config.spot_notices, os.environ, agent.leave, tell))
 
 
 def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:

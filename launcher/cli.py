@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 from ..agent.errors import AgentError, InternalError, UsageError
 from .config.arguments import from_environment, spell_out
 from .config.config import SIGNALS, LaunchConfig
-from .config.flags import BY_KEY, FLAGS, Flag
+from .config.flag import Flag
+from .config.flags import BY_KEY, FLAGS
+from .config.guard_flags import GUARD_FLAGS
 
 PROGRAM = "elastic-agent"
 
@@ -163,6 +165,15 @@ def _logs_specs(flags: Mapping[str, Any]) -> object:
     return specs
 
 
+_AS_TYPED = (
+    "settle_timeout",
+    "exit_duration_in_mins",
+    "deadline",
+    "spot_notices",
+)
+"""Fields of `LaunchConfig` about switches and the end of the job's time, which have the names of flags."""
+
+
 def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
     low, high = flags["nnodes"]
     signals = flags["signals_to_handle"]
@@ -203,6 +214,8 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         # The default itself, not one that equals it: what the user names is handled even if it was ignored before.
         signals_to_handle=SIGNALS if signals is BY_KEY["signals_to_handle"].default else signals,
         forward_signals=flags["forward_signals"],
+        **{flag.key: flags[flag.key] for flag in GUARD_FLAGS},
+        **{name: flags[name] for name in _AS_TYPED},
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
         leftovers=flags["leftovers"],

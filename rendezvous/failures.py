@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..proto.endings import PREEMPTED
 from .text import duration
 
 MAX_REPORTED_EXITS = 8
@@ -26,6 +27,9 @@ class EndKind(Enum):
     FAILURE = "failure"
     DEPARTURE = "departure"
     ARRIVAL = "arrival"
+    PLANNED = "planned"
+    PREEMPTION = "preemption"
+    """A worker asked for the end of the job (`PREEMPTED`)."""
 
 
 class Sign(Enum):
@@ -161,9 +165,15 @@ def looks_like_an_echo(failure: WorkerFailure) -> bool:
     return failure.sign in ECHOES
 
 
+def preempts(failure: WorkerFailure) -> bool:
+    """Whether the worker asked for the end of the job by this exit: unasked, and with a code that the user has given no
+    other meaning (`WorkerFailure.final`)."""
+    return failure.exit_code == PREEMPTED and not failure.stopped_by and not failure.final
+
+
 def charges(failure: WorkerFailure | None) -> bool:
-    """Whether this failure can charge a node a restart: not if the host killed the worker."""
-    return failure is not None and failure.sign is not Sign.HOST
+    """Whether this failure can charge a node a restart: not if the host killed the worker, or it asked for the end."""
+    return failure is not None and failure.sign is not Sign.HOST and not preempts(failure)
 
 
 def worth_reporting(deaths: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import torch.distributed as dist
 
+from ..proto.endings import COMMAND, MARK
 from .checkpoints.copies import Copier, fetch, storage_at
 from .checkpoints.fence import Claim
 from .checkpoints.files import (
@@ -27,7 +29,7 @@ from .checkpoints.files import (
 )
 from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
-from .checkpoints.manifest import NAME, Manifest
+from .checkpoints.manifest import HELD, NAME, Manifest, surroundings
 from .checkpoints.pieces import Divided, divide, is_sharded, tensors
 from .checkpoints.staging import Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
@@ -96,6 +98,8 @@ class Persistence:
         """Whether this rank commits checkpoints: the first of those that see its file system."""
         self._party: Writers | None = None
         self._staging = Staging()
+        self._held_s = 0.0
+        """How long the last save held the training up; 0: none was made."""
         self._storage = storage_at(copy_to) if copy_to is not None and world.rank == 0 else None
         self._copier = Copier(self._storage, retention, log) if self._storage is not None else None
         committed = self._copier.offer if self._copier is not None else lambda path: None
@@ -221,9 +225,29 @@ class Persistence:
         """Whether a save is on its way to the disk."""
         return self._writer.busy
 
+    @property
+    def took_s(self) -> float:
+        """How long this rank's longest save took from its copies until it was on the disk; 0 where it wrote none."""
+        return self._writer.took_s
+
+    def complete(self, step: int, epoch: int) -> None:
+        """The training is complete: leaves the mark beside the checkpoints of each file system. Collective. Raises
+        OSError, WrongState where a newer round writes to the directory."""
+        mark = {"step": step, "epoch": epoch, "command": os.environ.get(COMMAND, ""), "at": time.strftime("%F %T %z")}
+        self._world.together(lambda: self._leave(mark) if self.writes else None)
+
+    def _leave(self, mark: dict[str, Any]) -> None:
+        aside = self.folder.path / f".{MARK}.{self._claim.token}"
+        aside.unlink(missing_ok=True)
+        write_file(aside, json.dumps(mark).encode())
+        self.folder.check_claim(self._claim)
+        aside.rename(self.folder.path / MARK)
+        self.folder.sync()
+
     def save(self, snapshot: Snapshot, states: dict[str, Any]) -> None:
         """Collective: copies the states and writes them in the background. If the save before failed, that has been
         said; this one is the next attempt."""
+        began_s = time.monotonic()
         with suppress(CheckpointNotWritten):
             self._writer.wait()
         sharded = any(is_sharded(tensor) for _, tensor in tensors(states))
@@ -233,6 +257,8 @@ class Persistence:
             writers = self._party = self._party or self._world.party(self._members)
         elif not self.writes:
             return
+
+        made_by = {**surroundings(), HELD: round(self._held_s, 6)}
 
         def manifest(files: dict[str, Content]) -> Manifest:
             return Manifest(
@@ -244,11 +270,13 @@ class Persistence:
                 snapshot.ledger_head,
                 files,
                 snapshot.label,
+                made_by,
             )
 
         safe = self._form == "safetensors" and isinstance(writers, Alone)
         state = self._staged(self._divided(states, writers, safe))
         self._writer.start(Order(snapshot.step, state, {LEDGER: snapshot.ledger}, manifest, writers, safe))
+        self._held_s = time.monotonic() - began_s
 
     def _divided(self, states: dict[str, Any], writers: Writers, safe: bool) -> Divided:
         given = {name: state for name, state in states.items() if not name.startswith(OWN)}

@@ -26,10 +26,11 @@ from .failing import end_when_uncaught, fail_together
 from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
-from .loop.deadline import Deadline
+from .loop.early import EarlyEnd, known_s
 from .loop.log import RunLog
 from .loop.progress import Place, Progress
 from .loop.reductions import Reductions
+from .loop.requests import Requests
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Every, Exchanges, Timetable
 from .shards.conditions import accept
@@ -58,7 +59,7 @@ class Run:
         format: str = "torch",  # noqa: A002 - the word means this in every library that saves
         copy_to: str | os.PathLike[str] | None = None,
         shards: int | None = None,
-        stop_before: float | None = None,
+        stop_before: float | bool | None = None,
         **states: Any,
     ) -> None:
         """directory: of the checkpoints; made if missing (default: that of --exact-resume). seed: of order and random
@@ -66,8 +67,8 @@ class Run:
         which checkpoints stay (default: the two newest, and labelled ones). format: of the tensors, "torch" or
         "safetensors". copy_to: slower storage that each checkpoint is copied to, a directory or a URL of fsspec's.
         shards: level `bits`, for 1 to so many ranks (default: none; see `shards`). stop_before: so many seconds before
-        the job's deadline all ranks save and stop (default: they do not). states: by name, anything with `state_dict`
-        and `load_state_dict`.
+        the job's deadline all ranks save and stop (default: as many as a save needs, measured; False: they do not).
+        states: by name, anything with `state_dict` and `load_state_dict`.
 
         Collective. Raises Misused, WrongState.
         """
@@ -86,15 +87,15 @@ class Run:
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
-        self._deadline = Deadline(stop_before)
-        self._keyed_by_batch = self._stop_asked = self._forced = False
-        self._label: str | None = None
+        self._early = EarlyEnd(stop_before, self.log)
+        self._keyed_by_batch = False
         self._exchanges = Exchanges()
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
+        self._requests = Requests(self.rank, self.world_size)
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
@@ -148,7 +149,7 @@ class Run:
                 self.account.next_epoch()
                 self._enter(self.account.take())
                 self._between(force=True)
-        self.close()
+        self._end()
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
@@ -164,14 +165,12 @@ class Run:
             else:
                 if self.steps == before:
                     raise Misused(f"an epoch of loader {loader.name!r} passed without run.step()")
-        self.close()
+        self._end()
 
     def step(self) -> None:
-        """After each optimizer step: the batches that were handed out are trained on.
-
-        What is due, a save or an exchange of requests, is done when the loop asks for its next batch, so that whatever
-        follows the step in the loop belongs to it; at once where no loader is looped over. That is collective.
-        """
+        """After each optimizer step: the batches that were handed out are trained on. What is due, a save or an
+        exchange of requests, is done when the loop asks for its next batch, so that whatever follows the step in the
+        loop belongs to it; at once where no loader is looped over. That is collective."""
         if self._sharding is not None:
             self._sharding.check_closed()
         self.steps += 1
@@ -180,7 +179,7 @@ class Run:
             self._key_main()
         self._keyed_by_batch = False
         if (every := self._every.steps) is not None and self.steps % every == 0:
-            self._forced = True
+            self._requests.forced = True
         if not self.account.looping():
             self._boundary()
 
@@ -203,11 +202,12 @@ class Run:
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
-        self._label = label
+        self._requests.label = label
 
     def stop(self) -> None:
-        """Asks for the end, on any rank: at the next exchange all ranks save and leave `epochs` or `batches`."""
-        self._stop_asked = True
+        """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save, and
+        behind `epochs` or `batches` they exit with 75, as the agents do then; without an agent they leave the loop."""
+        self._requests.stop = True
 
     def rng(self, name: str) -> torch.Generator:
         """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
@@ -224,9 +224,8 @@ class Run:
         return self._reductions.metric(name, metric)
 
     def time_left(self) -> float | None:
-        """Seconds until the job's deadline: the Unix time in ELASTIC_AGENT_DEADLINE, or in SLURM_JOB_END_TIME. Negative
-        after it; None where neither is set."""
-        return self._deadline.left_s()
+        """Seconds until the job's deadline (`loop/deadline.py`). Negative after it; None where there is none."""
+        return self._early.deadline.left_s()
 
     def fail_together(self) -> AbstractContextManager[None]:
         """Around the loop: an exception on this rank ends its process at once, with the cause in the error file, so
@@ -241,11 +240,23 @@ class Run:
         self.progress.close()
         self.account.close()
         self._enter(self.account.take())
-        if self._saved != self._reached():
-            self._save("")
+        self._requests.reached()
+        unsaved = self._saved != self._reached() or self._requests.ordered
+        if unsaved and self._world.most([self._early.late(self._save_s())])[0]:
+            self._skip()
+        elif unsaved:
+            self._save(self._requests.label or "")
         self._persistence.wait()
+        self._requests.saved(self._persistence.wait)
+        self._requests.closed()
         # What follows draws the same numbers in a start that finds nothing left to do.
         self._key_main()
+
+    def complete(self) -> None:
+        """Behind all that belongs to the training: saves, and leaves a mark by which later starts of the same command
+        under `--exact-resume` end at once with 0. Collective. Raises CheckpointNotWritten, OSError, WrongState."""
+        self.close()
+        self._persistence.complete(self.steps, self.epoch)
 
     @property
     def level(self) -> str:
@@ -285,13 +296,14 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
+        requests = self._requests
+        requests.reached()
         if self.world_size > 1:
             due = self._exchanges.due(self._boundaries)
         else:  # it need ask nobody: whether it has anything to do, for the price of a clock
-            asked = self._label is not None or self._stop_asked or self._deadline.stops
-            due = asked or time.monotonic() >= self._timetable.due_s
-        if due or self._forced:
-            self._between(force=self._forced)
+            due = requests.pending or self._early.pending or time.monotonic() >= self._timetable.due_s
+        if due or requests.forced:
+            self._between(force=requests.forced)
 
     def _reached(self) -> tuple[int, int, int]:
         """What a checkpoint would add to the one before it, if anything."""
@@ -316,27 +328,39 @@ class Run:
         now_s = time.monotonic()
         due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy
         interval = self._exchanges.proposal(self._boundaries, now_s)
-        asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
-        saves, stops, interval = self._world.most([*asked, interval])
+        requests = self._requests
+        measure, stop, late = self._early.numbers(self._save_s())
+        due = due or requests.label is not None or bool(measure)
+        numbers = [int(due), int(requests.stop or stop), late, interval]
+        saves, stops, late, interval = self._world.most(numbers)
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
-        if (saves or stops or force) and self.account.between_steps():
-            self._save(self._label or "")
-            self._label, self._forced = None, False
+        if late and (saves or stops or force):
+            self._skip()
+        elif (saves or stops or force) and self.account.between_steps():
+            self._save(requests.label or "")
+            requests.saved(self._persistence.wait)
+
+    def _skip(self) -> None:
+        self._early.tell_skipped(self.steps, self._save_s())
+        self._saved = self._reached()
+        self._requests.saved(self._persistence.wait)
+
+    def _save_s(self) -> float:
+        return known_s(self._timetable.longest_s, self._persistence.took_s, self._persistence.busy)
+
+    def _end(self) -> None:
+        self.close()
+        if self.stopping and not self._requests.stop_ordered:
+            self._early.leave(self.steps)
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
-        run = {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "world_size": self.world_size,
-            "order": ORDER_VERSION,
-            "level": self.level,
-            "shards": self._shards,
-            "loaders": {name: loader.identity() for name, loader in self._loaders.items()},
-            "means": self._reductions.means(),
-        }
+        run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
+        loaders = {name: loader.identity() for name, loader in self._loaders.items()}
+        run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "loaders": loaders}
+        run["means"] = self._reductions.means()
         ledger = json.dumps(self.ledger.to_json()).encode()
         snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}

@@ -60,11 +60,14 @@ class Timetable:
 
     def __init__(self, every: Every, log: Callable[[str], None]) -> None:
         self._every, self._advice = every, Advice(log)
+        self.longest_s = 0.0
+        """How long a save held the training up at most; 0: none was made."""
         self._set(time.monotonic(), 0.0)
 
     def saved(self, began_s: float) -> None:
         """A save, which began then, holds the training up no more."""
         now_s = time.monotonic()
+        self.longest_s = max(self.longest_s, now_s - began_s)
         self._set(now_s, now_s - began_s)
 
     def _set(self, now_s: float, blocked_s: float) -> None:

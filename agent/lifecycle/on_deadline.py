@@ -21,6 +21,10 @@ def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Mov
     if node.spare_until is not None and now >= node.spare_until:
         because = f"no place came free within the join timeout of {rules.join_timeout_s:g} s"
         return transitions.end(node, rules, now, Verdict(exit_status.JOIN_TIMED_OUT, because))
+    if node.leaving is not None and node.phase is Phase.WORKING:
+        if now >= node.leave_at:
+            return on_request.leave(node, rules, now, node.leaving)
+        return node, (WakeAt(node.leave_at), *(WakeAt(when) for when in (lost,) if when is not None and when > now))
     deadlines = [when for when in (lost, node.spare_until) if when is not None and when > now]
     return node, tuple(WakeAt(when) for when in deadlines)
 

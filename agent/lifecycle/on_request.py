@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...rendezvous.agreements import Act
 from ...rendezvous.records import NodeState
 from .. import exit_status
-from . import stop_ladder, transitions
+from . import on_agreement, stop_ladder, transitions
 from .events import (
     Effect,
     Event,
@@ -24,12 +25,30 @@ from .transitions import Move
 
 def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
     verdict = Verdict(exit_status.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
+    if event.signum == transitions.SIGTERM and _settles(node, rules):
+        # As a scheduler sends it, which kills all some time later: half of the grace is for that.
+        return _settle(node, rules, now, verdict, min(rules.settle_s, rules.grace_s / 2))
     return _ask_leftovers(*leave(node, rules, now, verdict, event.signum), now, event.signum)
 
 
 def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
-    verdict = Verdict(exit_status.ASKED_TO_LEAVE, f"asked to leave: {event.reason}")
+    verdict = Verdict(exit_status.PREEMPTED, f"asked to leave: {event.reason}")
+    if _settles(node, rules):
+        return _settle(node, rules, now, verdict, rules.settle_s)
     return _ask_leftovers(*leave(node, rules, now, verdict), now, transitions.SIGTERM)
+
+
+def _settles(node: Node, rules: Rules) -> bool:
+    """Whether workers save first; a second request stops them at once."""
+    return rules.settle_s > 0 and node.phase is Phase.WORKING and node.leaving is None
+
+
+def _settle(node: Node, rules: Rules, now: float, verdict: Verdict, limit_s: float) -> Move:
+    """Leave once the workers of all nodes have saved at one step, and the coordinator has ended the round for that."""
+    node = replace(node, leaving=verdict, leave_at=now + limit_s)
+    because = f"leaving; workers may first save what they have done, for up to {limit_s:g} s"
+    node, effects = on_agreement.ask(node, Act.SETTLE, "", verdict.because, now, rules)
+    return replace(node, because=because), (*effects, WakeAt(node.leave_at))
 
 
 def _ask_leftovers(node: Node, effects: tuple[Effect, ...], now: float, signum: int) -> Move:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...rendezvous.driver.events import RoundSeen
-from ...rendezvous.failures import charges
+from ...rendezvous.failures import EndKind, charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
 from ...rendezvous.text import count
 from .. import exit_status
-from . import on_request, transitions, verdicts
+from . import on_agreement, on_request, stop_ladder, transitions, verdicts
 from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, WakeAt
 from .state import Node, RoundTally, Rules, Verdict
 from .transitions import Move
@@ -17,12 +17,16 @@ from .transitions import Move
 
 def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen, before = event.round, node.latest_round
-    node = transitions.settle_charge(replace(node, latest_round=seen), rules, now, seen)
+    node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
+    node = transitions.settle_charge(node, rules, now, seen)
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
     if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place.ready:
-        return transitions.start(node, rules, now, seen, member)
+        # What was announced of an agreement meanwhile is not announced again.
+        started, starting = transitions.start(node, rules, now, seen, member)
+        following, more = on_agreement.follow(started, seen, now, rules)
+        return following, (*starting, *more)
     if node.paused_until is not None and _costs_nothing(node, rules, seen):
         return transitions.resume(node, f"the pause is over, as round {node.round} costs this node no restart")
     effects: tuple[Effect, ...] = ()
@@ -77,14 +81,17 @@ def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rule
         verdict = verdicts.of_closed(node, seen)
         return transitions.stop(node, rules, now, NodeState.LEAVING, verdict.because, verdict=verdict)
     if _still_in(node, seen, rules):
-        return _progressed(node, before, seen), ()
+        return on_agreement.follow(_progressed(node, before, seen), seen, now, rules)
     ended = seen.unsettled or seen.ended
     if seen.phase is not RoundPhase.OVER or ended is None:
         why = f"round {seen.number} began without this node"
     else:
         why = ended.because
     because = f"round {node.round} is over: {why}"
-    return transitions.stop(node, rules, now, NodeState.STOPPING, because, hold=seen.hold)
+    held_s = stop_ladder.HOLD_S if seen.hold else 0.0
+    if seen.hold and ended is not None and ended.kind is EndKind.PREEMPTION:
+        held_s = rules.grace_s
+    return transitions.stop(node, rules, now, NodeState.STOPPING, because, held_s=held_s)
 
 
 def _still_in(node: Node, seen: Round, rules: Rules) -> bool:
@@ -95,7 +102,7 @@ def _still_in(node: Node, seen: Round, rules: Rules) -> bool:
 
 
 def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
-    node = replace(node, latest_round=event.round)
+    node = on_agreement.without_served(replace(node, latest_round=event.round), event.round, rules)
     if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
         return on_request.leave(node, rules, now, verdicts.of_closed(node, event.round))
     return node, ()
@@ -103,7 +110,7 @@ def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rul
 
 def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen, before = event.round, node.latest_round
-    node = replace(node, latest_round=seen)
+    node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
     return _progressed(node, before, seen), ()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...proto.endings import PREEMPTED
 from ...rendezvous.driver.events import RoundSeen
-from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo
+from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo, preempts
 from ...rendezvous.records import NodeState
-from . import on_round, restart_policy, stop_ladder, transitions
+from . import on_request, on_round, restart_policy, stop_ladder, transitions
 from .events import (
+    LeaveAsked,
     LeftoversNamed,
     NurseryLost,
     RestartNursery,
@@ -46,11 +48,23 @@ def _recorded(node: Node, death: WorkerFailure) -> Node:
 
 
 def _failed(node: Node, failure: WorkerFailure, now: float, rules: Rules) -> Move:
+    if preempts(failure):
+        return _preempted(node, failure, now, rules)
     node = transitions.fail(node, rules, now, failure)
     if node.verdict is not None:
         return transitions.stop(node, rules, now, NodeState.LEAVING, node.verdict.because, verdict=node.verdict)
-    hold = looks_like_an_echo(failure)
-    return transitions.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}", hold=hold)
+    held_s = stop_ladder.HOLD_S if looks_like_an_echo(failure) else 0.0
+    return transitions.stop(node, rules, now, NodeState.BROKEN, f"worker failed: {failure}", held_s=held_s)
+
+
+def _preempted(node: Node, asked: WorkerFailure, now: float, rules: Rules) -> Move:
+    """A worker asked for the end of the job. The others get as long as workers get to stop, before they are stopped:
+    they may still write what this one has saved its part of."""
+    tally = node.tally
+    tally = replace(tally, failures=(*tally.failures, asked), deaths=(*tally.deaths, asked), failed_at=now)
+    node = replace(node, tally=tally)
+    because = f"rank {asked.rank} (local rank {asked.local_rank}) asked for the end of the job by exit code {PREEMPTED}"
+    return transitions.stop(node, rules, now, NodeState.BROKEN, because, held_s=rules.grace_s)
 
 
 def on_exited_while_stopping(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move:
@@ -77,6 +91,8 @@ def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, r
 def on_workers_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
+    if node.finished and node.leaving is not None:
+        return on_request.on_leave_asked_when_finished(node, LeaveAsked(node.leaving.because), now, rules)
     if node.finished:
         finished, effects = transitions.finish(node, rules, now)
         if node.latest_round is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ...rendezvous.agreements import Agreement, Answer, Request
 from ...rendezvous.failures import Ending, WorkerFailure
 from ...rendezvous.records import NodeRecord, Outcome, Round
 from .restart_policy import History, Policy
@@ -67,6 +68,9 @@ class Rules:
     """Of the store, for messages."""
     charge_local: bool = False
     """Count each failure of this node's workers, whichever node caused it."""
+    settle_s: float = 0.0
+    """Asked to leave, this node's workers, and those of the others, first reach a step boundary and save, for at most
+    so long; 0: they are stopped at once."""
     leftovers: Leftovers = Leftovers.STOP
     leftover_s: float = LEFTOVER_S
     """How long processes that workers left behind may run on before they are stopped."""
@@ -157,6 +161,17 @@ class Node:
     conclude_at: float | None = None
     """ENDING: when to go even if the last record was not acknowledged."""
     others_ended: bool = False
+    leaving: Verdict | None = None
+    """What the agent will end with once the workers of all nodes have saved, or `leave_at` has come."""
+    leave_at: float = 0.0
+    requests: tuple[Request, ...] = ()
+    """What this node asks all ranks to do, and what is not done yet."""
+    requested: int = 0
+    """Number of its newest request."""
+    agreement: Agreement | None = None
+    """The newest of this round that this node follows."""
+    answer: Answer | None = None
+    """To that."""
 
     @property
     def round(self) -> int:

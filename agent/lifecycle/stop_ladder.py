@@ -102,6 +102,7 @@ def linger(now: float, grace_s: float, leftovers: Leftovers = Leftovers.STOP, le
     return Ladder(Rung.LINGER, now + unnamed_s, grace_s, leftovers, allowed_s - unnamed_s)
 
 
-def hold(now: float, grace_s: float) -> Ladder:
-    """A failure looks like an echo and its cause is not known yet; the workers may end by themselves."""
-    return Ladder(Rung.LINGER, now + HOLD_S, grace_s)
+def hold(now: float, grace_s: float, held_s: float = HOLD_S) -> Ladder:
+    """The workers may end by themselves for `held_s`: a failure looks like an echo and its cause is not known yet, or
+    one of them asked for the end of the job, and others may still write what they save."""
+    return Ladder(Rung.LINGER, now + held_s, grace_s)

@@ -64,6 +64,8 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         charge_local=rules.charge_local,
         all_exits_reported=node.phase is Phase.JOINING,
         grace_s=rules.grace_s,
+        requests=node.requests,
+        answer=node.answer,
     )
     return replace(node, record=record, because=because), (Publish(record),)
 
@@ -106,6 +108,8 @@ def rejoin(node: Node, rules: Rules, now: float, because: str) -> Move:
 
     During the pause the record still says that a worker failed, so the coordinator begins no round without this node
     and no join timeout runs; it also says that all exits are reported, so that the cause can be settled."""
+    if node.leaving is not None:
+        return end(node, rules, now, node.leaving)
     node = replace(
         node,
         phase=Phase.JOINING,
@@ -142,6 +146,8 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
         node,
         phase=Phase.WORKING,
         tally=RoundTally(running.number, running=frozenset(range(member.nproc))),
+        agreement=None,
+        answer=None,
         spare_until=None,
         place=replace(node.place, ready=False),
     )
@@ -224,12 +230,14 @@ def stop(
     *,
     signum: int = SIGTERM,
     verdict: Verdict | None = None,
-    hold: bool = False,
+    held_s: float = 0.0,
 ) -> Move:
-    """Stop the workers, and publish why; then come back, or end where there is a verdict. `hold`: workers that still
-    run may first end by themselves for a moment."""
-    hold = hold and bool(node.tally.running)
-    rungs = (stop_ladder.hold if hold else stop_ladder.ask)(now, rules.grace_s)
+    """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
+    that still run may first end by themselves."""
+    if verdict is None and node.leaving is not None:
+        verdict, state, because = node.leaving, NodeState.LEAVING, node.leaving.because
+    hold = held_s > 0 and bool(node.tally.running)
+    rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
     node, effects = publish(node, rules, now, state, because)
     orders: tuple[Effect, ...] = () if hold else (SignalWorkers(signum),)

@@ -186,15 +186,15 @@ def commands(pids: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def handles_signal(pid: int, signum: int) -> bool:
-    """Whether the process handles, ignores or blocks this signal, or its default does nothing. False for a worker that
-    has not installed its handler yet: one between fork and exec, or a script that still imports."""
+    """Whether the process handles or blocks this signal, or its default does nothing. False for a worker that has not
+    installed its handler yet: one between fork and exec, or a script that still imports, which ignores it."""
     if signum in HARMLESS:
         return True
     try:
         lines = read_file(f"/proc/{pid}/status").splitlines()
     except GONE:
         return False
-    masks = (int(line.split()[1], 16) for line in lines if line.startswith((b"SigBlk:", b"SigIgn:", b"SigCgt:")))
+    masks = (int(line.split()[1], 16) for line in lines if line.startswith((b"SigBlk:", b"SigCgt:")))
     return any(mask >> (signum - 1) & 1 for mask in masks)
 
 

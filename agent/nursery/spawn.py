@@ -158,6 +158,9 @@ def exec_launch(
         if in_cgroup:
             descendants.enter_cgroup()
         defaulted.restore()
+        for number in launch.env.get(b"ELASTIC_AGENT_FORWARD_SIGNALS", b"").split(b","):
+            if number:  # a scheduler's own copy of such a signal must end no script that still imports
+                _signal.signal(int(number), _signal.SIG_IGN)
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)

@@ -61,6 +61,20 @@ def checkpoints(path: str) -> None:
             print(time, size, number)
 
 
+def holds(path: str) -> None:
+    """Seconds for which saves of the worker library held the training up, as the manifests below a directory say."""
+    import json
+
+    for entry in os.scandir(path):
+        try:
+            with open(os.path.join(entry.path, "manifest.json"), encoding="utf-8") as file:
+                held = json.load(file)["made_by"].get("held_s", 0)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            continue  # no checkpoint of the library, or one that was removed meanwhile
+        if held:
+            print(float(held))
+
+
 def _measure(path: str, most: int) -> tuple[float, float, int]:
     """(time of the newest file, bytes on disk, files) of a file or a directory."""
     time, size, seen, waiting = 0.0, 0.0, 0, [path]
@@ -81,6 +95,6 @@ def _measure(path: str, most: int) -> tuple[float, float, int]:
 
 if __name__ == "__main__":
     try:
-        {"statvfs": statvfs, "newest": newest, "checkpoints": checkpoints}[sys.argv[1]](sys.argv[2])
+        {"statvfs": statvfs, "newest": newest, "checkpoints": checkpoints, "holds": holds}[sys.argv[1]](sys.argv[2])
     except OSError as error:
         sys.exit(f"{error.strerror}: {sys.argv[2]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 from collections.abc import Iterator
 
@@ -38,7 +39,7 @@ TIME = _Time()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
-@click.option("--save", type=TIME, required=True, help="How long training stands still for one save.")
+@click.option("--save", type=TIME, help="How long training stands still for one save; from --checkpoints if given.")
 @click.option("--every", type=TIME, help="How often it saves today; from --checkpoints if that is given.")
 @click.option("--step", type=TIME, help="How long a step takes; from --checkpoints if that is given.")
 @click.option("--run", type=TIME, help="How long the training lasts.")
@@ -50,7 +51,7 @@ TIME = _Time()
 @click.option("--checkpoints", type=click.Path(exists=True, file_okay=False), help="A directory of checkpoints.")
 def advise(
     *,
-    save: float,
+    save: float | None,
     every: float | None,
     step: float | None,
     run: float | None,
@@ -65,6 +66,9 @@ def advise(
     if checkpoints:
         seen_every, seen_step = of_checkpoints(checkpoints)
         every, step = every or seen_every, step or seen_step
+        save = save or of_manifests(checkpoints)
+    if save is None:
+        raise UsageError("advise: give --save, or --checkpoints of the worker library, which measures its saves")
     if events:
         failures, observed = of_events(events)
     told = ""
@@ -103,7 +107,7 @@ def lines_of(
         yield f"now: {spent(measured, every)}"
     for name, best in (("Young", young_s(measured)), ("Daly", daly_s(measured))):
         yield f"best ({name}): save every {duration(best)}{steps(best, step)}: {spent(measured, best)}"
-    yield f"for the library: Every(seconds={daly_s(measured):.0f})"
+    yield f"for the library: Every(seconds={max(1.0, daly_s(measured)):.0f})"
 
 
 def spent(measured: Measured, every: float) -> str:
@@ -135,14 +139,24 @@ def exact(length_s: float) -> str:
 
 def of_checkpoints(path: str) -> tuple[float | None, float | None]:
     """(seconds between saves, seconds a step), medians over the last checkpoints of a directory; None if unknown."""
-    try:
-        found = Asker().ask("checkpoints", path)
-    except NoAnswer as error:
-        raise UsageError(f"--checkpoints {path}: {error}") from None
+    found = _ask("checkpoints", path)
     pairs = list(itertools.pairwise(found))
     gaps = [later[0] - earlier[0] for earlier, later in pairs]
     paces = [(later[0] - earlier[0]) / (later[2] - earlier[2]) for earlier, later in pairs if later[2] > earlier[2]]
     return (statistics.median(gaps) if gaps else None), (statistics.median(paces) if paces else None)
+
+
+def of_manifests(path: str) -> float | None:
+    """Seconds for which a save held the training up, the median of what the worker library wrote down; None without."""
+    held = [line[0] for line in _ask("holds", path)]
+    return statistics.median(held) if held else None
+
+
+def _ask(question: str, path: str) -> list[list[float]]:
+    try:
+        return Asker().ask(question, os.path.abspath(path))
+    except NoAnswer as error:
+        raise UsageError(f"--checkpoints {path}: {error}") from None
 
 
 def of_events(path: str) -> tuple[int, float]:

@@ -50,6 +50,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("digits-checkpoints"))
     parser.add_argument("--crash-at-epoch", type=int, metavar="N", help="the last rank fails in epoch N, once")
     parser.add_argument("--epoch-seconds", type=float, default=0.0, metavar="S", help="let an epoch last at least S")
+    parser.add_argument("--leak", type=float, default=0.0, metavar="MB", help="keep so much memory more with each step")
     return parser.parse_args()
 
 
@@ -70,6 +71,7 @@ def main() -> None:
     if rank == 0 and run.steps:
         print(f"resuming at step {run.steps}, in epoch {run.epoch + 1}", flush=True)
 
+    leaked = []
     for epoch in run.epochs(arguments.epochs):
         ends_at = time.monotonic() + arguments.epoch_seconds
         for x, y in batches:
@@ -83,6 +85,7 @@ def main() -> None:
             (nn.functional.cross_entropy(model(x), y) * batches.weight).backward()
             optimizer.step()
             run.step()
+            leaked.append(b"x" * int(arguments.leak * 1e6))
         time.sleep(max(0.0, ends_at - time.monotonic()))
         if rank == 0:
             print(f"epoch {epoch + 1}: test accuracy {accuracy(net, test_x, test_y):.1%}", flush=True)

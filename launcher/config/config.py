@@ -15,8 +15,12 @@ from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
+from ...proto.endings import COMMAND, FORWARDED
+from ..preemption.completion import digest_of
 from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
+from .ending_flags import ending_variables
+from .guard_flags import guards
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -97,11 +101,27 @@ class LaunchConfig:
     ignored when the agent started; except SIGHUP, which nohup ignores."""
     forward_signals: str | Iterable[int] = ()
     """Signals passed on to the workers without stopping anything, as names or numbers."""
+    kill_switch: str | os.PathLike[str] = ""
+    """A file that ends the job once it exists: all ranks save at their next step, every agent ends with 83."""
+    save_switch: str | os.PathLike[str] = ""
+    """A file that is removed once it exists, and has all ranks save at their next step; its first line is the label."""
+    kill_signal: str | int = ""
+    """A signal to any agent that does the same as `kill_switch`, as a name or a number."""
+    save_signal: str | int = ""
+    """The same for `save_switch`."""
     shutdown_timeout: float | None = None
     """Time between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
     leftovers: str = "stop"
     """What becomes of processes that workers left behind when all exited 0: "stop", they have 30 s to end, or with
     "stop:SECONDS" another time, then they are stopped; "wait"; "keep", they run on."""
+    settle_timeout: float = 60.0
+    """How long workers that use `elastic_agent.worker` get to save at one step before a planned change; 0: none."""
+    exit_duration_in_mins: float | None = None
+    """The job's time ends so many minutes after the start of its agent."""
+    deadline: str = ""
+    """The same at a time, as Unix seconds or 2026-11-22T17:30:00; empty: as SLURM says, if it does."""
+    spot_notices: str | None = None
+    """The cloud that is asked whether it takes this host back: "aws", "gcp" or "azure"."""
     orphan_grace: float = 0.0
     """Time between SIGTERM and SIGKILL for workers whose agent was killed; 0: SIGKILL at once."""
     exit_barrier_timeout: float | None = None
@@ -163,7 +183,8 @@ def plan(
     _check_nodes(rendezvous, config.role)
     base_env = torch_fields.with_timer(_worker_base(config, env))
     if config.exact_resume:
-        base_env[EXACT_RESUME] = os.path.abspath(config.exact_resume)
+        base_env |= {EXACT_RESUME: os.path.abspath(config.exact_resume), COMMAND: digest_of(command)}
+    base_env |= ending_variables(config.exit_duration_in_mins, config.deadline, config.spot_notices, env)
     nproc = count_local_workers(config.nproc_per_node, base_env)
     omp_warning = _share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
@@ -186,6 +207,9 @@ def _worker_spec(
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
+    forwards = values.forwarded("forward_signals", config.forward_signals, stops)
+    base_env |= {FORWARDED: ",".join(map(str, forwards))} if forwards else {}
+    switches, signals = (config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal)
     numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(
         argv=tuple(argv),
@@ -204,7 +228,8 @@ def _worker_spec(
         logs=_log_spec(config, nproc),
         signals=stops,
         signals_named=config.signals_to_handle != SIGNALS,
-        forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        forward_signals=forwards,
+        guards=guards(switches, signals, (*stops, *forwards)),
         leftovers=leftovers,
         leftover_s=leftover_s,
         stuck_s=torch_fields.stuck_s(env),
@@ -310,6 +335,7 @@ def _with_common(
         nproc=counting_rule(config.nproc_per_node),
         local_addr=config.local_addr,
         exit_barrier_s=barrier_s,
+        settle_s=values.seconds("settle_timeout", config.settle_timeout),
     )
 
 

@@ -6,45 +6,16 @@ variable PET_<NAME> sets its default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.spec import NUMA_MODES
 from . import values
+from .ending_flags import ENDING_FLAGS
+from .flag import Flag
+from .guard_flags import GUARD_FLAGS
 from .rdzv_conf import split_rdzv_conf
-
-Reader = Callable[[str, str], object]
-"""Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. If `read` is None, it is a switch, which takes no value."""
-
-    name: str
-    group: str
-    help: str
-    read: Reader | None = None
-    default: object = None
-    metavar: str = ""
-    short: str = ""
-    env: bool = True
-    """Whether PET_<NAME> sets its default."""
-    ours: bool = False
-    """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
-
-    @property
-    def key(self) -> str:
-        """Name as a variable: `rdzv_conf`."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """Environment variable that sets its default; empty if there is none."""
-        return f"PET_{self.key.upper()}" if self.env else ""
 
 
 def _text(name: str, value: str) -> str:
@@ -307,6 +278,8 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         ours=True,
     ),
+    *ENDING_FLAGS,
+    *GUARD_FLAGS,
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
     Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),

@@ -49,6 +49,10 @@ class Console:
             self._write_error_file(error)
         self._write(last_line.of_report(report))
 
+    def complete(self, because: str) -> None:
+        """Print the last line of an agent that had nothing to do, as the training is complete."""
+        self._write(last_line.of_end(because))
+
     def fail(self, error: AgentError) -> None:
         """Print the last line of an agent that could not start or go on, and write its error file. Sets `reported`."""
         self._write_error_file(error)

@@ -7,6 +7,7 @@ from ...agent.errors import (
     AgentError,
     FinalisationTimedOut,
     HostFailed,
+    KillSwitch,
     OtherJob,
     OtherVersion,
     Preempted,
@@ -22,12 +23,13 @@ from ...agent.report import Report
 _BY_STATUS: dict[int, type[AgentError]] = {
     exit_status.USAGE: UsageError,
     exit_status.HOST_FAILED: HostFailed,
-    exit_status.ASKED_TO_LEAVE: Preempted,
+    exit_status.PREEMPTED: Preempted,
     exit_status.JOIN_TIMED_OUT: RendezvousTimedOut,
     exit_status.OTHER_JOB: OtherJob,
     exit_status.OTHER_VERSION: OtherVersion,
     exit_status.STORE_LOST: StoreLost,
     exit_status.UNFINISHED: FinalisationTimedOut,
+    exit_status.KILL_SWITCH: KillSwitch,
 }
 
 

@@ -21,6 +21,11 @@ def of_report(report: Report) -> str:
     return f"{PROGRAM}: exit {verdict.exit_code}: {because}"
 
 
+def of_end(because: str) -> str:
+    """The line for an agent that had nothing to do."""
+    return f"{PROGRAM}: exit 0: {because}"
+
+
 def of_error(error: AgentError) -> str:
     """The line for an agent that could not start, or could not go on."""
     hint = f" (see {PROGRAM} --help)" if isinstance(error, UsageError) else ""

@@ -14,6 +14,7 @@ from ...agent.errors import AgentError
 from ...agent.output.log_dirs import make_temporary_dir
 from ...agent.report import Report
 from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
+from ...rendezvous.records import Outcome
 
 VARIABLE = "ELASTIC_AGENT_SUMMARY"
 FILE = "summary.json"
@@ -53,7 +54,8 @@ def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
     if report.verdict.exit_code == 0 and report.verdict.cause is None:
         return ""
     path = env.get(VARIABLE) or ""
-    if not path and report.log_dir and (report.failures or _ending(report)):
+    wanted = (report.failures or _ending(report)) and report.verdict.outcome is not Outcome.PREEMPTED
+    if not path and report.log_dir and wanted:
         # Where no worker failed the last line says all; whoever wants a file then names it.
         try:
             path = f"{report.temporary_dir or make_temporary_dir()}/{FILE}"

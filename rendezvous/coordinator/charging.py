@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges
+from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges, preempts
 from ..records import Member, NodeRecord
 from . import explain, root_cause
 from .state import ENDED, LEAVING, WAITING, WORKING, Rendezvous, Rules, Seen
@@ -80,7 +80,7 @@ def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezv
         if ending is not None and failure is not None and failure.final and seen.record.round == state.number:
             exits = f"exit code {failure.exit_code} forbids a restart there (--no-restart-codes)"
             return _forbidden(state, failure), f"worker failed: {failure}; {exits}"
-    if ending is None:
+    if ending is None or ending.kind is EndKind.PREEMPTION:
         return None
     if ending.kind is EndKind.FAILURE and state.finishing and state.able() < rules.min_nodes:
         if end.settled or now >= state.since + LAST_REPORTS_S:
@@ -108,6 +108,12 @@ def _uncharged(state: Rendezvous, ending: Ending) -> Ending:
     """The ending, which charges no node while it is not settled: a job that cannot go on does not wait long for the
     cause, and must not claim to know it."""
     return ending if state.end.settled else replace(_judged(state, ending), charged="")
+
+
+def preemption(number: int, asked: WorkerFailure) -> Ending:
+    """How that round ends where a worker asked for the end of the job. It charges no node, and no exit was a cause."""
+    because = f"rank {asked.rank} on {asked.node} asked for the end by exit code {asked.exit_code}"
+    return Ending(number, EndKind.PREEMPTION, f"{because}; start the job again to go on")
 
 
 def evidence_until(state: Rendezvous) -> tuple[float, ...]:
@@ -158,6 +164,8 @@ def _answer(state: Rendezvous, member: Member, seen: Seen, now: float, rules: Ru
 def _final(state: Rendezvous, ending: Ending, departed: str) -> Ending:
     if ending.kind is not EndKind.FAILURE:
         return ending
+    if asked := next(filter(preempts, state.placement.deaths), None):
+        return preemption(state.number, asked)  # what was seen first was the echo of that
     if departed:
         because = f"{departed}; then {ending.because}"
         judged = _kept(root_cause.echoes_of_departure(state.placement.deaths), None)

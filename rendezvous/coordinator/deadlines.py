@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .state import CLOSED, ENDED, GATHERING, LAST_CALL, RUNNING, Rendezvous, Rules, Seen
+from ..failures import EndKind, preempts
+from .state import CLOSED, ENDED, GATHERING, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
 
 PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 """After how long a wait the coordinator announces for which nodes; then every `LATER_PROGRESS_S`. A restart takes
@@ -47,7 +48,13 @@ def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:
         awaited = seen.record.state is not ENDED
     else:
         awaited = seen.may_have_workers and not seen.pauses
-    return max(state.since, seen.since) + seen.record.grace_s + report_margin_s(rules) if awaited else None
+    if not awaited:
+        return None
+    ending, failure = state.end.ending, seen.record.failure
+    preempted = ending is not None and ending.kind is EndKind.PREEMPTION and state.phase is OVER
+    # Where a worker asked for the end, the others first get as long to end by themselves.
+    held_s = seen.record.grace_s if preempted or (failure is not None and preempts(failure)) else 0.0
+    return max(state.since, seen.since) + held_s + seen.record.grace_s + report_margin_s(rules)
 
 
 def verdict_at(state: Rendezvous, rules: Rules) -> float | None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..failures import Ending, EndKind, looks_like_an_echo
+from ..agreements import Act, Agreement
+from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
-from . import charging, deadlines, explain, leases, ranks, standing
+from . import agreements, charging, deadlines, explain, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import (
@@ -38,15 +39,22 @@ from .state import (
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
     (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
-    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, or every node left",
+    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, the kill switch, or every node left",
     (LAST_CALL, GATHERING): "fewer than min_nodes again",
     (LAST_CALL, RUNNING): "max_nodes are here, or no more nodes came",
-    (LAST_CALL, CLOSED): "the finalisation barrier ran out, or every node left",
-    (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
-    (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
+    (LAST_CALL, CLOSED): "the finalisation barrier ran out, the kill switch, or every node left",
+    (RUNNING, OVER): "a worker failed, a member left, nodes arrived, or a restart was asked for",
+    (RUNNING, CLOSED): "all finished, the finalisation barrier ran out, or the kill switch",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or every node left",
+    (
+        OVER,
+        CLOSED,
+    ): "the failure cannot be restarted, a worker asked for the end, the finalisation barrier ran out, the kill "
+    "switch, or every node left",
 }
+
+_ENDS: Mapping[Act, Outcome] = {Act.KILL: Outcome.KILLED, Act.PREEMPT: Outcome.PREEMPTED}
+"""How a job ends whose workers leave their loops by an agreement."""
 
 MAX_MOVES = 8
 """Changes of phase that one event can cause. The longest chain is OVER, GATHERING, RUNNING, CLOSED; more is our bug."""
@@ -82,7 +90,7 @@ def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
 def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     state = standing.reviewed(state, now)
     for _ in range(MAX_MOVES):
-        decided = _JUDGES[state.phase](state, now, rules)
+        decided = _killed(state, now) or _JUDGES[state.phase](state, now, rules)
         if decided.phase is state.phase:
             return decided
         if (state.phase, decided.phase) not in EDGES:
@@ -120,7 +128,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         state = replace(state, readings=replace(state.readings, pending=True, asked_at=now))
         reading_at = None
     progress_at = deadlines.progress_at(state, rules)
-    waits = (reading_at, progress_at, deadlines.deadline(state, rules), *charging.evidence_until(state))
+    deadline, agreed_by = deadlines.deadline(state, rules), agreements.deadline(state, rules)
+    waits = (reading_at, progress_at, deadline, agreed_by, *charging.evidence_until(state))
     wake_ups = [when for when in waits if when is not None and when > now]
     if wake_ups:
         effects.append(WakeAt(min(wake_ups)))
@@ -178,15 +187,49 @@ def _await_workers(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     return state
 
 
+def _killed(state: Rendezvous, now: float) -> Rendezvous | None:
+    """Where no worker runs that could make a checkpoint first, the kill switch closes the job at once."""
+    if not state.asking or state.phase in (RUNNING, CLOSED):
+        return None
+    for act, outcome in _ENDS.items():
+        if (request := agreements.pending(state, act)) is not None:
+            return _close(state, now, outcome, request.because)
+    return None
+
+
 def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     ending = _why_over(state, now, rules)
+    if (agreement := agreements.stopping(state)) is not None:
+        because = agreements.why_stopped(state, ending, now, rules)
+        if because is None:
+            return agreements.advance(state, now, rules)
+        return _close(state, now, _ENDS[agreement.act], because)
+    before = state
+    if ending is not None and ending.kind is EndKind.ARRIVAL and rules.settles:
+        state = agreements.advance(agreements.settle(state, now, ending.because), now, rules)
+        acted = agreements.acted(before, state)
+        if acted is None or acted.act is not Act.SETTLE:
+            return replace(state, because=f"{ending.because}; its workers first save what they have done")
     if ending is not None:
         return _end(state, now, ending)
+    state = agreements.advance(state, now, rules)
+    if (acted := agreements.acted(before, state)) is not None and (planned := _planned(state, acted)) is not None:
+        return _end(state, now, planned)
     if all(state.nodes[member.node].finished for member in state.members):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
+
+
+def _planned(state: Rendezvous, acted: Agreement) -> Ending | None:
+    """How the round ends behind an agreement that is over, if it does."""
+    if acted.act is Act.SETTLE and acted.requests:
+        names = explain.names([state.nodes[node] for node, _ in acted.requests if node in state.nodes])
+        return Ending(state.number, EndKind.DEPARTURE, f"{names} left: {acted.because}")
+    if acted.act is Act.RESTART and acted.at > 0:
+        return Ending(state.number, EndKind.PLANNED, acted.because)
+    return None
 
 
 def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
@@ -198,6 +241,8 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node has left")
     if (beyond := charging.beyond_restart(state, now, rules)) is not None:
         return _close(beyond[0], now, Outcome.FAILED, beyond[1])
+    if state.end.settled and ending.kind is EndKind.PREEMPTION:
+        return _close(state, now, Outcome.PREEMPTED, ending.because)
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if not state.end.settled:
@@ -231,6 +276,8 @@ def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
+            if preempts(record.failure):
+                return charging.preemption(number, record.failure)
             return Ending(number, EndKind.FAILURE, f"worker failed: {record.failure}", member.node, record.failure)
     for member, seen in members:
         record = seen.record
@@ -293,8 +340,9 @@ def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
         ending,
         settled=False,
         unanswered=frozenset(member.node for member in state.members),
-        hold=ending.failure is not None and looks_like_an_echo(ending.failure),
+        hold=ending.kind is EndKind.PREEMPTION or (ending.failure is not None and looks_like_an_echo(ending.failure)),
     )
+    state = agreements.dropped(state)
     return replace(state, phase=OVER, since=now, end=end, because=ending.because)
 
 

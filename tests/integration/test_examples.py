@@ -18,11 +18,11 @@ RUN_S = 110
 """Bound on one whole run; the demo takes about half a minute on two idle cores, the scheduler ten seconds."""
 
 
-def run(folder: Path, name: str, *options: str) -> tuple[int, str]:
+def run(folder: Path, name: str, *options: str, bound_s: float = RUN_S) -> tuple[int, str]:
     """Exit status, and what was printed."""
     command = [sys.executable, str(ROOT / "examples" / name), *options]
     env = {**os.environ, "TMPDIR": str(folder)}  # a killed process leaves its temporary files
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S, check=False)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=bound_s, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -57,6 +57,32 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
         r"trained 12 epochs on 2 workers, every sample of every epoch exactly once: test accuracy (9[5-9]|100)\.\d%",
         r"exit statuses: node-a 0, node-c 0\n",
     )
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> None:
+    """`make guard-demo`: a labelled checkpoint, two endings with 83, one with 75 after which no sample is lost, a leak
+    that is found in time, and a disc that fills while there is room for the last checkpoint."""
+    status, printed = run(tmp_path, "guard_demo.py", bound_s=280)
+    output = re.sub(r"\s*\n\s+\| ?", " ", printed)
+    assert status == 0, printed
+    assert_in_order(
+        output,
+        r"labels of the checkpoints that are kept: \{'before the new data'\}; the switch is gone",
+        r"job1 ended with 83",
+        r"job2 ended with 83",
+        r"job3 .*resuming at step",
+        r"job3 ended with 75",
+        r"job4 .*every sample of every epoch exactly once",
+        r"job4 ended with 0",
+        r"watch6 .*worker-memory .* left \(limit 10 minutes left\)",
+        r"job5 .*all ranks save at",
+        r"A FULL DISC",
+    )
+    if "takes root" not in output:
+        assert_in_order(
+            output, r"watch8 .*disk disc: .*limit 50 % free", r"job7 ended with 83", r"job9 .*resuming at step"
+        )
 
 
 def test_the_toy_scheduler_replaces_a_node_that_died(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from elastic_agent.agent import errors, exit_status
 from elastic_agent.control.watcher.advise import advise
 from elastic_agent.control.watcher.cli import watch
 from elastic_agent.launcher.config import etcd_conf
-from elastic_agent.launcher.config.flags import FLAGS, Flag
+from elastic_agent.launcher.config.flag import Flag
+from elastic_agent.launcher.config.flags import FLAGS
 from elastic_agent.launcher.config.rdzv_conf import KEYS
 from support.source_tree import ROOT, core, tracked
 
@@ -60,6 +61,11 @@ A node leaves, by SIGTERM (announces its departure) or silently (its lease runs 
 allow.
 
 With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
+
+A worker exits with 75: no restart follows, nobody is charged, and every agent of the job ends with 75, told apart from
+a job that is done and from one that failed.
+
+A node that is only itself preempted leaves, and the others go on.
 
 A node that lives but does nothing is lost as one that died is: its main thread stands still, or it receives nothing.
 
@@ -199,12 +205,14 @@ OF_ETCD = {
     *("--auto-compaction-mode", "--auto-compaction-retention", "--rev"),
 }
 """Flags of its servers that are talked about."""
+OF_SLURM = {"--array", "--exclude", "--mail-type", "--name", "--no-kill", "--signal"}
+"""Options of sbatch and srun, likewise."""
 
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
     of_watch = (name for command in (watch, advise) for option in command.params for name in option.opts)
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *of_watch}
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_watch}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
@@ -287,7 +295,7 @@ def anchors(file: Path) -> set[str]:
 
 def test_files_that_the_pages_name_are_there() -> None:
     """A path in backticks with a folder of ours in front is a file or a folder of this repository."""
-    folders = "agent|control|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
+    folders = "agent|control|deploy|rendezvous|launcher|proto|worker|tests|docs|examples|benchmarks"
     gone = []
     for path in PAGES:
         named = [code for code in quoted(page(path.as_posix())) if re.fullmatch(rf"(?:{folders})/[\w./*-]+", code)]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -22,12 +23,16 @@ BUILD_S = 120
 """Limit for building or installing, which takes a few seconds on an idle host."""
 
 
+SHIPPED = (*CORE, "deploy")
+"""Folders of which users get something."""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, so that the checkout stays clean, in a directory whose name is no identifier."""
     source = tmp_path_factory.mktemp("packaging") / "some-checkout 1"
     for path in tracked():
-        if path.parts[0] in CORE or len(path.parts) == 1:
+        if path.parts[0] in SHIPPED or len(path.parts) == 1:
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, source / path)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -64,13 +69,33 @@ def run(command: list[str], cwd: Path | None = None) -> str:
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Users get no tests, no setup.py, and no top-level `agent` that would hide a module of theirs."""
     names = zipfile.ZipFile(wheel).namelist()
-    ours = {str(path) for path in tracked() if path.parts[0] in CORE or len(path.parts) == 1}
+    ours = {str(path) for path in tracked() if path.parts[0] in SHIPPED or len(path.parts) == 1}
     wanted = {
         f"elastic_agent/{path}"
         for path in ours - {"setup.py"}
-        if path.endswith((".py", ".pyi", ".proto", "bin/torchrun")) or path == "py.typed"
+        if path.endswith((".py", ".pyi", ".proto", "bin/torchrun")) or path == "py.typed" or path.startswith("deploy/")
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
+
+
+def test_the_scripts_for_queues_are_installed_and_can_be_started(installed: Path) -> None:
+    """`python -m elastic_agent` need not be a checkout: the scripts and their table are beside the package."""
+    look = "import elastic_agent, os; print(os.path.dirname(elastic_agent.__file__))"
+    deploy = Path(run([str(installed / "python"), "-c", look], cwd=installed.parent).strip(), "deploy")
+    assert (deploy / "exit-statuses").is_file()
+    started = subprocess.run([deploy / "slurm" / "chain.sh"], capture_output=True, text=True, check=False, timeout=20)
+    assert (started.returncode, started.stderr[:6]) == (2, "usage:")
+
+
+def test_the_source_archive_has_all_that_the_wheel_has(wheel: Path) -> None:
+    """A wheel that is built from it is the same."""
+    build = "import setuptools.build_meta as b; print(b.build_sdist('dist'))"
+    run([sys.executable, "-c", build], cwd=wheel.parent.parent)
+    [archive] = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as held:
+        sources = {name.partition("/")[2] for name in held.getnames()}
+    names = (name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name)
+    assert {name.removeprefix("elastic_agent/") for name in names} <= sources
 
 
 def test_metadata_of_the_wheel(wheel: Path) -> None:

@@ -50,6 +50,7 @@ PROCESS_OWNERS = {
     "agent/zygote/fork_safety.py",
     "agent/zygote/server.py",
     "control/commands.py",
+    "worker/loop/asked.py",
 }
 PICKLERS = {"launcher/in_worker/function_worker.py", "launcher/in_worker/functions.py"}
 

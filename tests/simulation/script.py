@@ -42,6 +42,7 @@ _TIMES = {
     "store_grace": "store_grace_s",
     "last_call": "last_call_timeout_s",
     "quiet": "quiet_s",
+    "settle": "settle_s",
 }
 
 

@@ -18,6 +18,8 @@ from .files import Content, read_file
 NAME = "manifest.json"
 FORMAT = 1
 """The version of the folder's form. A reader refuses a later one."""
+HELD = "held_s"
+"""In `made_by`: how many seconds the save before this one held its rank's training up; 0 where it was the first."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ class Writer:
         self._committed, self._in_use = committed, in_use
         self._now: Order | None = None
         self._thread: threading.Thread | None = None
+        self.took_s = 0.0
+        """How long the longest of the saves took from its start until it was on the disk; 0: none has."""
 
     @property
     def busy(self) -> bool:
@@ -112,8 +115,10 @@ class Writer:
             raise CheckpointNotWritten(f"checkpoint of step {order.step}: {order.failed}") from order.failed
 
     def _run(self, order: Order) -> None:
+        began_s = time.monotonic()
         try:
             named = write(self._folder, self._claim, order)
+            self.took_s = max(self.took_s, time.monotonic() - began_s)
             if named is not None:
                 self._committed(named)
                 self._retain()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle.state import Node, Phase, Verdict
+from elastic_agent.rendezvous.agreements import Act
 from elastic_agent.rendezvous.coordinator import deadlines
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator.machine import EDGES
@@ -33,6 +34,7 @@ from .invariants import (
     FORWARD,
     LISTED,
     PLACED,
+    SAVED_FIRST,
     STUCK,
     UNDISTURBED,
 )
@@ -215,10 +217,23 @@ class Checkers:
             self.world.reached.note("an arrival ended a round")
             full = len(before.members) >= self.world.job.max_nodes or before.finishing
             self.need(not full, UNDISTURBED, f"round {ending.round} was ended because {ending.because}")
+            self._saved_first(before, ending)
         was = before.end.ending
         echoed = was is not None and (was.round, was.kind) == (ending.round, EndKind.FAILURE)
-        if echoed and ending.kind is EndKind.DEPARTURE:
-            self.world.reached.note("a failure turned out to be the echo of a departure")
+        if echoed and ending.kind is not EndKind.FAILURE:
+            self.world.reached.note(f"a failure turned out to be the echo of a {ending.kind.value}")
+
+    def _saved_first(self, before: Rendezvous, ending: Ending) -> None:
+        """Where each member could be asked."""
+        members = [self.world.nodes[member.node] for member in before.members]
+        if not self.world.job.settle_s or not all(self.fit(node) and node.nursery.live for node in members):
+            return
+        saved = all(ending.round in node.nursery.saved for node in members)
+        if saved:
+            self.world.reached.note("workers saved before an arrival")
+        # Without a boundary they were asked, and have not all answered in time, or cannot.
+        asked = before.agreement is not None and before.agreement.act is Act.SETTLE and not before.agreement.at
+        self.need(saved or asked, SAVED_FIRST, f"round {ending.round} was ended because {ending.because}")
 
     def _settled(self, ending: Ending) -> None:
         self.endings[ending.round] = ending
@@ -227,7 +242,11 @@ class Checkers:
             self._charged(ending)
         if ending.kind is EndKind.DEPARTURE:
             placed = [self.world.nodes[name] for name in self.rounds.members]
-            left = [n for n in placed if n.done or n.state.verdict is not None or n.ident in self.ever_lost]
+            left = [
+                n
+                for n in placed
+                if n.done or n.state.verdict is not None or n.ident in self.ever_lost or n.ident in self.asked
+            ]
             self.need(bool(left), BLAMED, f"round {ending.round} ended because {ending.because}")
 
     def _charged(self, ending: Ending) -> None:

@@ -27,6 +27,7 @@ def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
     truth.world.reached.note(f"exit status {code}")
     clean = node.state.finished and node.nursery.clean.get(node.state.round) == node.nproc
     kept = not clean or code == 0 or node.ident in truth.asked or gave_up(verdict)
+    kept = kept or verdict.outcome is Outcome.PREEMPTED
     truth.need(kept, KEPT, f"{node.ident} exits {code}: {verdict.because}")
     if code == 0:
         _truthful(truth, node, verdict)
@@ -87,4 +88,6 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         return outcome is Outcome.UNFINISHED
     if code == 2:
         return node.place_fails or outcome is Outcome.MISCONFIGURED
+    if code == 75 and outcome is Outcome.PREEMPTED:
+        return True
     return code in (75, 143) and node.ident in truth.asked

@@ -35,6 +35,8 @@ CLASHING = (
     "a job is misconfigured only when two nodes that lived at one time claim one static rank, or a node that was alive "
     "of late claims one that does not exist"
 )
+SAVED_FIRST = "before an arrival ends a round its workers have saved, cannot, or take too long"
+ASKED_FOR = "a job is preempted only when a worker of its last round asked for the end"
 DESERTED = "a job is abandoned only when no node that could go on is left"
 ALIVE = "a job neither succeeds nor fails by a round of which no node was alive when it was started again"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"

@@ -68,8 +68,13 @@ class Liveness:
         self._stale: dict[str, float] = {}
         self._departed: dict[str, float] = {}
         self._stopping: dict[str, float] = {}
-        self.stopping_s = self._job.leftover_s + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
+        self.held_s = 0.0
+        """How long workers may first end by themselves, once one has asked for the end of the job."""
+
+    @property
+    def stopping_s(self) -> float:
         """How long it may take to give up on workers that nothing kills, and to write that."""
+        return self.held_s + self._job.leftover_s + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
 
     def look(self, after: Rendezvous) -> None:
         """After every event of the coordinator."""
@@ -93,7 +98,7 @@ class Liveness:
         self._room = None
         unanswered = after.phase is OVER and not any(seen.pauses for seen in after.nodes.values())
         self._over = self._since(self._over, unanswered)
-        bound = self._job.grace_s + max(REPORT_MARGIN_S, self._job.lease_s) + self._job.lease_s + SLACK_S
+        bound = self.held_s + self._job.grace_s + max(REPORT_MARGIN_S, self._job.lease_s) + self._job.lease_s + SLACK_S
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
         self._enough = self._since(self._enough, not self._busy(after) and self._waiting(self._job.min_nodes))
         bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
@@ -112,7 +117,8 @@ class Liveness:
         self._enough = self._over = None
         room = len(after.members) < self._job.max_nodes and not after.finishing
         self._room = self._since(self._room, room and self._waiting(1))
-        bound = self._job.last_call_timeout_s + self._job.quiet_s + SLACK_S
+        # What is agreed on has two stages.
+        bound = self._job.last_call_timeout_s + self._job.quiet_s + 2 * self._job.settle_s + SLACK_S
         self._need(self._room, bound, PROMOTED, lambda: f"round {after.number} has {len(after.members)} nodes")
         nodes = self._truth.world.nodes
         members = [nodes[member.node] for member in after.members]
@@ -146,7 +152,7 @@ class Liveness:
         for name, since in self._truth.asked.items():
             node = self._truth.world.nodes[name]
             if not (node.done or node.frozen or node.stalled or node.host):
-                self._need(since, self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
+                self._need(since, self._job.settle_s + self.stopping_s + SLACK_S, OBEYED, f"{name} is still here")
 
     def _each_node(self, after: Rendezvous) -> None:
         """Looks at each node once: whether it missed an announcement, stops its workers, or finished."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import Outcome
 
-from .invariants import CLASHING, DESERTED, PATIENT, SPENT, SUCCESS, TIMELY, UNHURRIED
+from .invariants import ASKED_FOR, CLASHING, DESERTED, PATIENT, SPENT, SUCCESS, TIMELY, UNHURRIED
 
 if TYPE_CHECKING:
     from .checkers import Checkers
@@ -82,6 +83,13 @@ def misconfigured(truth: Checkers, after: Rendezvous) -> None:
     truth.need(not fits or rivals, CLASHING, f"all static ranks of living nodes differ: {claims}")
 
 
+def preempted(truth: Checkers, after: Rendezvous) -> None:
+    ending = after.end.ending
+    number = ending.round if ending is not None else 0
+    codes = [code for node in truth.world.nodes.values() for code in node.nursery.codes.get(number, ())]
+    truth.need(PREEMPTED in codes, ASKED_FOR, f"exit codes of round {number} were {codes}")
+
+
 JUDGES = {
     Outcome.SUCCEEDED: succeeded,
     Outcome.FAILED: failed,
@@ -89,4 +97,5 @@ JUDGES = {
     Outcome.ABANDONED: abandoned,
     Outcome.UNFINISHED: unfinished,
     Outcome.MISCONFIGURED: misconfigured,
+    Outcome.PREEMPTED: preempted,
 }

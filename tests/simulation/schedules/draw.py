@@ -35,6 +35,7 @@ def scenario(seed: int) -> Scenario:
     job = _draw_job(rng, MOST if most else MANY if many else rng.choice(SIZES))
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
+    job, habit = _draw_settling(seed, job, habit)
     if many and job.restarts.window_s:
         habit = dataclasses.replace(habit, start_fails=0.0)  # some would fail in every round, forgiven without end
     store = "" if many else rng.choice(STORES)
@@ -63,6 +64,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_static_restart(seed, job),
             *_draw_half_alive(seed),
             *_draw_pressure(seed, store),
+            *_draw_preemption(seed),
         ),
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
@@ -107,6 +109,16 @@ def _draw_habit(rng: random.Random) -> Habit:
         unkillable=rng.choice((0.0, 0.0, 0.5)),
         lingers=rng.choice((0.0, 0.0, 0.5)),
     )
+
+
+def _draw_settling(seed: int, job: Job, habit: Habit) -> tuple[Job, Habit]:
+    """In one job of four workers save before planned changes, or cannot, or take too long."""
+    rng = random.Random(seed ^ 0x5E771E)
+    if rng.random() < 0.75:
+        return job, habit
+    plain, saves_s = rng.random() < 0.2, rng.choice((0.0, 0.3, 20.0))
+    habit = dataclasses.replace(habit, plain=plain, saves_s=saves_s)
+    return dataclasses.replace(job, settle_s=rng.choice((1.0, 5.0))), habit
 
 
 def _draw_founders(rng: random.Random, job: Job, unequal: bool) -> Iterator[Founder]:
@@ -217,6 +229,13 @@ def _draw_pressure(seed: int, store: str) -> Iterator[Fault]:
     if rng.random() < 0.2:
         what = rng.choice(("liar", "occupant", "server_hangs"))
         yield Fault(15, rng.uniform(0.0, FAULTS_END_S / 2), what, rng.random(), rng.random(), rng.uniform(0.3, 40.0))
+
+
+def _draw_preemption(seed: int) -> Iterator[Fault]:
+    """In one job of ten a worker asks for the end."""
+    rng = random.Random(seed ^ 0x75)
+    if rng.random() < 0.1:
+        yield Fault(16, rng.uniform(0.0, FAULTS_END_S / 2), "worker_preempts", rng.random(), rng.random())
 
 
 def _bytes_are_late(seed: int, store: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.driver.connection import patience_s
 from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 
@@ -84,6 +85,16 @@ def worker_fails(world: World, scenario: Scenario, fault: Fault, node: SimNode) 
         worker = live[int(fault.variant * len(live))]
         if not worker.unkillable:
             nursery.exit(worker, (1, 7, -9, -15, 93)[fault.number % 5])
+
+
+def worker_preempts(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
+    """Workers ask for the end of the job: all of one node, or one of them."""
+    busy = [each for each in world.nodes.values() if each.nursery.live]
+    if busy:
+        nursery = busy[int(fault.target * len(busy))].nursery
+        live = [worker for worker in nursery.live.values() if not worker.unkillable]
+        for worker in live if fault.variant < 0.7 else live[:1]:
+            nursery.exit(worker, PREEMPTED)
 
 
 def kill(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -354,5 +365,8 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
         store_stalls,
     )
 }
-RARE = {act.__name__: act for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen)}
+RARE = {
+    act.__name__: act
+    for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen, worker_preempts)
+}
 """Kinds that `draw` does not choose from `KINDS`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_agent.rendezvous.coordinator import events, machine
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
+from elastic_agent.rendezvous.coordinator.state import DEFAULT_SETTLE_S, Rendezvous, Rules
 from elastic_agent.rendezvous.records import Round
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def rules_of(job: Job, own: str) -> Rules:
         lease_s=job.lease_s,
         exit_barrier_s=job.exit_barrier_s,
         static=job.static,
+        settles=job.settle_s > 0,
+        settle_s=job.settle_s or DEFAULT_SETTLE_S,
     )
 
 

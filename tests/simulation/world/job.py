@@ -25,6 +25,8 @@ class Job:
     exit_barrier_s: float = 300.0
     connect_timeout_s: float = 60.0
     static: bool = False
+    settle_s: float = 0.0
+    """As --settle-timeout."""
 
 
 class Delays:

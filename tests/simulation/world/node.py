@@ -44,6 +44,7 @@ class SimNode:
             min_nodes=job.min_nodes,
             max_nodes=job.max_nodes,
             endpoint="host:29400",
+            settle_s=job.settle_s,
         )
         self.killed = False
         self.done = False
@@ -138,6 +139,20 @@ class SimNode:
 
     def _forward_signal(self, effect: agent_events.ForwardSignal) -> None:
         self._say(f"passes signal {effect.signum} on to its workers")
+
+    def _ask_bound(self, effect: agent_events.AskBound) -> None:
+        bound = 0 if self.nursery.habit.plain or not self.nursery.live else 1
+        self.post_later(agent_events.BoundFound(effect.agreement.number, bound))
+
+    def _decide_workers(self, effect: agent_events.DecideWorkers) -> None:
+        if effect.agreement.at:
+            self._say(f"acts at boundary {effect.agreement.at}: {effect.agreement.act.value}")
+            acted = agent_events.Acted(effect.agreement.number)
+            self.world.at(self.nursery.habit.saves_s, self.turn, self.post, acted)
+            self.nursery.saved.add(self.nursery.round)
+
+    def _release_workers(self, effect: agent_events.ReleaseWorkers) -> None:
+        """Simulated workers do not wait."""
 
     def _kill_workers(self, effect: agent_events.KillWorkers) -> None:
         self._say("kills its workers")
@@ -256,6 +271,9 @@ _PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
     agent_events.StartWorkers: SimNode._start_workers,
     agent_events.SignalWorkers: SimNode._signal_workers,
     agent_events.ForwardSignal: SimNode._forward_signal,
+    agent_events.AskBound: SimNode._ask_bound,
+    agent_events.DecideWorkers: SimNode._decide_workers,
+    agent_events.ReleaseWorkers: SimNode._release_workers,
     agent_events.KillWorkers: SimNode._kill_workers,
     agent_events.NameLeftovers: SimNode._name_leftovers,
     agent_events.KeepLeftovers: SimNode._keep_leftovers,

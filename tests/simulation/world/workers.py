@@ -13,6 +13,7 @@ from elastic_agent.agent.lifecycle.events import (
     WorkersGone,
     WorkerStoreLost,
 )
+from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.failures import Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
 
@@ -42,6 +43,10 @@ class Habit:
     ignores_term: float = 0.0
     unkillable: float = 0.0
     """Probability that SIGKILL does not end it, as when it is stuck in the kernel."""
+    plain: bool = False
+    """Workers do not use the library, and come to no step boundaries."""
+    saves_s: float = 0.0
+    """How long they take to save at a boundary."""
     lingers: float = 0.0
     """Probability that workers that exited 0 leave processes behind."""
 
@@ -79,6 +84,8 @@ class Nursery:
         """Those in which one did by an error of its own, and showed it."""
         self.codes: dict[int, list[int]] = {}
         """Per round: exit codes other than 0."""
+        self.saved: set[int] = set()
+        """Rounds in which workers were told at which boundary to save."""
         self.stuck_until = 0.0
         """When the last worker that SIGKILL did not end has ended by itself."""
         self.losses: list[float] = []
@@ -154,6 +161,8 @@ class Nursery:
         failure = self._failure(worker, code, of_a_peer=of_a_peer) if code else None
         if code:
             self.codes.setdefault(self.round, []).append(code)
+            if code == PREEMPTED:
+                self.world.checkers.liveness.held_s = self.world.job.grace_s
         self.node.post_later(WorkerExited(worker.local_rank, failure))
         if code:
             self.world.echo(self.node, self.round)
@@ -229,7 +238,8 @@ class Nursery:
             self.world.echo(self.node, self.round)
 
     def _settle(self) -> None:
-        if self.open and not self.busy and (self.stopped or self.clean[self.round]):
+        ended = self.stopped or self.clean[self.round] or PREEMPTED in self.codes.get(self.round, ())
+        if self.open and not self.busy and ended:
             self.open = False
             self.node.post_later(WorkersGone())
 

@@ -93,7 +93,7 @@ def test_a_pause_ends_when_the_failure_is_not_charged(ended: Ending | None, phas
     ("event", "status"),
     [
         (events.SignalReceived(15), 143),
-        (events.LeaveAsked("drained"), exit_status.ASKED_TO_LEAVE),
+        (events.LeaveAsked("drained"), exit_status.PREEMPTED),
         (
             RoundSeen(replace(announced(RoundPhase.CLOSED), outcome=Outcome.FAILED)),
             exit_status.WORKER_FAILED,

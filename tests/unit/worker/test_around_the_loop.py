@@ -82,7 +82,7 @@ def test_a_run_saves_and_stops_before_its_deadline_and_goes_on_in_the_next_job(
 
     def late() -> None:
         if run.steps == 4:
-            monkeypatch.setattr(run._deadline, "_at_s", time.time() + 59)
+            monkeypatch.setattr(run._early.deadline, "_at_s", time.time() + 59)
 
     first = trained(run, late)
     assert run.stopping
@@ -107,6 +107,81 @@ def test_a_step_that_would_end_after_the_deadline_is_not_begun(monkeypatch: pyte
     assert not until.stop_now()
     now_s = 1100.0
     assert until.stop_now()
+
+
+def at(monkeypatch: pytest.MonkeyPatch, now_s: float) -> None:
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: now_s, monotonic=lambda: now_s))
+
+
+def test_the_last_save_begins_early_enough_for_the_longest_one_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks 2 s apart and saves of 20 s, 1,000 s before the deadline: a save and a half, the margin, and a look."""
+    monkeypatch.setenv(deadline.OURS, "2000")
+    at(monkeypatch, 1000.0)
+    until = deadline.Deadline()
+    latest = 2000 - 1.5 * 20 - deadline.MARGIN_S - 2
+    at(monkeypatch, latest - 3.0)
+    assert not until.stop_now(20.0)
+    at(monkeypatch, latest - 1.0)
+    assert not until.stop_now(20.0)
+    at(monkeypatch, latest + 1.0)
+    assert until.stop_now(20.0)
+
+
+def test_who_is_too_late_skips_the_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(deadline.OURS, "2000")
+    at(monkeypatch, 1000.0)
+    until = deadline.Deadline()
+    at(monkeypatch, 1974.0)
+    assert not until.too_late(20.0)
+    at(monkeypatch, 1976.0)
+    assert until.too_late(20.0)
+
+
+def test_before_any_save_was_measured_the_first_thing_near_a_deadline_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(deadline.OURS, "9000")
+    at(monkeypatch, 1000.0)
+    until = deadline.Deadline()
+    assert not until.measure(0.0), "it is hours away"
+    at(monkeypatch, 8000.0)
+    assert until.measure(0.0)
+    assert not until.measure(3.0), "one was measured"
+
+
+def test_a_run_may_be_told_not_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(deadline.OURS, str(time.time() + 1))
+    until = deadline.Deadline(stop_before=False)
+    assert not until.stop_now(20.0)
+    assert not until.too_late(20.0)
+
+
+def test_a_save_that_is_too_late_is_not_begun_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint before it stands, and the next run goes on from there."""
+    monkeypatch.setenv(deadline.OURS, str(time.time() + 3600))
+    run = Run(tmp_path / "c", every=Every(seconds=None, steps=2))
+
+    def late() -> None:
+        if run.steps == 5:
+            monkeypatch.setattr(run._early.deadline, "_at_s", time.time() + 0.001)
+
+    trained(run, late)
+    assert run.stopping
+    assert "no checkpoint of step 5: " in caplog.text
+    monkeypatch.delenv(deadline.OURS)
+    assert Run(tmp_path / "c", every=NEVER).steps == 4
+
+
+def test_under_an_agent_a_run_that_was_stopped_exits_with_75_behind_its_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows the loop belongs to a training that is over. Without an agent the script goes on."""
+    assert trained(run := Run(tmp_path / "alone", every=NEVER), run.stop) == list(range(4))
+    monkeypatch.setenv("ELASTIC_AGENT_ROUND", "1")
+    run = Run(tmp_path / "c", every=NEVER)
+    with pytest.raises(SystemExit) as ended:
+        trained(run, run.stop)
+    assert ended.value.code == 75
 
 
 def test_the_log_is_rank_0s_and_others_say_warnings_with_their_rank(caplog: pytest.LogCaptureFixture) -> None:

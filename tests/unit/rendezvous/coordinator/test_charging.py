@@ -153,3 +153,28 @@ def test_an_announcement_is_bounded() -> None:
     assert len(kept) == MAX_ANNOUNCED_EXITS
     assert kept[-1].death is cause
     assert {each.death.said for each in kept[:-1]} == {"is peer"}
+
+
+def test_an_echo_of_a_preemption_charges_nobody_and_the_job_is_preempted() -> None:
+    """The failure of a peer that lost its connection is read first; then the worker that exited with 75."""
+    asked = replace(worker_exit(2, Sign.QUIET), exit_code=75)
+    state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.PEER))
+    assert state.phase is RoundPhase.OVER
+    state = publish(state, 2.1, "b", 3, NodeState.BROKEN, asked)
+    state = publish(state, 2.2, "a", 4, NodeState.WAITING, worker_exit(0, Sign.PEER))
+    state = publish(state, 2.3, "b", 4, NodeState.WAITING, asked)
+    ending = state.end.ending
+    assert ending is not None
+    assert (ending.kind, ending.charged) == (EndKind.PREEMPTION, "")
+    assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.PREEMPTED)
+
+
+def test_a_worker_that_was_asked_to_stop_preempts_nothing() -> None:
+    """A script that answers SIGTERM with 75 belongs to a node that leaves, or to a round that ended elsewhere."""
+    stopped = replace(worker_exit(2, Sign.STOPPED), exit_code=75, stopped_by=15)
+    state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.OWN), left=1)
+    state = publish(state, 2.1, "b", 3, NodeState.WAITING, stopped)
+    state = publish(state, 2.2, "a", 4, NodeState.WAITING, worker_exit(0, Sign.OWN), left=1)
+    ending = state.end.ending
+    assert ending is not None
+    assert (ending.kind, ending.charged) == (EndKind.FAILURE, "a")

@@ -1,0 +1,165 @@
+"""Until when a job's time lasts, and how long its processes have once they are asked to stop: what schedulers say.
+
+Times of day are this host's: the workers of this node are told, and no other host compares them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ...agent.errors import UsageError
+from ...agent.spec import WorkerSpec
+from ...rendezvous.text import duration
+
+DEADLINE = "ELASTIC_AGENT_DEADLINE"
+"""Variable of workers, and of the agent: Unix time in seconds at which the job's time ends."""
+TERMINATION_GRACE = "ELASTIC_AGENT_TERMINATION_GRACE"
+"""Variable: seconds between SIGTERM and SIGKILL, as the scheduler has them: a pod's terminationGracePeriodSeconds."""
+SLURM_JOB, SLURM_END = "SLURM_JOB_ID", "SLURM_JOB_END_TIME"
+LATEST = 253402300799
+"""The end of the year 9999."""
+ANSWER_S = 2.0
+"""How long SLURM's controller has to answer. It takes some milliseconds; a job must not wait for one that is down."""
+MARGIN_S = 5.0
+"""What the agent leaves of the scheduler's time between SIGTERM and SIGKILL: to kill workers and say how it ended."""
+DEFAULT_GRACE_S = 30.0
+LEAST_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What SLURM says."""
+
+    end_s: float | None = None
+    """Unix time at which the job's time ends; None: it has no end, or that is not known."""
+    kill_wait_s: float | None = None
+    """Seconds between SIGTERM and SIGKILL; None: not known."""
+    trouble: str = ""
+    """Why nothing is known."""
+
+
+def unix_time(name: str, value: str) -> float:
+    """A time as Unix seconds, or as 2026-11-22T17:30:00, in this host's zone where it names none. Raises
+    UsageError, which calls it `name`."""
+    from datetime import datetime  # here and below: most jobs have no deadline
+
+    try:
+        at_s = float(value)
+    except ValueError:
+        try:
+            at_s = datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+        except (ValueError, OverflowError, OSError):
+            raise UsageError(
+                f"{name} is {value!r}, which is no time; give Unix seconds, or such as 2026-11-22T17:30:00"
+            ) from None
+    if not 0 < at_s <= LATEST:
+        raise UsageError(f"{name} is {value!r}, outside the years from 1970 to 9999; give another time")
+    return at_s
+
+
+def earliest(minutes: float | None, at: str, env: Mapping[str, str], now_s: float) -> float | None:
+    """The first of the ends that this job's flags and its environment give; None: there is none. Raises UsageError."""
+    ends = []
+    if minutes is not None:
+        ends.append(now_s + 60 * minutes)
+    if at:
+        ends.append(unix_time("--deadline", at))
+    if text := env.get(DEADLINE, ""):
+        ends.append(unix_time(DEADLINE, text))
+    if (text := env.get(SLURM_END, "")) and text.replace(".", "", 1).isdigit():
+        ends.append(float(text))
+    return min(ends, default=None)
+
+
+def read_end(text: str) -> float | None:
+    """The EndTime in what `scontrol show job` prints, as Unix time; None: Unknown or none."""
+    from datetime import datetime
+
+    value = _after(text, "EndTime=")
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def read_kill_wait(text: str) -> float | None:
+    """The KillWait in what `scontrol show config` prints, in seconds."""
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "KillWait":
+            seconds = value.split()[0] if value.split() else ""
+            return float(seconds) if seconds.isdigit() else None
+    return None
+
+
+def ask_slurm(env: Mapping[str, str], run: Callable[[list[str], float], str]) -> Told:
+    """What SLURM's controller says of this job, which is asked twice. `run`: gives what a command prints within so many
+    seconds, and raises NoAnswer."""
+    from ...control.commands import NoAnswer
+
+    try:
+        end_s = read_end(run(["scontrol", "show", "job", env[SLURM_JOB]], ANSWER_S))
+        return Told(end_s, read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S)))
+    except NoAnswer as error:
+        return Told(trouble=f"until when SLURM's job {env[SLURM_JOB]} may run is not known: {error}")
+
+
+def grace_below(known_s: float) -> float:
+    """The workers' grace where the scheduler kills all `known_s` after SIGTERM, in seconds."""
+    # Workers that save first get half as long for that.
+    return max(LEAST_GRACE_S, min(DEFAULT_GRACE_S, (known_s - MARGIN_S) / 1.5))
+
+
+def says_something(env: Mapping[str, str], base_env: Mapping[str, str]) -> bool:
+    """Whether `fitted` may change anything: a scheduler, or the job's end, is known."""
+    return bool(env.get(SLURM_JOB) or env.get(TERMINATION_GRACE) or base_env.get(DEADLINE))
+
+
+def fitted(
+    workers: WorkerSpec,
+    env: Mapping[str, str],
+    tell: Callable[[str, bool], None],
+    *,
+    grace_given: bool,
+    now_s: float | None = None,
+) -> WorkerSpec:
+    """The workers' specification with what the scheduler says: the deadline in their environment, and a grace that ends
+    before its own does, unless the user chose one. Asks SLURM only in a job of SLURM that was not told its end.
+
+    Raises UsageError where a variable is no number.
+    """
+    known_s = _termination_grace(env)
+    base_env = dict(workers.base_env)
+    if env.get(SLURM_JOB) and not base_env.get(DEADLINE):
+        from ...control.commands import Asker
+
+        told = ask_slurm(env, Asker().run)
+        if told.trouble:
+            tell(told.trouble, True)
+        known_s = told.kill_wait_s if known_s is None else known_s
+        if told.end_s is not None:
+            base_env[DEADLINE] = f"{told.end_s:.0f}"
+    if base_env.get(DEADLINE):
+        left_s = float(base_env[DEADLINE]) - (time.time() if now_s is None else now_s)
+        tell(f"the job's time ends in {duration(max(0.0, left_s))} ({DEADLINE})", True)
+    grace_s = workers.grace_s if known_s is None or grace_given else grace_below(known_s)
+    if grace_s != workers.grace_s:
+        tell(f"workers get {grace_s:g} s to stop: the scheduler kills all {known_s:g} s after SIGTERM", True)
+    return replace(workers, base_env=base_env, grace_s=grace_s)
+
+
+def _termination_grace(env: Mapping[str, str]) -> float | None:
+    text = env.get(TERMINATION_GRACE, "")
+    try:
+        known_s = float(text) if text else None
+    except ValueError:
+        known_s = -1.0
+    if known_s is not None and not 0 <= known_s < 1e9:
+        raise UsageError(f"{TERMINATION_GRACE} is {text!r}; give seconds, at least 0")
+    return known_s
+
+
+def _after(text: str, key: str) -> str:
+    return (text.partition(key)[2].split() or [""])[0]

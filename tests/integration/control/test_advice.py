@@ -1,0 +1,48 @@
+"""`elastic-agent-watch advise` on checkpoints of the worker library."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic_agent.rendezvous.text import duration
+from elastic_agent.worker import Every, Retention, Run
+
+ADVISE = [sys.executable, "-m", "elastic_agent.control.watcher", "advise"]
+WAIT_S = 30.0
+
+
+def advise(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ADVISE, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_how_long_a_save_holds_the_training_up_is_read_from_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is to be measured by hand: each manifest says it of the save before. The path may be relative."""
+    monkeypatch.chdir(tmp_path)
+    run = Run("kept", every=Every(steps=2, seconds=None), keep=Retention(newest=9))
+    batches = run.loader(DataLoader(TensorDataset(torch.arange(12)), batch_size=1))
+    for _ in run.epochs(1):
+        for _ in batches:
+            run.step()
+    held = [json.loads(path.read_text())["made_by"]["held_s"] for path in sorted(tmp_path.glob("kept/*/manifest.json"))]
+    assert held[0] == 0, "before the first there was none"
+    assert min(held[1:]) > 0
+    done = advise("--checkpoints", "kept", "--every", "3h", "--between-failures", "24h")
+    assert done.returncode == 0, done.stderr
+    assert f"now: a save of {duration(statistics.median(held[1:]))} every 3 h" in done.stdout
+
+
+def test_without_the_time_of_a_save_the_advice_says_how_to_give_it(tmp_path: Path) -> None:
+    """Checkpoints of other tools do not say it."""
+    done = advise("--checkpoints", tmp_path, "--every", "3h")
+    assert done.returncode == 2
+    assert "give --save, or --checkpoints of the worker library" in done.stderr

@@ -1,0 +1,197 @@
+"""Preemption with a deadline, planned changes that lose nothing, and the end of a complete training.
+
+Real agents, real workers that wait for each other in each step, real signals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.harness import Cluster, ProcessNode
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).parents[2] / "support" / "workers" / "enduring.py"
+BOUND_S = 90.0
+"""On anything that takes an import of torch, on a busy host."""
+LOOK_S = 0.05
+
+
+class Training:
+    """A job of `enduring.py`, one worker on each node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkpoints = folder, folder / "checkpoints"
+        self.cluster: Cluster | None = None
+
+    def job(self, nnodes: str, steps: int = 100_000, step_s: float = 0.02, backend: str = "c10d") -> Cluster:
+        args = (str(self.checkpoints), str(self.folder / "notes"), str(steps), str(step_s))
+        self.cluster = Cluster(backend, self.folder, nnodes=nnodes, worker=str(SCRIPT), args=args, max_restarts=0)
+        return self.cluster
+
+    def steps(self, number: int) -> list[list[int]]:
+        """Of rank 0 in this round: each step that it did, and of how many ranks."""
+        try:
+            lines = (self.folder / f"notes.{number}.0").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [[int(word) for word in line.split()] for line in lines if not line.startswith("complete")]
+
+    def wait_steps(self, number: int, least: int = 20) -> None:
+        """Until rank 0 has done so many steps in this round."""
+        assert self.cluster is not None
+        until = time.monotonic() + BOUND_S
+        while len(self.steps(number)) < least:
+            texts = "".join(node.text() for node in self.cluster.nodes.values())
+            assert time.monotonic() < until, f"no step {least} in round {number}: {texts}"
+            time.sleep(LOOK_S)
+
+    def saved(self) -> list[int]:
+        """Steps of the checkpoints, each of which is whole."""
+        found = self.checkpoints.glob("step-*/manifest.json")
+        return sorted(int(json.loads(path.read_text())["step"]) for path in found)
+
+    def repeated(self, *rounds: int) -> list[int]:
+        """Steps that were done in more than one of these rounds."""
+        done = [step for number in rounds for step, _ in self.steps(number)]
+        return sorted({step for step in done if done.count(step) > 1})
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    made = Training(tmp_path)
+    yield made
+    if made.cluster is not None:
+        made.cluster.close()
+
+
+def test_before_a_deadline_all_ranks_save_in_time_and_every_agent_ends_with_75(training: Training) -> None:
+    """The deadline is one agent's only. The save is measured, whole, and of the last step that was done."""
+    cluster = training.job("2")
+    deadline_s = time.time() + 30
+    a, b = cluster.start("a", flags=("--deadline", str(deadline_s))), cluster.start("b")
+    training.wait_steps(1)
+    assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
+    last = training.saved()[-1]
+    assert last == training.steps(1)[-1][0]
+    assert (training.checkpoints / f"step-{last:06d}" / "manifest.json").stat().st_mtime < deadline_s
+    assert "FAILED" not in a.text() + b.text()
+
+
+def test_a_signal_to_any_one_agent_saves_at_one_step_and_ends_all_with_75(training: Training) -> None:
+    """SIGUSR1 is passed on to the workers of one node, where the library takes it; twice is once."""
+    cluster = training.job("2")
+    a, b = (cluster.start(name, flags=("--forward-signals", "USR1")) for name in ("a", "b"))
+    training.wait_steps(1)
+    b.terminate(signal.SIGUSR1)
+    b.terminate(signal.SIGUSR1)
+    assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
+    assert training.saved()[-1] == training.steps(1)[-1][0]
+
+
+def test_an_arrival_repeats_no_step(training: Training) -> None:
+    cluster = training.job("1:2")
+    cluster.start("a", conf={"last_call_quiet": 0.2})
+    training.wait_steps(1)
+    cluster.start("b", conf={"last_call_quiet": 0.2})
+    training.wait_steps(2)
+    assert training.repeated(1, 2) == []
+    assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 2]
+
+
+def test_a_node_that_is_asked_to_leave_lets_all_save_first_and_no_step_is_repeated(training: Training) -> None:
+    """It ends with 143, and the other goes on at the step after the last one of both."""
+    cluster = training.job("1:2")
+    a, b = cluster.start("a"), cluster.start("b")
+    training.wait_steps(1)
+    b.terminate()
+    assert b.wait(BOUND_S) == 143
+    training.wait_steps(2)
+    assert training.repeated(1, 2) == []
+    assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 1]
+    a.terminate()
+    assert a.wait(BOUND_S) == 143
+
+
+def test_with_a_settle_timeout_of_0_workers_are_stopped_at_once(training: Training) -> None:
+    cluster = training.job("1:2")
+    flags = ("--settle-timeout", "0")
+    cluster.start("a", flags=flags)
+    b = cluster.start("b", flags=flags)
+    training.wait_steps(1)
+    b.terminate()
+    assert b.wait(BOUND_S) == 143
+    training.wait_steps(2)
+    assert training.steps(2)[0][0] == 1, "nothing was saved, so the training begins anew"
+
+
+def test_a_complete_training_ends_every_later_start_at_once_with_0(tmp_path: Path) -> None:
+    """The same command starts no worker; with other arguments it trains on."""
+    checkpoints, notes = tmp_path / "checkpoints", tmp_path / "notes"
+
+    def start(steps: int) -> ProcessNode:
+        flags = ["--standalone", "--exact-resume", str(checkpoints), "--log-dir", os.devnull]
+        command = [*flags, str(SCRIPT), str(checkpoints), str(notes), str(steps), "0.01"]
+        return ProcessNode("one", command, dict(os.environ), tmp_path)
+
+    def run(steps: int) -> tuple[int, str, int]:
+        agent = start(steps)
+        try:
+            status = agent.wait(BOUND_S)
+            return status, agent.text(), int((tmp_path / "notes.1.0").read_text().splitlines()[-2].split()[0])
+        finally:
+            agent.end()
+
+    assert run(30)[::2] == (0, 30)
+    assert json.loads((checkpoints / "complete.json").read_text())["step"] == 30
+    (tmp_path / "notes.1.0").write_text("0 1\nno worker\n")
+    status, text, last = run(30)
+    assert (status, last) == (0, 0), "a worker was started"
+    assert "exit 0: the training was complete at step 30" in text
+    assert run(40)[::2] == (0, 40)
+
+
+def test_a_schedulers_own_copy_of_a_forwarded_signal_ends_no_worker_that_still_imports(tmp_path: Path) -> None:
+    """From its birth on the worker ignores the signal; its handler gets what comes once it is there."""
+    script = tmp_path / "imports.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "here = Path(sys.argv[1])\n"
+        "(here / 'pid.new').write_text(str(os.getpid()))\n"
+        "(here / 'pid.new').rename(here / 'pid')\n"
+        "until = time.monotonic() + 60\n"
+        "while not (here / 'go').exists() and time.monotonic() < until: time.sleep(0.01)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
+        "(here / 'handles').touch()\n"
+        "time.sleep(60)\n"
+    )
+    flags = ["--standalone", "--log-dir", os.devnull, "--forward-signals", "USR1", str(script), str(tmp_path)]
+    agent = ProcessNode("one", flags, dict(os.environ), tmp_path)
+    try:
+        pid = int(wait_file(tmp_path / "pid").read_text())
+        for _ in range(3):
+            os.kill(pid, signal.SIGUSR1)
+        agent.terminate(signal.SIGUSR1)
+        agent.wait_text("signal 10 was not passed on to local rank 0, which has no handler for it")
+        (tmp_path / "go").touch()
+        wait_file(tmp_path / "handles")
+        agent.terminate(signal.SIGUSR1)
+        assert agent.wait() == 0
+    finally:
+        agent.end()
+
+
+def wait_file(path: Path) -> Path:
+    until = time.monotonic() + BOUND_S
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} was not made"
+        time.sleep(LOOK_S)
+    return path

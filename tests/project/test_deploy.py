@@ -1,0 +1,88 @@
+"""What the scripts of deploy/ read and are read with: the table of endings, and what speaks for a job."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from elastic_agent.agent import exit_status
+from support.source_tree import ROOT
+
+TABLE = ROOT / "deploy" / "exit-statuses"
+SLURM = ROOT / "deploy" / "slurm"
+BY_SIGNAL = {137, 143}
+"""Of the statuses 128+n those that batch systems bring about."""
+
+
+def table() -> dict[int, str]:
+    """The verdict on each status, in the order in which they speak for a job."""
+    lines = [line.split() for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    return {int(status): verdict for status, verdict, *_ in lines}
+
+
+def speaking(*statuses: int) -> list[str]:
+    """The status that the scripts take for the job's where its nodes ended so, and the verdict."""
+    script = 'source "$0"; speaking "$@"'
+    env = {**os.environ, "SLURM_SUBMIT_DIR": "/tmp", "SLURM_JOB_ID": "1"}
+    command = ["bash", "-c", script, str(SLURM / "functions.sh"), *map(str, statuses)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+
+
+def test_the_table_has_every_status_of_the_agent() -> None:
+    """A status that is new has a verdict too, and one that is gone has none."""
+    named = {value for name, value in vars(exit_status).items() if name.isupper() and isinstance(value, int)}
+    assert set(table()) == (named - {exit_status.SIGNALLED}) | BY_SIGNAL
+
+
+def test_what_is_saved_is_queued_again_and_what_is_done_or_killed_is_not() -> None:
+    """75 again, 0 and 83 not; a failed host or network again, a failed training not."""
+    verdicts = table()
+    assert verdicts[75] == "again"
+    assert {verdicts[status] for status in (71, 76, 80, 137, 143)} == {"retry"}
+    assert {verdicts[status] for status in (0, 1, 2, 70, 78, 79, 82, 83, 93)} == {"stop"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "spoke"),
+    [
+        ((0, 0, 0), "0 stop"),
+        ((75, 75), "75 again"),
+        ((75, 83), "83 stop"),
+        ((0, 137), "0 stop"),
+        ((75, 137), "75 again"),
+        ((0, 71), "0 stop"),
+        ((0, 75), "0 stop"),
+        ((75, 71), "75 again"),
+        ((75, 2), "75 again"),
+        ((2, 2), "2 stop"),
+        ((0, 1), "1 stop"),
+        ((0, 76), "76 retry"),
+        ((137, 80), "80 retry"),
+        ((127, 127), "127 stop"),
+        ((127, 75), "75 again"),
+    ],
+    ids=str,
+)
+def test_the_status_that_speaks_for_a_job(ended: tuple[int, ...], spoke: str) -> None:
+    """Nodes may end differently: one that was lost or left says nothing where others finished or saved."""
+    assert speaking(*ended) == spoke.split()
+    assert speaking(*reversed(ended)) == spoke.split()
+
+
+def test_the_scripts_can_be_read_by_bash() -> None:
+    """No script has a mistake that bash finds without running it; each but the functions can be started."""
+    for path in SLURM.iterdir():
+        subprocess.run(["bash", "-n", str(path)], check=True, timeout=20)
+        assert os.access(path, os.X_OK) == (path.name != "functions.sh"), path
+
+
+def test_every_script_finds_the_others_where_it_was_submitted_from() -> None:
+    """SLURM runs a copy of a batch script, so all of them look in the same way where the others are."""
+    heads = {
+        re.search(r"^command=.*$", path.read_text(), flags=re.MULTILINE)[0]  # type: ignore[index]
+        for path in SLURM.glob("*.sbatch")
+    }
+    assert len(heads) == 1

@@ -1,0 +1,103 @@
+"""Until when a job's time lasts: flags, variables and what SLURM prints; and the grace that fits below its own."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from elastic_agent.agent.errors import UsageError
+from elastic_agent.control.commands import NoAnswer
+from elastic_agent.launcher.preemption import end_of_time
+from elastic_agent.launcher.preemption.end_of_time import DEADLINE, SLURM_END, SLURM_JOB, TERMINATION_GRACE
+from unit.launcher.test_config import planned
+
+JOB = """JobId=8841 JobName=llama
+   StartTime=2026-11-22T09:00:00 EndTime=2026-11-22T17:00:00 Deadline=N/A
+"""
+"""From SLURM 22.05, cut."""
+CONFIG = """Configuration data as of 2026-11-22T16:00:00
+KeepAliveTime           = SYSTEM_DEFAULT
+KillOnBadExit           = 0
+KillWait                = 30 sec
+"""
+END_S = datetime.fromisoformat("2026-11-22T17:00:00").timestamp()
+
+
+def slurm(argv: list[str], limit_s: float) -> str:
+    return {"job": JOB, "config": CONFIG}[argv[2]]
+
+
+def test_the_earliest_of_all_ends_counts() -> None:
+    env = {DEADLINE: "5000", SLURM_END: "4000"}
+    assert end_of_time.earliest(None, "", {}, 1000.0) is None
+    assert end_of_time.earliest(None, "", env, 1000.0) == 4000
+    assert end_of_time.earliest(10, "3000", env, 1000.0) == 1600
+    assert end_of_time.earliest(100, "3000", env, 1000.0) == 3000
+
+
+def test_a_deadline_is_unix_time_or_a_time_of_day() -> None:
+    assert end_of_time.unix_time("--deadline", "1795366800") == 1795366800
+    assert end_of_time.unix_time("--deadline", "2026-11-22T17:00:00Z") == 1795366800
+    assert end_of_time.unix_time("--deadline", "2026-11-22T17:00:00") == END_S
+
+
+@pytest.mark.parametrize("value", ["tomorrow", "-1", "nan", "1e300"])
+def test_a_deadline_that_is_no_time_is_refused_in_one_line(value: str) -> None:
+    with pytest.raises(UsageError, match=f"--deadline is '{value}', "):
+        end_of_time.unix_time("--deadline", value)
+
+
+def test_what_slurm_prints_is_read() -> None:
+    told = end_of_time.ask_slurm({SLURM_JOB: "8841"}, slurm)
+    assert (told.end_s, told.kill_wait_s, told.trouble) == (END_S, 30.0, "")
+    assert end_of_time.read_end("EndTime=Unknown Deadline=N/A") is None
+    assert end_of_time.read_kill_wait("KillWait = INFINITE") is None
+
+
+def test_a_controller_that_does_not_answer_is_said_and_ends_nothing() -> None:
+    def silent(argv: list[str], limit_s: float) -> str:
+        raise NoAnswer("no answer from scontrol in 2 s")
+
+    told = end_of_time.ask_slurm({SLURM_JOB: "8841"}, silent)
+    assert told.end_s is None
+    assert told.trouble == "until when SLURM's job 8841 may run is not known: no answer from scontrol in 2 s"
+
+
+def fitted(env: dict[str, str], *, grace_given: bool = False) -> Any:
+    workers = planned().workers
+    return end_of_time.fitted(workers, env, lambda text, routine: None, grace_given=grace_given, now_s=0.0)
+
+
+@pytest.mark.parametrize("known_s", [8, 20, 30, 45, 120])
+def test_saving_and_stopping_fit_into_what_the_scheduler_leaves(known_s: int) -> None:
+    """Workers get half of the grace to save first, and the agent some seconds beyond."""
+    grace_s = fitted({TERMINATION_GRACE: str(known_s)}).grace_s
+    assert 1.5 * grace_s + end_of_time.MARGIN_S <= known_s
+    assert grace_s <= end_of_time.DEFAULT_GRACE_S
+
+
+def test_a_grace_that_the_user_chose_stays() -> None:
+    assert fitted({TERMINATION_GRACE: "20"}, grace_given=True).grace_s == planned().workers.grace_s
+
+
+def test_a_termination_grace_that_is_no_time_is_refused() -> None:
+    with pytest.raises(UsageError, match="ELASTIC_AGENT_TERMINATION_GRACE is 'half a minute'; give seconds"):
+        fitted({TERMINATION_GRACE: "half a minute"})
+
+
+def test_without_a_scheduler_nobody_is_asked() -> None:
+    assert not end_of_time.says_something({}, {})
+    assert end_of_time.says_something({SLURM_JOB: "1"}, {})
+
+
+def test_the_deadline_of_the_flags_reaches_the_workers() -> None:
+    assert DEADLINE not in planned().workers.base_env
+    assert planned(deadline="1795366800").workers.base_env[DEADLINE] == "1795366800"
+    assert planned(forward_signals="USR1,USR2").workers.base_env["ELASTIC_AGENT_FORWARD_SIGNALS"] == "10,12"
+
+
+def test_a_cloud_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"spot_notices is 'ibm'.*give one of aws, gcp, azure"):
+        planned(spot_notices="ibm")

@@ -1,0 +1,30 @@
+"""Signals by which a scheduler asks for the end, as the agent passes them on (`--forward-signals`)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from ...proto.endings import FORWARDED, numbers_of
+
+
+class Asked:
+    """Whether a forwarded signal has come. SLURM sends it to every process and the agent passes its own copy on: one
+    or several mean the same."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        """Takes the signals that the agent forwards, but for those that the script handles. Outside the main thread,
+        where Python allows no handlers, it takes none."""
+        self.first = 0
+        """The signal that came first; 0: none has come."""
+        self.taken: list[int] = []
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for signum in numbers_of(environment.get(FORWARDED, "")):
+            # Ignored from the worker's birth, by the agent: that is no choice of the script's.
+            if signal.getsignal(signum) in (signal.SIG_IGN, signal.SIG_DFL):
+                signal.signal(signum, self._receive)
+                self.taken.append(signum)
+
+    def _receive(self, signum: int, frame: object) -> None:
+        self.first = self.first or signum
