@@ -77,9 +77,10 @@ class Agent:
         """`make_link`: None for a job on one host. `on_event` is called with each event, and `on_announce` with each
         announcement of this node as the coordinator, on the agent's thread: they must be quick. `tell` is called with
         sentences for people, and whether each is routine. `name`: the node's name; host and process id if empty. Raises
-        UsageError if the log directory cannot be used."""
+        UsageError if the log directory cannot be used, KillSwitch if its file is there."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
+        _look_at_kill_switch(workers.guards.kill_switch, self.name)
         node = os.urandom(8).hex()
         self._spec = workers
         self._rules = _node_rules(node, self.name, workers, rendezvous)
@@ -102,9 +103,7 @@ class Agent:
         """Run to the end. Workers and everything they started are gone when it returns or raises.
 
         `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
-        AgentError only where the agent itself fails, and KillSwitch where that was used before anything started; how
-        the job ended is in the report's verdict."""
-        self._look_at_kill_switch()
+        AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
         guards = self._spec.guards
         asking = (guards.kill_signal, guards.save_signal)
         signums = (*self._spec.signals, *self._spec.forward_signals, *(signum for signum in asking if signum))
@@ -240,16 +239,6 @@ class Agent:
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
 
-    def _look_at_kill_switch(self) -> None:
-        """Raises KillSwitch."""
-        if not (path := self._spec.guards.kill_switch):
-            return
-        from .steps.switches import killed_by
-
-        if because := killed_by(path):
-            self._loop.close()
-            raise KillSwitch(f"{because}; no worker was started", node=self.name)
-
     def _watch_switches(self) -> Switches | None:
         guards = self._spec.guards
         if not guards.kill_switch and not guards.save_switch:
@@ -337,6 +326,16 @@ class Agent:
             pids=self._workers.pids,
             ranks=self._workers.ranks if node.finished else (),
         )
+
+
+def _look_at_kill_switch(path: str, node: str) -> None:
+    """Raises KillSwitch. Before a log directory is made: the elements of a job array must not leave thousands."""
+    if not path:
+        return
+    from .steps.switches import killed_by
+
+    if because := killed_by(path):
+        raise KillSwitch(f"{because}; no worker was started", node=node)
 
 
 _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {

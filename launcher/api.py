@@ -74,7 +74,8 @@ class NodeAgent:
         `on_event` is called with each event on the agent's thread, so it must be quick; what it raises is logged and
         does not affect the job. `tell` is called with each sentence for people and whether it is routine; without it
         they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
-        in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError."""
+        in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError,
+        KillSwitch."""
         self.report: Report | None = None
         """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()

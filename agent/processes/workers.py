@@ -75,8 +75,7 @@ class Workers:
     ) -> None:
         """`log` gets each message about preloading, and whether it is routine; `post` gets events that `observe` could
         not return yet, from another thread."""
-        self._spec = spec
-        self._log = log
+        self._spec, self._log = spec, log
         self._preloading = _preloading(spec, log)
         self._name, self._host, self.logs = name, host, logs
         self.supervisor = Supervisor(spec.orphan_grace_s)
@@ -90,7 +89,7 @@ class Workers:
         """This node's place in the round whose workers were started last."""
         self.nodes = 0
         """Nodes of that round."""
-        self._port = MasterPort(spec, self.supervisor)
+        self._port, self.steps = MasterPort(spec, self.supervisor), StepPage()
         self._starting = 0
         """The local rank that is being started."""
         self._pids: dict[int, int] = {}
@@ -103,7 +102,6 @@ class Workers:
         """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
-        self.steps = StepPage()
         self._keeping = False
         """Processes that workers left behind run on, and hold their output open."""
         self._reports_ready = self._sought_ready = False
