@@ -334,7 +334,7 @@ class Run:
         numbers = [int(due), int(requests.stop or stop), late, interval]
         saves, stops, late, interval = self._world.most(numbers)
         self._exchanges.agreed(self._boundaries, interval)
-        self.stopping = self.stopping or bool(stops)
+        stops, self.stopping = stops and not self.stopping, self.stopping or bool(stops)
         if late and (saves or stops or force):
             self._skip()
         elif (saves or stops or force) and self.account.between_steps():

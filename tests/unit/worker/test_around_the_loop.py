@@ -176,7 +176,8 @@ def test_under_an_agent_a_run_that_was_stopped_exits_with_75_behind_its_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What follows the loop belongs to a training that is over. Without an agent the script goes on."""
-    assert trained(run := Run(tmp_path / "alone", every=NEVER), run.stop) == list(range(4))
+    alone = Run(tmp_path / "alone", every=NEVER)
+    assert trained(alone, alone.stop) == list(range(4))
     monkeypatch.setenv("ELASTIC_AGENT_ROUND", "1")
     run = Run(tmp_path / "c", every=NEVER)
     with pytest.raises(SystemExit) as ended:
