@@ -133,6 +133,16 @@ class Agent:
         """Where this node stands."""
         return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
 
+    def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
+        """End this round as by a failure of a worker that stands still; does nothing where the round or the worker has
+        ended. `because`: the failure's message, one line; `said`: the stacks."""
+        self._loop.post(events.HangFound(round_number, local_rank, because, said))
+
+    def written(self) -> dict[int, int]:
+        """Bytes that each worker of this round has written to its stdout and stderr, by local rank."""
+        logs = self._workers.round_logs
+        return logs.written() if logs is not None else {}
+
     def close(self) -> None:
         """Release what an agent holds that is never run. `run` does it too."""
         self._loop.close()

@@ -1,0 +1,108 @@
+"""How far a worker is: a piece of memory that the worker alone writes, and that its agent reads.
+
+For each section of the run (`step`, `evaluation`, `save`, ...) it holds how often it came to an end, and how long that
+took, in buckets of a quarter octave from 0.1 ms to 29 hours. Times are of CLOCK_MONOTONIC, the same for all processes
+of a host. Standard library only: a worker loads it, and an agent that watches.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+
+VERSION = 0x45504731
+"""The first word: `1GPE`, for the form of what follows."""
+SECTIONS = 8
+"""Most sections that are told apart; what comes later counts as the last one."""
+NAME_BYTES = 24
+BUCKETS = 120
+FIRST_S = 1e-4
+"""Upper edge of the first bucket."""
+PER_OCTAVE = 4
+HEADER = struct.Struct("<IIQQQdddd")
+"""VERSION, the section that goes on, writes (odd while one is under way), marks, steps, when the last mark was made,
+own seconds (see `Progress`), and the largest and the least own seconds of a step among all ranks."""
+SECTION = struct.Struct(f"<{NAME_BYTES}sQdd{BUCKETS}I")
+SIZE = HEADER.size + SECTIONS * SECTION.size
+"""Bytes of the whole."""
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket that a duration is counted in."""
+    if seconds <= FIRST_S:
+        return 0
+    return min(BUCKETS - 1, math.ceil(PER_OCTAVE * math.log2(seconds / FIRST_S) - 1e-9))
+
+
+def upper_s(bucket: int) -> float:
+    """The longest duration that a bucket counts."""
+    return FIRST_S * 2.0 ** (bucket / PER_OCTAVE)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long something took, each time."""
+
+    count: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+    buckets: tuple[int, ...] = (0,) * BUCKETS
+
+    def percentile(self, percent: float) -> float:
+        """Seconds that so many of them did not exceed; at most a quarter octave (19 %) too much, never too little. 0
+        without any."""
+        wanted, seen = math.ceil(self.count * percent / 100), 0
+        for at, number in enumerate(self.buckets):
+            seen += number
+            if number and seen >= wanted:
+                return min(upper_s(at), self.longest_s)
+        return self.longest_s
+
+    def plus(self, other: Durations) -> Durations:
+        """Both together."""
+        buckets = tuple(one + two for one, two in zip(self.buckets, other.buckets, strict=True))
+        longest_s = max(self.longest_s, other.longest_s)
+        return Durations(self.count + other.count, self.total_s + other.total_s, longest_s, buckets)
+
+    def with_one(self, seconds: float) -> Durations:
+        """With one more."""
+        at = bucket_of(seconds)
+        return self.plus(Durations(1, seconds, seconds, tuple(int(at == each) for each in range(BUCKETS))))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a worker has written."""
+
+    section: str
+    """The one that goes on."""
+    marks: int
+    """Signs of life so far: ends of steps and of sections, and whatever else the script has marked."""
+    steps: int
+    at_s: float
+    """When the last mark was made."""
+    own_s: float
+    """Of all steps, the time in which the rank waited for no other: its processor time, and its waits for data."""
+    most_own_s: float = 0.0
+    """Of one step, lately, on the rank where it is most; 0: not exchanged."""
+    least_own_s: float = 0.0
+    sections: dict[str, Durations] = field(default_factory=dict)
+
+
+def read(memory: bytes | bytearray | memoryview) -> Progress | None:
+    """What the memory says; None where nothing was written yet, or it is in another form, or is being written."""
+    version, now_in, writes, marks, steps, at_s, own_s, most_s, least_s = HEADER.unpack_from(memory)
+    if version != VERSION or writes % 2:
+        return None
+    names, sections = [], {}
+    for slot in range(SECTIONS):
+        name, count, total_s, longest_s, *buckets = SECTION.unpack_from(memory, HEADER.size + slot * SECTION.size)
+        text = name.rstrip(b"\0").decode(errors="replace")
+        names.append(text)
+        if text:
+            sections[text] = Durations(count, total_s, longest_s, tuple(buckets))
+    if HEADER.unpack_from(memory)[2] != writes:
+        return None
+    current = names[now_in] if now_in < SECTIONS else ""
+    return Progress(current, marks, steps, at_s, own_s, most_s, least_s, sections)
