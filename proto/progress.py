@@ -15,17 +15,24 @@ VERSION = 0x45504731
 """The first word: `1GPE`, for the form of what follows."""
 SECTIONS = 8
 """Most sections that are told apart; what comes later counts as the last one."""
-NAME_BYTES = 24
+NAME_BYTES = 40
+DIRECTORY = "ELASTIC_AGENT_PROGRESS"
+"""The variable with the directory in which workers show their progress; without it they show none."""
 BUCKETS = 120
 FIRST_S = 1e-4
 """Upper edge of the first bucket."""
 PER_OCTAVE = 4
-HEADER = struct.Struct("<IIQQQdddd")
+HEADER = struct.Struct("<IIQQQddd")
 """VERSION, the section that goes on, writes (odd while one is under way), marks, steps, when the last mark was made,
-own seconds (see `Progress`), and the largest and the least own seconds of a step among all ranks."""
+`Progress.stepped_s`, `Progress.own_s`."""
 SECTION = struct.Struct(f"<{NAME_BYTES}sQdd{BUCKETS}I")
 SIZE = HEADER.size + SECTIONS * SECTION.size
 """Bytes of the whole."""
+
+
+def file_of(directory: str, round_number: int, rank: int) -> str:
+    """Where a worker of a round shows its progress. With `.ask` behind it: the socket at which it answers."""
+    return f"{directory}/{round_number}-{rank}"
 
 
 def bucket_of(seconds: float) -> int:
@@ -82,17 +89,16 @@ class Progress:
     steps: int
     at_s: float
     """When the last mark was made."""
+    stepped_s: float
+    """How long all steps took together."""
     own_s: float
-    """Of all steps, the time in which the rank waited for no other: its processor time, and its waits for data."""
-    most_own_s: float = 0.0
-    """Of one step, lately, on the rank where it is most; 0: not exchanged."""
-    least_own_s: float = 0.0
+    """The part of it in which the rank waited for no other: its processor time, and its waits for data."""
     sections: dict[str, Durations] = field(default_factory=dict)
 
 
 def read(memory: bytes | bytearray | memoryview) -> Progress | None:
     """What the memory says; None where nothing was written yet, or it is in another form, or is being written."""
-    version, now_in, writes, marks, steps, at_s, own_s, most_s, least_s = HEADER.unpack_from(memory)
+    version, now_in, writes, marks, steps, at_s, stepped_s, own_s = HEADER.unpack_from(memory)
     if version != VERSION or writes % 2:
         return None
     names, sections = [], {}
@@ -105,4 +111,4 @@ def read(memory: bytes | bytearray | memoryview) -> Progress | None:
     if HEADER.unpack_from(memory)[2] != writes:
         return None
     current = names[now_in] if now_in < SECTIONS else ""
-    return Progress(current, marks, steps, at_s, own_s, most_s, least_s, sections)
+    return Progress(current, marks, steps, at_s, stepped_s, own_s, sections)

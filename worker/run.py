@@ -28,6 +28,7 @@ from .keys import key_of, mix
 from .ledger import Ledger
 from .loop.deadline import Deadline
 from .loop.log import RunLog
+from .loop.marks import SAVE, marks_of
 from .loop.progress import Place, Progress
 from .loop.reductions import Reductions
 from .persistence import Found, Persistence, Snapshot
@@ -75,6 +76,7 @@ class Run:
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
+        self._marks = marks_of(self.rank)
         self.progress = Progress(self._place, self.rank)
         self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
@@ -181,8 +183,14 @@ class Run:
         self._keyed_by_batch = False
         every = self._every.steps
         self._forced = self._forced or (every is not None and self.steps % every == 0)
+        self._marks.step()
         if not self.account.looping():
             self._boundary()
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Around what is no part of a step, such as an evaluation: an agent that watches for hangs (--watch) learns how
+        long it takes by itself. Loaders with `train=False`, and saves, are known to it."""
+        return self._marks.section(name)
 
     def shards(self, batch: Any) -> Iterator[Any]:
         """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
@@ -241,9 +249,10 @@ class Run:
         self.progress.close()
         self.account.close()
         self._enter(self.account.take())
-        if self._saved != self._reached():
-            self._save("")
-        self._persistence.wait()
+        with self._marks.section(SAVE):
+            if self._saved != self._reached():
+                self._save("")
+            self._persistence.wait()
         # What follows draws the same numbers in a start that finds nothing left to do.
         self._key_main()
 
@@ -265,11 +274,13 @@ class Run:
         """See `Context`."""
         self._keyed_by_batch = True
         key_everything(mix(key, self._turn()))
+        self._marks.got(self.account.evaluating())
 
     def asked(self) -> None:
         """See `Context`."""
         self._enter(self.account.take())
         self._boundary()
+        self._marks.asked()
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
@@ -319,7 +330,8 @@ class Run:
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
         if (saves or stops or force) and self.account.between_steps():
-            self._save(self._label or "")
+            with self._marks.section(SAVE):
+                self._save(self._label or "")
             self._label, self._forced = None, False
 
     def _save(self, label: str) -> None:

@@ -8,6 +8,7 @@ from ...rendezvous.text import duration
 from ..commands import NoAnswer, TimedOut
 from ..decisions import trend
 from ..decisions.watches import Reading
+from ..inside import Job
 from ..table.quantities import Dimension, quantity, size_text
 from ..table.watch import Watch
 from .reader import AskingReader, judged, not_yet, stock
@@ -21,8 +22,8 @@ WALK_S = 30.0
 class Disk(AskingReader):
     """`disk` and `inodes`: how much of a file system is used, or how long what is free will last."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._inodes = watch.what == "inodes"
 
     def read(self, now: float) -> Reading:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..commands import NoAnswer
 from ..decisions.watches import Reading
+from ..inside import Job
 from ..table.quantities import Dimension
 from ..table.watch import Watch
 from .reader import Reader, judged, stock
@@ -19,8 +20,8 @@ setting, not a fault."""
 class Gpu(Reader):
     """`gpu`: over while any device of this node is. One that was there at an earlier look and is not now is lost."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._nvml: Any = None  # an untyped module of another package
 
     def read(self, now: float) -> Reading:

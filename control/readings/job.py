@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
-from ...rendezvous.text import duration
+from ...proto.progress import Durations
+from ...rendezvous.text import count, duration
+from ..decisions import hang
 from ..decisions.watches import Reading
+from ..inside import Job
+from ..table.kinds import LEARNED
 from ..table.watch import Watch
-from .processes import matching
 from .reader import AskingReader, judged, not_yet
 
 SQUEUE_S = 30.0
@@ -19,11 +22,11 @@ class Job(AskingReader):
 
     def read(self, now: float) -> Reading:
         looked = []
-        if self._watch.process:
-            found = matching(self._watch.process)
+        if self._watch.process or (self._job is not None and not self._watch.job):
+            found = self._processes()
             if found:
                 return judged(False, f"pid {found[0]} runs" if len(found) == 1 else f"{len(found)} processes run")
-            looked.append(f"no process matches {self._watch.process!r}")
+            looked.append(f"no {self._whose}")
         if self._watch.job:
             argv = ("squeue", "--noheader", "--me", "--name", self._watch.job, "--format", "%i %T %r")
             lines = self._asker.run(argv, SQUEUE_S).splitlines()
@@ -36,22 +39,30 @@ class Job(AskingReader):
 class Hang(AskingReader):
     """`hang`: how long the newest of the files has not changed. Under while no process of the job runs."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._last: list[float] = []
         self._changed_at = 0.0
+        self._gaps = Durations()
 
     def read(self, now: float) -> Reading:
-        if self._watch.process and not matching(self._watch.process):
+        if (self._watch.process or self._job is not None) and not self._processes():
             self._last = []
-            return judged(False, f"no process matches {self._watch.process!r}: the job does not run")
+            return judged(False, f"no {self._whose}: the job does not run")
         answer = self._asker.ask("newest", self._watch.path)
         if not answer:
             return not_yet(f"no file {self._watch.path} yet")
         if answer[0] != self._last:
             # The clock of a file server may be another: only the first look believes it.
             age_s = 0.0 if self._last else max(0.0, time.time() - answer[0][0])
+            if self._last:
+                self._gaps = self._gaps.with_one(now - self._changed_at)
             self._changed_at, self._last = now - age_s, answer[0]
         age_s = now - self._changed_at
-        text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {self._threshold.text})"
-        return judged(age_s >= self._threshold.value, text)
+        limit_s = self._threshold.value
+        limit = self._threshold.text
+        if self._threshold.side == LEARNED:
+            limit_s = hang.limit_s(self._gaps, hang.Patience(self._watch.least_s, self._watch.most_s))
+            limit = f"{duration(limit_s)}, learned from {count(self._gaps.count, 'change')}"
+        text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {limit})"
+        return judged(age_s >= limit_s, text)

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from .quantities import SIDES, Dimension, quantity
 
 
+LEARNED = "learned"
+"""A threshold that follows from the job's own times."""
+
+
 @dataclass(frozen=True)
 class Form:
     """One way to write a threshold."""
@@ -43,6 +47,10 @@ class Kind:
     """Thresholds that are words."""
     default: str = ""
     """The threshold where none is given; empty: it must be given."""
+    every: str = ""
+    """How often it looks where nothing is said; empty: as most do."""
+    whole_job: bool = False
+    """It is about the job, not about a node: one node of the job is enough."""
     next_step: str = ""
     """What somebody who was just woken does about it."""
 
@@ -93,6 +101,7 @@ KINDS = {
         (_USED, _FREE, _BYTES_FREE),
         needs=("command",),
         takes=("pattern",),
+        whole_job=True,
         next_step="delete or move files that count towards the quota, or ask for more",
     ),
     "memory": Kind(
@@ -122,12 +131,21 @@ KINDS = {
         needs=("reference",),
         next_step="start or mend this node's time service",
     ),
-    "job": Kind((), one_of=("job", "process"), next_step="look at why it ended, and queue it again"),
+    "job": Kind((), one_of=("job", "process"), whole_job=True, next_step="look at why it ended, and queue it again"),
     "hang": Kind(
         (Form(Dimension.TIME, "", "20 min"),),
         needs=("path",),
-        takes=("process", "signal"),
+        takes=("process", "signal", "least", "most"),
+        words=(LEARNED,),
+        default=LEARNED,
         next_step="look at the stacks of all ranks; restart the job if none moves",
+    ),
+    "slow": Kind(
+        (Form(Dimension.PERCENT, "lost", "10 % lost"),),
+        needs=("process",),
+        default="10 % lost",
+        every="30 s",
+        next_step="look at the temperature, the other processes and the disk of that node, or drain it",
     ),
     "gpu": Kind(
         (Form(Dimension.CELSIUS, "", "90 C"), _USED, Form(Dimension.SIZE, "free", "2 GB free")),
@@ -136,7 +154,13 @@ KINDS = {
         next_step="take the node out of the job and look at the device",
     ),
 }
-COMMON = ("what", "name", "threshold", "every", "for", "again", "do")
+COMMON = ("what", "name", "threshold", "every", "for", "again", "do", "of")
 """Keys of every watch."""
-DUMPS = ("hang", "worker-memory", "job", "memory", "load")
+INSIDE = ("process",)
+"""Keys that a watch in an agent does not need: it knows its workers."""
+INSIDE_HANG = ("path",)
+"""The same for `hang`: it knows their progress and their output."""
+DUMPS = ("hang", "worker-memory", "job", "memory", "load", "slow")
 """Kinds that may name processes, and so may dump their stacks."""
+RESTARTS = ("hang", "memory", "worker-memory", "gpu")
+"""Kinds that a restart of the workers may mend."""

@@ -167,6 +167,10 @@ class Account:
         """Whether a loop over a loader is going on, which will ask for its next batch."""
         return any(going.gave for going in self._passes)
 
+    def evaluating(self) -> bool:
+        """Whether the batch that was handed out last, or another that no step commits, is in use."""
+        return any(cursor.held and cursor.evaluates for cursor in self.cursors.values())
+
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
         taken, self._committed = self._committed, []

@@ -1,0 +1,159 @@
+"""What a worker shows of its progress, as its agent reads it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from elastic_agent.proto import progress
+from elastic_agent.proto.progress import Durations, Progress
+from elastic_agent.worker.loop.marks import EVALUATION, SAVE, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
+
+
+class Clock:
+    """Stands for both clocks: the time, and the processor time of the thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: self.cpu)
+
+    def compute(self, seconds: float) -> None:
+        self.now += seconds
+        self.cpu += seconds
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def shown(memory: bytearray) -> Progress:
+    found = progress.read(memory)
+    assert found is not None
+    return found
+
+
+def warm(marks: Marks, clock: Clock) -> None:
+    for _ in range(WARM_STEPS):
+        clock.compute(5.0)
+        marks.step()
+
+
+def test_sections_are_told_apart(clock: Clock) -> None:
+    """Warm-up, steps, evaluation and saves have times of their own, and a step's does not hold those in its midst."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    for _ in range(4):
+        clock.compute(1.0)
+        marks.step()
+    clock.compute(0.25)
+    for _ in range(3):
+        marks.got(evaluates=True)
+        clock.compute(2.0)
+    marks.got(evaluates=False)
+    with marks.section(SAVE):
+        clock.wait(30.0)
+    clock.compute(0.75)
+    marks.step()
+    found = shown(memory)
+    assert found.section == STEP
+    assert found.steps == WARM_STEPS + 5
+    told = {name: (each.count, each.total_s, each.longest_s) for name, each in found.sections.items()}
+    assert told == {
+        WARM_UP: (3, pytest.approx(15.0), pytest.approx(5.0)),
+        STEP: (5, pytest.approx(5.0), pytest.approx(1.0)),
+        EVALUATION: (3, pytest.approx(6.0), pytest.approx(2.0)),
+        SAVE: (1, pytest.approx(30.0), pytest.approx(30.0)),
+    }
+
+
+def test_the_section_that_goes_on_is_shown(clock: Clock) -> None:
+    """From its first moment."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    assert shown(memory).section == WARM_UP
+    warm(marks, clock)
+    assert shown(memory).section == STEP
+    with marks.section("evaluation of the teacher"):
+        assert shown(memory).section == "evaluation of the teacher"
+    assert shown(memory).section == STEP
+
+
+def test_own_time_is_what_a_rank_computes_and_waits_for_data(clock: Clock) -> None:
+    """Not what it waits for others in a collective, and not a save."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    marks.asked()
+    clock.wait(0.5)
+    marks.got(evaluates=False)
+    clock.compute(1.0)
+    clock.wait(2.0)  # in a collective
+    with marks.section(SAVE):
+        clock.compute(7.0)
+    marks.step()
+    found = shown(memory)
+    assert (found.stepped_s, found.own_s) == (pytest.approx(3.5), pytest.approx(1.5))
+
+
+def test_what_is_being_written_is_not_read(clock: Clock) -> None:
+    """A reader comes again."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    marks._lock()
+    assert progress.read(memory) is None
+    assert progress.read(bytearray(progress.SIZE)) is None
+
+
+def test_more_sections_than_there_is_room_for_are_counted_as_the_last(clock: Clock) -> None:
+    """And nothing is written beyond the memory."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    for number in range(20):
+        with marks.section(f"section {number}"):
+            clock.wait(1.0)
+    assert len(shown(memory).sections) == progress.SECTIONS
+
+
+def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable, and where the directory is gone."""
+    monkeypatch.delenv(progress.DIRECTORY, raising=False)
+    for _ in range(2):
+        marks = marks_of(0)
+        marks.step()
+        with marks.section("x"):
+            marks.got(evaluates=True)
+        monkeypatch.setenv(progress.DIRECTORY, str(tmp_path / "gone"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 us at most, on a shared machine."""
+    monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
+    marks = marks_of(3)
+    best_s = min(_timed(marks) for _ in range(20))
+    assert best_s < 20e-6
+    assert (tmp_path / "0-3").stat().st_size == progress.SIZE
+
+
+def _timed(marks: Marks) -> float:
+    begun = time.perf_counter()
+    for _ in range(100):
+        marks.asked()
+        marks.got(evaluates=False)
+        marks.step()
+    return (time.perf_counter() - begun) / 100
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-4, 0.0033, 1.0, 59.9, 86400.0])
+def test_a_percentile_is_never_too_little_and_at_most_a_fifth_too_much(seconds: float) -> None:
+    """As the buckets are a quarter octave wide."""
+    found = Durations().with_one(seconds).with_one(10 * seconds).percentile(50)
+    assert found == progress.upper_s(0) if seconds < progress.FIRST_S else seconds <= found <= 1.19 * seconds
