@@ -138,6 +138,10 @@ class Agent:
         ended. `because`: the failure's message, one line; `said`: the stacks."""
         self._loop.post(events.HangFound(round_number, local_rank, because, said))
 
+    def alive(self) -> dict[int, int]:
+        """Process id by local rank, of this round's workers that run."""
+        return self._workers.alive
+
     def written(self) -> dict[int, int]:
         """Bytes that each worker of this round has written to its stdout and stderr, by local rank."""
         logs = self._workers.round_logs

@@ -22,6 +22,7 @@ from ..agent.report import AgentEvent, Report, Status
 from ..agent.spec import PASSWORD_VARIABLE
 from .config.config import LaunchConfig, Plan, plan
 from .reporting.exceptions import error_of
+from .watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +84,11 @@ class NodeAgent:
             made = plan(_with_store(config, store), argv, title, os.environ, job)
             guarded = _guarded(on_event) if on_event else None
             self._torch_events = torch_events(config, made, title)
-            self._agent = make_agent(made, store=store, on_event=guarded, tell=tell, name=name)
+            self._watched = Watched(config, made, tell)
+            on_announce = self._watched.announcing(None)
+            self._agent = make_agent(
+                self._watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
+            )
         except BaseException:
             self._remove_call()
             raise
@@ -127,7 +132,7 @@ class NodeAgent:
             raise UsageError("this NodeAgent was run or closed already; make another one")
         try:
             try:
-                self.report = self._agent.run()
+                self.report = self._watched.run(self._agent)
             finally:
                 if self._torch_events is not None:
                     self._torch_events.concluded(self.report, self._agent.status())
@@ -158,6 +163,7 @@ class NodeAgent:
         if self._unused.acquire(blocking=False):
             self._remove_call()
             self._agent.close()
+            self._watched.close()
 
     def _remove_call(self) -> None:
         if self._call is not None:
@@ -201,18 +207,19 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             # torch's open-source build serves nothing there either, and says so at this level.
             console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
         events = _open_event_file(console)
+        watched = Watched(config, made, console.tell)
         agent = make_agent(
-            made,
+            watched.plan,
             tell=console.tell,
             on_event=events.event if events else None,
-            on_announce=events.announced if events else None,
+            on_announce=watched.announcing(events.announced if events else None),
             as_program=as_program,
         )
         console.name = agent.name
         if events is not None:
             events.name = agent.name
         recorded = torch_events(config, made, title)
-        report = agent.run(last=as_program)
+        report = watched.run(agent, last=as_program)
         if recorded is not None:
             recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)

@@ -26,6 +26,7 @@ from .failing import end_when_uncaught, fail_together
 from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
+from .loop.answers import answer
 from .loop.deadline import Deadline
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
@@ -77,6 +78,7 @@ class Run:
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
         self._marks = marks_of(self.rank)
+        answer(self.rank)
         self.progress = Progress(self._place, self.rank)
         self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
@@ -253,6 +255,7 @@ class Run:
             if self._saved != self._reached():
                 self._save("")
             self._persistence.wait()
+        self._marks.ended()
         # What follows draws the same numbers in a start that finds nothing left to do.
         self._key_main()
 

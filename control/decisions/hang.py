@@ -33,6 +33,8 @@ class Patience:
 
     least_s: float = 10.0
     """No limit is shorter."""
+    known_from: int = 1
+    """With fewer times than this a section counts as one that has not come to an end yet."""
     unknown_s: float = 1800.0
     """The limit of a section that has not come to an end yet; no limit is longer, unless the times themselves are."""
 
@@ -83,7 +85,7 @@ def look(
 
 def limit_s(times: Durations, patience: Patience) -> float:
     """How long a section may last."""
-    if not times.count:
+    if times.count < max(1, patience.known_from):
         return patience.unknown_s
     p99_s = times.percentile(99)
     sure_s = max(FACTOR * p99_s, OUTLIER * times.longest_s)
@@ -136,8 +138,8 @@ def _longest(standing: Mapping[int, Standing], limits: Mapping[str, float]) -> s
 
 
 def _why(limit: float, times: Durations, patience: Patience) -> str:
-    if not times.count:
-        return f"limit {duration(limit)}, as this section has never ended yet"
+    if times.count < max(1, patience.known_from):
+        return f"limit {duration(limit)}, as too little is known of it yet"
     if limit <= patience.least_s:
         return f"limit {duration(limit)}, the least"
     known = f"of {times.count} so far 99 % took at most {duration(times.percentile(99))}"

@@ -13,6 +13,8 @@ from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from .reader import AskingReader, judged, not_yet
 
+KNOWN = 20
+"""Of fewer changes of a file no limit is learned."""
 SQUEUE_S = 30.0
 """How long squeue may take; a controller that is busy answers late."""
 
@@ -62,7 +64,7 @@ class Hang(AskingReader):
         limit_s = self._threshold.value
         limit = self._threshold.text
         if self._threshold.side == LEARNED:
-            limit_s = hang.limit_s(self._gaps, hang.Patience(self._watch.least_s, self._watch.most_s))
+            limit_s = hang.limit_s(self._gaps, hang.Patience(self._watch.least_s, KNOWN, self._watch.most_s))
             limit = f"{duration(limit_s)}, learned from {count(self._gaps.count, 'change')}"
         text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {limit})"
         return judged(age_s >= limit_s, text)

@@ -16,6 +16,9 @@ from .reader import Reader, judged, not_yet
 
 OUTPUT = "output"
 """The section of workers that show no progress but what they print."""
+OUTPUT_LEAST_S = 60.0
+OUTPUT_KNOWN = 100
+"""Of output, which comes as a script likes, nothing is learned from fewer pauses, and no shorter limit."""
 MISSED = 2.0
 """Of the time between two looks at most so many times what there should have been counts."""
 
@@ -66,8 +69,11 @@ class Stillness(Reader):
 
     def _judged(self) -> Finding:
         if self._threshold.side == LEARNED:
-            return judge(self._standing, self._learned, Patience(self._watch.least_s, self._watch.most_s))
-        return judge(self._standing, {}, Patience(0.0, self._threshold.value))
+            least_s, known = self._watch.least_s, 1
+            if any(each.mark.section == OUTPUT for each in self._standing.values()):
+                least_s, known = max(least_s, OUTPUT_LEAST_S), OUTPUT_KNOWN
+            return judge(self._standing, self._learned, Patience(least_s, known, self._watch.most_s))
+        return judge(self._standing, {}, Patience(0.0, unknown_s=self._threshold.value))
 
 
 def _together(earlier: dict[str, Durations], progress: dict[int, Progress]) -> dict[str, Durations]:

@@ -72,11 +72,12 @@ def parse_table(text: str, path: str, *, inside: bool = False) -> Table:
     return replace(table, watches=_distinct(table.watches))
 
 
-def check_actions(table: Table) -> None:
-    """Raises UsageError where a watch does something for which the file and the flags lack the where."""
+def check_actions(table: Table, *, inside: bool = False) -> None:
+    """Raises UsageError where a watch does something for which the file and the flags lack the where. `inside`: an
+    agent runs it, on whose console an alarm is shown in any case."""
     for watch in table.watches:
         lacks = {
-            "notify": not table.notify and "notify = [URL] above the first [[watch]], or --notify URL",
+            "notify": not table.notify and not inside and "notify = [URL] above the first [[watch]], or --notify URL",
             "save": not table.save_switch and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
             "stop": not table.kill_switch and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
         }

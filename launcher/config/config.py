@@ -115,6 +115,10 @@ class LaunchConfig:
     with torchrun; "rank0", the worker of rank 0."""
     exact_resume: str | os.PathLike[str] = ""
     """Directory in which workers keep checkpoints, to go on exactly where they were; empty: they do as they like."""
+    watch: str | os.PathLike[str] = ""
+    """A file of watches, in TOML, that this node's agent runs; empty: none."""
+    notify: str | Iterable[str] = ()
+    """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
     logs_specs: object = None
     """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
     numa_options: object = None

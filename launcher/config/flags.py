@@ -35,6 +35,8 @@ class Flag:
     """Whether PET_<NAME> sets its default."""
     ours: bool = False
     """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
+    many: bool = False
+    """It may be repeated; the reader gets all its values, a line each. Its variable has lines, too."""
 
     @property
     def key(self) -> str:
@@ -71,6 +73,10 @@ def _streams(name: str, value: str) -> str:
 
 def _filters(name: str, value: str) -> tuple[str, ...]:
     return values.substrings(value)
+
+
+def _lines(name: str, value: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in value.splitlines() if line.strip())
 
 
 def _forwarded(name: str, value: str) -> tuple[int, ...]:
@@ -336,6 +342,26 @@ FLAGS: tuple[Flag, ...] = (
         "TEXT,...",
     ),
     Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
+    Flag(
+        "watch",
+        _MORE,
+        "Watch disks, memory, hangs and more while the job runs, as FILE.toml says. (off)",
+        _text,
+        "",
+        "FILE.toml",
+        ours=True,
+    ),
+    Flag(
+        "notify",
+        _MORE,
+        "Where failures of the job and alarms of --watch are told: smtp://..., smtps://..., https://..., slack://..., "
+        "exec:COMMAND; may be repeated. (nowhere)",
+        _lines,
+        (),
+        "URL",
+        ours=True,
+        many=True,
+    ),
     Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
     Flag(
         "event-log-handler",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ...proto import progress
 from ...proto.progress import HEADER, SECTION, SECTIONS
 
-WARM_UP, STEP, EVALUATION, SAVE = "warm-up", "step", "evaluation", "save"
+WARM_UP, STEP, EVALUATION, SAVE, AFTER = "warm-up", "step", "evaluation", "save", "after the loop"
 WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
 _COUNTS = SECTION.size - 4 * progress.BUCKETS
@@ -100,6 +100,12 @@ class Marks:
             self._section, self._carried_s = outer, carried_s
             self._cpu_s += time.thread_time() - cpu_s
             self._show(end_s)
+
+    def ended(self) -> None:
+        """The loop is over; what the script does behind it takes as long as it takes."""
+        if self._memory is not None:
+            self._section = AFTER
+            self._show(time.monotonic())
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""

@@ -241,7 +241,10 @@ def test_stacks_name_the_odd_rank_first(tmp_path: Path) -> None:
     [file] = (tmp_path / "stacks").iterdir()
     assert line.startswith(f"stacks in {file}: rank 2 (pid {processes[2].pid}) in load_data (<string>:"), line
     assert "; rank 0 (pid" in line
-    assert file.read_text().count("Thread ") == 4
+    text = file.read_text()
+    assert text.count("Thread ") == 4 + 2
+    assert text.count(", with native frames\n") == 2
+    assert re.search(r"\(libc[^)]*\)", text.partition("with native frames")[2])
 
 
 def test_without_py_spy_the_process_is_asked_by_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,69 @@
+"""Answers an agent that asks what this process does: its Python stacks, and the collectives that torch has recorded.
+
+A thread waits at a Unix socket, so that a main thread that waits in C, having let the interpreter go, is told of too.
+Started only where an agent watches. torch's flight recorder is on by default for gloo; for NCCL it needs
+TORCH_FR_BUFFER_SIZE or TORCH_NCCL_TRACE_BUFFER_SIZE (torch 2.13, `torch/csrc/distributed/c10d/FlightRecorder.hpp`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+
+from ...proto import progress
+
+STACKS_MAX = 1 << 20
+"""Bytes of stacks that are sent."""
+
+
+def answer(rank: int) -> None:
+    """Answer from now on, where an agent may ask; else do nothing."""
+    directory = os.environ.get(progress.DIRECTORY, "")
+    if not directory:
+        return
+    path = progress.file_of(directory, int(os.environ.get("ELASTIC_AGENT_ROUND", "0")), rank) + ".ask"
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        server.bind(path)
+        server.listen(2)
+        threading.Thread(target=_serve, args=(server,), name="elastic-agent-answers", daemon=True).start()
+    except (OSError, RuntimeError):
+        server.close()  # the agent has py-spy, or what the kernel tells; a training does not end for want of a watch
+
+
+def _serve(server: socket.socket) -> None:
+    with server:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(5.0)
+                connection.sendall(json.dumps({"stacks": stacks(), "flight": flight()}).encode())
+
+
+def stacks() -> str:
+    """Of all threads of this process, as faulthandler writes them."""
+    descriptor = os.memfd_create("stacks", os.MFD_CLOEXEC)
+    try:
+        faulthandler.dump_traceback(descriptor, all_threads=True)
+        return os.pread(descriptor, STACKS_MAX, 0).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
+def flight() -> dict[str, object]:
+    """What torch's flight recorder holds; empty where torch has none, or records nothing."""
+    found: dict[str, object] = {}
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        if (dump := getattr(c10d, name, None)) is not None and not found.get("entries"):
+            with contextlib.suppress(Exception):  # of torch's C++, where no group was made
+                found = json.loads(dump())
+    return found
