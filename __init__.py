@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .agent.errors import FinalisationTimedOut as FinalisationTimedOut
     from .agent.errors import HostFailed as HostFailed
     from .agent.errors import InternalError as InternalError
+    from .agent.errors import KillSwitch as KillSwitch
     from .agent.errors import OtherJob as OtherJob
     from .agent.errors import OtherVersion as OtherVersion
     from .agent.errors import Preempted as Preempted
@@ -45,6 +46,7 @@ _HOMES = {
     "AgentEvent": "agent.report",
     "FinalisationTimedOut": "agent.errors",
     "InternalError": "agent.errors",
+    "KillSwitch": "agent.errors",
     "HostFailed": "agent.errors",
     "LaunchConfig": "launcher.config.config",
     "Member": "rendezvous.records",
@@ -71,6 +73,7 @@ __all__ = [
     "AgentEvent",
     "FinalisationTimedOut",
     "InternalError",
+    "KillSwitch",
     "LaunchConfig",
     "HostFailed",
     "Member",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..rendezvous.agreements import MAX_LABEL_BYTES, Act
 from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
@@ -129,6 +130,12 @@ class Agent:
         """As if the agent had received SIGTERM; a second call shortens the workers' grace."""
         self._loop.post(events.SignalReceived(transitions.SIGTERM))
 
+    def ask(self, act: Act, because: str, label: str = "") -> None:
+        """Have all ranks of the job do this at the next step boundary. `because`: who asks, in one sentence; `label`:
+        of the checkpoint, which is then kept; cut to `MAX_LABEL_BYTES` of UTF-8."""
+        cut = label.encode("utf-8", "replace")[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
+        self._loop.post(events.ActAsked(act, cut, because))
+
     def status(self) -> Status:
         """Where this node stands."""
         return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
@@ -237,12 +244,24 @@ class Agent:
     def _start_workers(self, effect: events.StartWorkers) -> None:
         for event in self._workers.start(effect.round, effect.member, effect.restart_count):
             self._loop.post(event)
+        if self._workers.steps.fileno >= 0:
+            self._loop.watch(self._workers.steps.fileno, self._workers.observe_steps)
 
     def _signal_workers(self, effect: events.SignalWorkers) -> None:
         self._workers.signal(effect.signum)
 
     def _forward_signal(self, effect: events.ForwardSignal) -> None:
         self._workers.supervisor.forward(effect.signum)
+
+    def _ask_bound(self, effect: events.AskBound) -> None:
+        for event in self._workers.ask_bound(effect.agreement):
+            self._loop.post(event)
+
+    def _decide_workers(self, effect: events.DecideWorkers) -> None:
+        self._workers.steps.decide(effect.agreement)
+
+    def _release_workers(self, effect: events.ReleaseWorkers) -> None:
+        self._workers.steps.release(effect.agreement)
 
     def _kill_workers(self, effect: events.KillWorkers) -> None:
         self._workers.kill()
@@ -294,6 +313,9 @@ _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.StartWorkers: Agent._start_workers,
     events.SignalWorkers: Agent._signal_workers,
     events.ForwardSignal: Agent._forward_signal,
+    events.AskBound: Agent._ask_bound,
+    events.DecideWorkers: Agent._decide_workers,
+    events.ReleaseWorkers: Agent._release_workers,
     events.KillWorkers: Agent._kill_workers,
     events.NameLeftovers: Agent._name_leftovers,
     events.KeepLeftovers: Agent._keep_leftovers,

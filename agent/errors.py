@@ -138,6 +138,12 @@ class FinalisationTimedOut(AgentError):
     exit_code = exit_status.UNFINISHED
 
 
+class KillSwitch(AgentError):
+    """Somebody used the kill switch: the job is not to be started again."""
+
+    exit_code = exit_status.KILL_SWITCH
+
+
 class StoppedBySignal(AgentError):
     """The agent was stopped by a signal."""
 

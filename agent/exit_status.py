@@ -13,6 +13,7 @@ OTHER_JOB = 78
 OTHER_VERSION = 79
 STORE_LOST = 80
 UNFINISHED = 82
+KILL_SWITCH = 83
 NO_RESTART = 93
 """Also the exit code by which a worker says that starting it again is of no use."""
 SIGNALLED = 128

@@ -26,6 +26,7 @@ class EndKind(Enum):
     FAILURE = "failure"
     DEPARTURE = "departure"
     ARRIVAL = "arrival"
+    PLANNED = "planned"
 
 
 class Sign(Enum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from .agreements import Agreement, Answer, Request
 from .failures import Ending, WorkerFailure
 
 
@@ -66,6 +67,8 @@ class Outcome(Enum):
     """Every node that could have gone on has left."""
     MISCONFIGURED = "misconfigured"
     """Nodes were started with flags that exclude each other, such as one --node-rank twice."""
+    KILLED = "killed"
+    """Somebody used the kill switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,10 @@ class NodeRecord:
     grace_s: float = 0.0
     """What its workers get to stop before SIGKILL (--shutdown-timeout): so long may its answer to the end of a round
     take."""
+    requests: tuple[Request, ...] = ()
+    """What it asks all ranks to do; the oldest first, at most `MAX_REQUESTS`."""
+    answer: Answer | None = None
+    """To the newest agreement of `round`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,8 @@ class Round:
     cause can show itself."""
     outcome: Outcome | None = None
     """With CLOSED."""
+    agreement: Agreement | None = None
+    """What the ranks of this round do at one boundary: the newest of the round, also when it is over."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

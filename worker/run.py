@@ -32,6 +32,7 @@ from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
 from .loop.progress import Place, Progress
 from .loop.reductions import Reductions
+from .loop.requests import Requests
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Every, Exchanges, Timetable
 from .shards.conditions import accept
@@ -90,8 +91,7 @@ class Run:
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._deadline = Deadline(stop_before)
-        self._keyed_by_batch = self._stop_asked = self._forced = False
-        self._label: str | None = None
+        self._keyed_by_batch = False
         self._exchanges = Exchanges(alone=self.world_size == 1)
         self._key = key_of(seed, "main")
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
@@ -99,6 +99,7 @@ class Run:
         self._streams: dict[str, Any] = {}
         self._boundaries = self._commits = 0
         self._begin()
+        self._requests = Requests(self.rank, self.world_size)
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
@@ -184,7 +185,8 @@ class Run:
             self._key_main()
         self._keyed_by_batch = False
         every = self._every.steps
-        self._forced = self._forced or (every is not None and self.steps % every == 0)
+        if every is not None and self.steps % every == 0:
+            self._requests.forced = True
         self._marks.step()
         if not self.account.looping():
             self._boundary()
@@ -213,11 +215,11 @@ class Run:
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
-        self._label = label
+        self._requests.label = label
 
     def stop(self) -> None:
         """Asks for the end, on any rank: at the next exchange all ranks save and leave `epochs` or `batches`."""
-        self._stop_asked = True
+        self._requests.stop = True
 
     def rng(self, name: str) -> torch.Generator:
         """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
@@ -251,11 +253,14 @@ class Run:
         self.progress.close()
         self.account.close()
         self._enter(self.account.take())
+        self._requests.reached()
         with self._marks.section(SAVE):
-            if self._saved != self._reached():
-                self._save("")
+            if self._saved != self._reached() or self._requests.ordered:
+                self._save(self._requests.label or "")
             self._persistence.wait()
         self._marks.ended()
+        self._requests.saved(self._persistence.wait)
+        self._requests.closed()
         # What follows draws the same numbers in a start that finds nothing left to do.
         self._key_main()
 
@@ -303,8 +308,9 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
-        if self._forced or self._exchanges.due(self._boundaries):
-            self._between(force=self._forced)
+        self._requests.reached()
+        if self._requests.forced or self._exchanges.due(self._boundaries):
+            self._between(force=self._requests.forced)
 
     def _reached(self) -> tuple[int, int, int]:
         """What a checkpoint would add to the one before it, if anything."""
@@ -328,14 +334,15 @@ class Run:
         now_s = time.monotonic()
         due = self.rank == 0 and not self._persistence.busy and self._timetable.due(now_s)
         interval = self._exchanges.proposal(self._boundaries, now_s)
-        asked = [int(due or self._label is not None), int(self._stop_asked or self._deadline.stop_now())]
+        requests = self._requests
+        asked = [int(due or requests.label is not None), int(requests.stop or self._deadline.stop_now())]
         saves, stops, interval = self._world.most([*asked, interval])
         self._exchanges.agreed(self._boundaries, interval)
         self.stopping = self.stopping or bool(stops)
         if (saves or stops or force) and self.account.between_steps():
             with self._marks.section(SAVE):
-                self._save(self._label or "")
-            self._label, self._forced = None, False
+                self._save(requests.label or "")
+                requests.saved(self._persistence.wait)
 
     def _save(self, label: str) -> None:
         began_s = time.monotonic()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...rendezvous.agreements import Act, Agreement
 from ...rendezvous.driver.events import Event as StoreEvent
 from ...rendezvous.failures import WorkerFailure
 from ...rendezvous.records import Member, NodeRecord, Round
@@ -120,6 +121,40 @@ class LeaveAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class ActAsked:
+    """All ranks of the job are to do this at the next step boundary."""
+
+    act: Act
+    label: str
+    """Of the checkpoint, at most `MAX_LABEL_BYTES` of UTF-8; empty: none."""
+    because: str
+    """Who asks, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFound:
+    """No worker of this node passes this boundary before it knows the decision. 0: one has no boundaries."""
+
+    agreement: int
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundAwaited:
+    """These workers have made no Run yet, so there is no bound."""
+
+    agreement: int
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """All workers of this node have done what was agreed on."""
+
+    agreement: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
@@ -139,6 +174,10 @@ Event = (
     | ForwardAsked
     | SignalNotForwarded
     | LeaveAsked
+    | ActAsked
+    | BoundFound
+    | BoundAwaited
+    | Acted
     | DeadlineReached
 )
 
@@ -187,6 +226,27 @@ class ForwardSignal:
 
 
 @dataclass(frozen=True, slots=True)
+class AskBound:
+    """Ask this node's workers where they are. Answered by BoundFound, which may follow on BoundAwaited."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class DecideWorkers:
+    """Let this node's workers act at the boundary of this agreement, or go on. Answered by Acted."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorkers:
+    """Let workers that wait behind what they did by this agreement go on."""
+
+    agreement: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorkers:
     """SIGKILL to every worker and all it started."""
 
@@ -227,6 +287,9 @@ Effect = (
     | StartWorkers
     | SignalWorkers
     | ForwardSignal
+    | AskBound
+    | DecideWorkers
+    | ReleaseWorkers
     | KillWorkers
     | NameLeftovers
     | KeepLeftovers

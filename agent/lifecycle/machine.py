@@ -23,8 +23,12 @@ from ...rendezvous.driver.events import (
     StoreOpened,
     StoreWentAway,
 )
-from . import on_deadline, on_request, on_round, on_store, on_workers
+from . import on_agreement, on_deadline, on_request, on_round, on_store, on_workers
 from .events import (
+    ActAsked,
+    Acted,
+    BoundAwaited,
+    BoundFound,
     DeadlineReached,
     Effect,
     Event,
@@ -112,6 +116,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         SignalReceived: on_request.on_signalled,
         ForwardAsked: on_request.on_forward_at_rest,
         LeaveAsked: on_request.on_leave_asked,
+        ActAsked: on_agreement.on_asked,
         DeadlineReached: ignore,
     },
     JOINING: {
@@ -131,6 +136,10 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: on_request.on_forward_at_rest,
         SignalNotForwarded: ignore,
         LeaveAsked: on_request.on_leave_asked,
+        ActAsked: on_agreement.on_asked,
+        BoundFound: ignore,
+        BoundAwaited: ignore,
+        Acted: ignore,
         DeadlineReached: on_deadline.on_time_while_joining,
     },
     WORKING: {
@@ -149,6 +158,10 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: on_request.on_forward,
         SignalNotForwarded: on_request.on_not_forwarded,
         LeaveAsked: on_request.on_leave_asked,
+        ActAsked: on_agreement.on_asked,
+        BoundFound: on_agreement.on_bound,
+        BoundAwaited: on_agreement.on_bound_awaited,
+        Acted: on_agreement.on_acted,
         DeadlineReached: on_deadline.on_time,
     },
     STOPPING: {
@@ -169,6 +182,10 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: on_request.on_forward_while_stopping,
         SignalNotForwarded: ignore,
         LeaveAsked: on_request.on_leave_asked,
+        ActAsked: on_agreement.on_asked,
+        BoundFound: ignore,
+        BoundAwaited: ignore,
+        Acted: ignore,
         DeadlineReached: on_deadline.on_time_while_stopping,
     },
     FINISHED: {
@@ -187,6 +204,10 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,
         LeaveAsked: on_request.on_leave_asked_when_finished,
+        ActAsked: on_agreement.on_asked,
+        BoundFound: ignore,
+        BoundAwaited: ignore,
+        Acted: ignore,
         DeadlineReached: on_deadline.on_time,
     },
     ENDING: {
@@ -209,6 +230,10 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         ForwardAsked: ignore,
         SignalNotForwarded: ignore,
         LeaveAsked: ignore,
+        ActAsked: ignore,
+        BoundFound: ignore,
+        BoundAwaited: ignore,
+        Acted: ignore,
         DeadlineReached: on_deadline.on_time_while_ending,
     },
     ENDED: {},

@@ -9,7 +9,7 @@ from ...rendezvous.failures import charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
 from ...rendezvous.text import count
 from .. import exit_status
-from . import on_request, transitions, verdicts
+from . import on_agreement, on_request, transitions, verdicts
 from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, WakeAt
 from .state import Node, RoundTally, Rules, Verdict
 from .transitions import Move
@@ -77,7 +77,7 @@ def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rule
         verdict = verdicts.of_closed(node, seen)
         return transitions.stop(node, rules, now, NodeState.LEAVING, verdict.because, verdict=verdict)
     if _still_in(node, seen, rules):
-        return _progressed(node, before, seen), ()
+        return on_agreement.follow(_progressed(node, before, seen), seen, now, rules)
     ended = seen.unsettled or seen.ended
     if seen.phase is not RoundPhase.OVER or ended is None:
         why = f"round {seen.number} began without this node"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ...rendezvous.agreements import Agreement, Answer, Request
 from ...rendezvous.failures import Ending, WorkerFailure
 from ...rendezvous.records import NodeRecord, Outcome, Round
 from .restart_policy import History, Policy
@@ -157,6 +158,14 @@ class Node:
     conclude_at: float | None = None
     """ENDING: when to go even if the last record was not acknowledged."""
     others_ended: bool = False
+    requests: tuple[Request, ...] = ()
+    """What this node asks all ranks to do, and what is not done yet."""
+    requested: int = 0
+    """Number of its newest request."""
+    agreement: Agreement | None = None
+    """The newest of this round that this node follows."""
+    answer: Answer | None = None
+    """To that."""
 
     @property
     def round(self) -> int:

@@ -64,6 +64,8 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         charge_local=rules.charge_local,
         all_exits_reported=node.phase is Phase.JOINING,
         grace_s=rules.grace_s,
+        requests=node.requests,
+        answer=node.answer,
     )
     return replace(node, record=record, because=because), (Publish(record),)
 
@@ -142,6 +144,8 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
         node,
         phase=Phase.WORKING,
         tally=RoundTally(running.number, running=frozenset(range(member.nproc))),
+        agreement=None,
+        answer=None,
         spare_until=None,
         place=replace(node.place, ready=False),
     )

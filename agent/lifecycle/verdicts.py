@@ -17,6 +17,7 @@ STATUS: Mapping[Outcome, int] = {
     Outcome.UNFINISHED: exit_status.UNFINISHED,
     Outcome.ABANDONED: exit_status.JOIN_TIMED_OUT,
     Outcome.MISCONFIGURED: exit_status.USAGE,
+    Outcome.KILLED: exit_status.KILL_SWITCH,
 }
 """Exit status of a node that had not finished when the rendezvous closed."""
 
@@ -30,18 +31,22 @@ HOW: Mapping[Outcome, str] = {
     Outcome.UNFINISHED: "ended unfinished",
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
+    Outcome.KILLED: "was ended by the kill switch",
 }
 """How a sentence about the job goes on."""
 
 
 def of_closed(node: Node, closed: Round) -> Verdict:
-    """The verdict for this node once the rendezvous is closed. A node that finished keeps its 0."""
+    """The verdict for this node once the rendezvous is closed. A node that finished keeps its 0, but where the workers
+    exited 0 because they were asked to."""
     outcome = closed.outcome or Outcome.FAILED
     ended = closed.ended
     cause = ended.failure if ended and outcome is Outcome.FAILED else None
     led_here = ended is not None and (ended.round == closed.number or outcome in NEVER_BEGUN)
     ending = ended if cause is not None or led_here else None
     finished = "this node's workers all finished"
+    if outcome is Outcome.KILLED:
+        return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome)
     if node.finished:
         but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
         return Verdict(exit_status.OK, f"{finished}{but}: {closed.because}", outcome, cause, ending)

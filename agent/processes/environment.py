@@ -1,6 +1,6 @@
 """A worker's environment and command. Pure functions of the round.
 
-The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAgent._start_workers`), and five of ours:
+The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAgent._start_workers`), and six of ours:
 
 * ELASTIC_AGENT_ROUND: number of the round, from 1.
 * ELASTIC_AGENT_RESTARTS: rounds ended by a failure so far, over the whole job. TORCHELASTIC_RESTART_COUNT keeps
@@ -8,6 +8,7 @@ The variables and their string forms are torchrun's (torch 2.13, `LocalElasticAg
 * ELASTIC_AGENT_LAST_ROUND_ENDED: why the last round ended, one sentence; empty in the first.
 * ELASTIC_AGENT_NODE: identity of this node's agent within the job.
 * ELASTIC_AGENT_READY_FILE: a file that the script creates when its start-up is over; empty without files.
+* ELASTIC_AGENT_STEPS: where the worker library finds the page that it shares with the agent (`proto/steps.py`).
 
 TORCHELASTIC_USE_AGENT_STORE is "True" as with torchrun: a store is served at MASTER_ADDR:MASTER_PORT, of which every
 worker is a client; with `--worker-store rank0` it is "False", and the worker of rank 0 serves it there. Either way the
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...proto.steps import VARIABLE as STEPS
 from ...rendezvous.records import Member, Round
 from ..errors import InternalError, UsageError
 from ..spec import WorkerSpec
@@ -28,7 +30,7 @@ PER_WORKER = (
     *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
     *("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
     *("ELASTIC_AGENT_ROUND", "ELASTIC_AGENT_RESTARTS", "ELASTIC_AGENT_LAST_ROUND_ENDED", "ELASTIC_AGENT_NODE"),
-    "ELASTIC_AGENT_READY_FILE",
+    *("ELASTIC_AGENT_READY_FILE", STEPS),
 )
 """All that `worker_environment` may set: only these differ between a worker and `spec.base_env`."""
 
@@ -42,11 +44,13 @@ def worker_environment(
     master_addr: str,
     master_port: int,
     error_file: str,
+    steps: str = "",
 ) -> dict[str, str]:
     """The whole environment of one worker: `spec.base_env`, overridden by the round's variables.
 
     `restart_count`: restarts charged to this node so far; `error_file`: an absolute path, or empty where no files are
-    written. Raises UsageError if `--virtual-local-rank` runs out of devices in CUDA_VISIBLE_DEVICES.
+    written; `steps`: where this worker finds its page (`proto/steps.py`). Raises UsageError if `--virtual-local-rank`
+    runs out of devices in CUDA_VISIBLE_DEVICES.
     """
     if not 0 <= local_rank < member.nproc:
         raise InternalError(f"local rank {local_rank} of a node with {member.nproc} workers; please report this")
@@ -66,6 +70,7 @@ def worker_environment(
     env["ELASTIC_AGENT_LAST_ROUND_ENDED"] = round.ended.because if round.ended else ""
     env["ELASTIC_AGENT_NODE"] = member.node
     env["ELASTIC_AGENT_READY_FILE"] = ready_file(error_file)
+    env[STEPS] = steps
     # The reason for the last round's end may come from another node; with a NUL in it, exec would fail.
     return {name: value.replace("\0", "") for name, value in env.items()}
 

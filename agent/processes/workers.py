@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from ...rendezvous.agreements import Agreement
 from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
 from ..errors import AgentError, HostFailed, UsageError, in_any_case, is_of_host, refusal
@@ -27,6 +28,7 @@ from ..lifecycle.events import (
 )
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
+from ..steps.page import StepPage
 from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .master_port import MasterPort
@@ -99,6 +101,7 @@ class Workers:
         """How many workers of the round have exited, or could not be started."""
         self._stopped_by: dict[int, int] = {}
         """Last signal sent, by local rank."""
+        self.steps = StepPage()
         self._keeping = False
         """Processes that workers left behind run on, and hold their output open."""
         self._reports_ready = False
@@ -163,10 +166,11 @@ class Workers:
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
         addr = self._spec.master_addr or round.master_addr
+        steps = self.steps.begin(member.nproc)
 
         def environment(local_rank: int, error_file: str = "") -> dict[str, str]:
-            port = round.master_port
-            return worker_environment(self._spec, round, member, local_rank, restart_count, addr, port, error_file)
+            place = (addr, round.master_port, error_file, steps[local_rank])
+            return worker_environment(self._spec, round, member, local_rank, restart_count, *place)
 
         # Only a class of another package, which says where logs go, looks at the environments before that is known.
         envs = {rank: environment(rank) for rank in ranks} if self._spec.logs.reify is not None else {}
@@ -195,6 +199,14 @@ class Workers:
             self._log(f"local rank {local_rank} is not bound to CPUs: {error}", False)
             return ""
 
+    def ask_bound(self, agreement: Agreement) -> list[Event]:
+        """Ask the workers that run where they are."""
+        return [*self.steps.ask(agreement, self.supervisor.alive())]
+
+    def observe_steps(self) -> list[Event]:
+        """What the workers say of their steps. Never blocks."""
+        return [*self.steps.observe(self.supervisor.alive())]
+
     def observe(self) -> list[Event]:
         """What happened to the workers since the last call. Never blocks."""
         return [event for fact in self.supervisor.observe() for event in self._events(fact)]
@@ -209,6 +221,7 @@ class Workers:
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
+            yield from self.steps.review(self.supervisor.alive())
         elif isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):
                 yield WorkerStoreLost(fact.reason)
@@ -321,7 +334,7 @@ class Workers:
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
         stop_timer = self._timer.close if self._timer is not None else lambda: None
-        in_any_case(stop_timer, self.supervisor.close, self._drain, self.logs.close, self._port.close)
+        in_any_case(stop_timer, self.supervisor.close, self._drain, self.logs.close, self._port.close, self.steps.close)
 
 
 def _working_directory() -> str:

@@ -7,6 +7,7 @@ from ...agent.errors import (
     AgentError,
     FinalisationTimedOut,
     HostFailed,
+    KillSwitch,
     OtherJob,
     OtherVersion,
     Preempted,
@@ -28,6 +29,7 @@ _BY_STATUS: dict[int, type[AgentError]] = {
     exit_status.OTHER_VERSION: OtherVersion,
     exit_status.STORE_LOST: StoreLost,
     exit_status.UNFINISHED: FinalisationTimedOut,
+    exit_status.KILL_SWITCH: KillSwitch,
 }
 
 

@@ -9,9 +9,18 @@ Imports protobuf, which a single-node agent never loads: it exchanges records wi
 from __future__ import annotations
 
 from ...proto import elastic_pb2 as wire
+from ..agreements import MAX_REQUESTS
 from ..failures import MAX_REPORTED_EXITS
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
+from .agreements import (
+    agreement_from_message,
+    agreement_to_message,
+    answer_from_message,
+    answer_to_message,
+    request_from_message,
+    request_to_message,
+)
 from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
 from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, seconds, utf8
 from .limits import MAX_ROUND_BYTES
@@ -56,6 +65,7 @@ def encode_node(record: NodeRecord) -> bytes:
         charge_local=record.charge_local,
         all_exits_reported=record.all_exits_reported,
         grace_s=seconds("grace_s", record.grace_s),
+        requests=[request_to_message(request) for request in record.requests[:MAX_REQUESTS]],
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -63,6 +73,8 @@ def encode_node(record: NodeRecord) -> bytes:
         message.preferred_rank = checked("preferred_rank", record.preferred_rank)
     if record.failure is not None:
         message.failure.CopyFrom(failure_to_message(record.failure))
+    if record.answer is not None:
+        message.answer.CopyFrom(answer_to_message(record.answer))
     return bounded("node record", message.SerializeToString(), MAX_NODE_BYTES)
 
 
@@ -92,6 +104,8 @@ def decode_node(data: bytes) -> NodeRecord:
         charge_local=message.charge_local,
         all_exits_reported=message.all_exits_reported,
         grace_s=seconds("grace_s", message.grace_s),
+        requests=tuple(request_from_message(request) for request in message.requests[:MAX_REQUESTS]),
+        answer=answer_from_message(message.answer) if message.HasField("answer") else None,
     )
 
 
@@ -125,6 +139,8 @@ def encode_round(record: Round) -> bytes:
         message.unsettled.CopyFrom(ending_to_message(record.unsettled))
     if record.outcome is not None:
         message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
+    if record.agreement is not None:
+        message.agreement.CopyFrom(agreement_to_message(record.agreement))
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
 
 
@@ -148,6 +164,7 @@ def decode_round(data: bytes) -> Round:
         finishing=message.finishing,
         hold=message.hold,
         outcome=enum_member("outcome", OUTCOMES, message.outcome) if message.outcome else None,
+        agreement=agreement_from_message(message.agreement) if message.HasField("agreement") else None,
     )
 
 

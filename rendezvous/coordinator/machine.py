@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from ..agreements import Act
 from ..failures import Ending, EndKind, looks_like_an_echo
 from ..records import Outcome, RoundPhase
 from ..text import count
-from . import charging, deadlines, explain, leases, ranks, standing
+from . import agreements, charging, deadlines, explain, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import (
@@ -38,14 +39,15 @@ from .state import (
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
     (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
-    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, or every node left",
+    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, the kill switch, or every node left",
     (LAST_CALL, GATHERING): "fewer than min_nodes again",
     (LAST_CALL, RUNNING): "max_nodes are here, or no more nodes came",
-    (LAST_CALL, CLOSED): "the finalisation barrier ran out, or every node left",
-    (RUNNING, OVER): "a worker failed, a member left, or nodes arrived",
-    (RUNNING, CLOSED): "all finished, or the finalisation barrier ran out",
+    (LAST_CALL, CLOSED): "the finalisation barrier ran out, the kill switch, or every node left",
+    (RUNNING, OVER): "a worker failed, a member left, nodes arrived, or a restart was asked for",
+    (RUNNING, CLOSED): "all finished, the finalisation barrier ran out, or the kill switch",
     (OVER, GATHERING): "all members answered; their workers are gone",
-    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, or every node left",
+    (OVER, CLOSED): "the failure cannot be restarted, the finalisation barrier ran out, the kill switch, or every node "
+    "left",
 }
 
 MAX_MOVES = 8
@@ -82,7 +84,7 @@ def step(state: Rendezvous, event: Event, now: float, rules: Rules) -> Step:
 def _decide(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     state = standing.reviewed(state, now)
     for _ in range(MAX_MOVES):
-        decided = _JUDGES[state.phase](state, now, rules)
+        decided = _killed(state, now) or _JUDGES[state.phase](state, now, rules)
         if decided.phase is state.phase:
             return decided
         if (state.phase, decided.phase) not in EDGES:
@@ -120,7 +122,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         state = replace(state, readings=replace(state.readings, pending=True, asked_at=now))
         reading_at = None
     progress_at = deadlines.progress_at(state, rules)
-    waits = (reading_at, progress_at, deadlines.deadline(state, rules), *charging.evidence_until(state))
+    deadline, agreed_by = deadlines.deadline(state, rules), agreements.deadline(state, rules)
+    waits = (reading_at, progress_at, deadline, agreed_by, *charging.evidence_until(state))
     wake_ups = [when for when in waits if when is not None and when > now]
     if wake_ups:
         effects.append(WakeAt(min(wake_ups)))
@@ -178,10 +181,24 @@ def _await_workers(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     return state
 
 
+def _killed(state: Rendezvous, now: float) -> Rendezvous | None:
+    """Where no worker runs that could make a checkpoint first, the kill switch closes the job at once."""
+    if not state.asking or state.phase in (RUNNING, CLOSED):
+        return None
+    request = agreements.pending(state, Act.KILL)
+    return None if request is None else _close(state, now, Outcome.KILLED, request.because)
+
+
 def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     ending = _why_over(state, now, rules)
+    if (agreement := agreements.stopping(state)) is not None and agreement.act is Act.KILL:
+        because = agreements.why_stopped(state, ending, now, rules)
+        return agreements.advance(state, now, rules) if because is None else _close(state, now, Outcome.KILLED, because)
     if ending is not None:
         return _end(state, now, ending)
+    state = agreements.advance(state, now, rules)
+    if agreements.restarts(state) and state.agreement is not None:
+        return _end(state, now, Ending(state.number, EndKind.PLANNED, state.agreement.because))
     if all(state.nodes[member.node].finished for member in state.members):
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
@@ -282,6 +299,7 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         phase=RUNNING,
         nodes={**state.nodes, **placed},
         placement=Placement(members, rules.master_addr or first.addr, first.port),
+        agreement=None,
         since=now,
         last_call_until=None,
         because=because,
@@ -295,6 +313,7 @@ def _end(state: Rendezvous, now: float, ending: Ending) -> Rendezvous:
         unanswered=frozenset(member.node for member in state.members),
         hold=ending.failure is not None and looks_like_an_echo(ending.failure),
     )
+    state = agreements.dropped(state)
     return replace(state, phase=OVER, since=now, end=end, because=ending.because)
 
 

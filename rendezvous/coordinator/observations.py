@@ -45,6 +45,8 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         since=old.since if old is not None and same else now,
     )
     known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
+    if bool(record.requests) != (record.node in known.asking):
+        known = replace(known, asking=known.asking ^ {record.node})
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
     return standing.reported(known, record)

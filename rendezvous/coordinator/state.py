@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..agreements import Agreement
 from ..failures import Ending, WorkerFailure
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from .root_cause import Evidence
@@ -36,6 +37,8 @@ class Rules:
     lease_s: float = 5.0
     exit_barrier_s: float = 300.0
     static: bool = False
+    settle_s: float = 60.0
+    """How long workers get to act on an agreement after which the round or the job ends."""
     master_addr: str | None = None
     """Static rendezvous: MASTER_ADDR as the user gave it, instead of the address that group rank 0 offers."""
 
@@ -180,6 +183,14 @@ class Rendezvous:
     restarts: int = 0
     """As `Round.restarts`."""
     outcome: Outcome | None = None
+    agreement: Agreement | None = None
+    """As `Round.agreement`."""
+    agreed_at: float = 0.0
+    """When its stage last changed."""
+    asking: frozenset[str] = frozenset()
+    """Nodes whose newest record holds requests."""
+    served: Mapping[str, int] = field(default_factory=dict)
+    """By node: its newest request that was served, or given up."""
     epoch: int = 0
     """Of this node's term; 0 while another node coordinates, and then nothing else here means anything."""
     version: int = 0
@@ -258,4 +269,5 @@ class Rendezvous:
             finishing=self.finishing,
             hold=end.hold and self.phase is OVER,
             outcome=self.outcome,
+            agreement=self.agreement,
         )

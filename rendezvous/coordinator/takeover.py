@@ -9,7 +9,7 @@ Only what was announced was ever decided: the store refuses whatever a coordinat
 * Settled anew: the ending of a round that is over, if it was not final. What it was taken for was announced; which
   members have answered is in the records.
 * Begun anew, because no clock reaches from one host to another: the join timeout, the last call and its quiet period,
-  the finalisation barrier.
+  the finalisation barrier, what workers get to act on an agreement.
 * Not known: in which order nodes came, so nodes that wait for a place queue up as the store lists them; which nodes are
   lost, which the next reading of the leases shows, and so whether any node stands for all this (`standing.py`); and
   which node had a place in the last round without ever publishing so. So a node counts as waiting only once its record
@@ -52,7 +52,8 @@ def _begin(event: Elected, now: float) -> Rendezvous:
         record.node: _seen(record, arrival, 0, now)
         for arrival, record in enumerate(event.records)
     }  # fmt: skip
-    return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, since=now)
+    asking = frozenset(record.node for record in event.records if record.requests)
+    return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, asking=asking, since=now)
 
 
 def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvous:
@@ -63,7 +64,12 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         unanswered=frozenset(member.node for member in newest.members) if unsettled else frozenset(),
         hold=newest.hold,
     )
+    agreement = newest.agreement
     return Rendezvous(
+        agreement=agreement,
+        agreed_at=now,
+        asking=frozenset(record.node for record in event.records if record.requests),
+        served=dict(agreement.requests) if agreement is not None and agreement.over else {},
         phase=newest.phase,
         number=newest.number,
         because=newest.because,

@@ -11,6 +11,7 @@ import pytest
 from elastic_agent.agent.lifecycle import events, machine
 from elastic_agent.agent.lifecycle.state import Node, Phase, Place, Verdict
 from elastic_agent.agent.lifecycle.state import Rules as AgentRules
+from elastic_agent.rendezvous.agreements import Act
 from elastic_agent.rendezvous.coordinator import events as coordinator_events
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
@@ -44,6 +45,10 @@ EVENTS: dict[type[Any], Any] = {
     events.ForwardAsked: events.ForwardAsked(10),
     events.SignalNotForwarded: events.SignalNotForwarded(0, 10),
     events.LeaveAsked: events.LeaveAsked("drained"),
+    events.ActAsked: events.ActAsked(Act.SAVE, "label", "asked"),
+    events.BoundFound: events.BoundFound(1, 1),
+    events.BoundAwaited: events.BoundAwaited(1, (0,)),
+    events.Acted: events.Acted(1),
     events.DeadlineReached: events.DeadlineReached(),
 }
 """One of each type."""

@@ -182,7 +182,8 @@ class DrivenRun(Run):
         evaluated: batches of the evaluation that is going on; they count like steps for `Every(steps=)`.
         """
         self.account.may_save = may_save
-        self._forced = self._forced or bool(evaluated and self._every.steps and evaluated % self._every.steps == 0)
+        if evaluated and self._every.steps and evaluated % self._every.steps == 0:
+            self._requests.forced = True
         self.asked()
 
     def finish(self) -> None:
@@ -192,8 +193,10 @@ class DrivenRun(Run):
         """
         self.boundary(may_save=False)
         self.account.close()
-        self._save("")
+        self._save(self._requests.label or "")
         self._persistence.wait()
+        self._requests.saved(self._persistence.wait)
+        self._requests.closed()
 
     def key_batch(self, name: str) -> None:
         """Keys the generators of this process for the oldest batch that is handed out and not done."""

@@ -139,6 +139,17 @@ class SimNode:
     def _forward_signal(self, effect: agent_events.ForwardSignal) -> None:
         self._say(f"passes signal {effect.signum} on to its workers")
 
+    def _ask_bound(self, effect: agent_events.AskBound) -> None:
+        self.post_later(agent_events.BoundFound(effect.agreement.number, 1))
+
+    def _decide_workers(self, effect: agent_events.DecideWorkers) -> None:
+        if effect.agreement.at:
+            self._say(f"acts at boundary {effect.agreement.at}: {effect.agreement.act.value}")
+            self.post_later(agent_events.Acted(effect.agreement.number))
+
+    def _release_workers(self, effect: agent_events.ReleaseWorkers) -> None:
+        """Simulated workers do not wait."""
+
     def _kill_workers(self, effect: agent_events.KillWorkers) -> None:
         self._say("kills its workers")
         self.world.reached.note("workers were killed after their grace")
@@ -256,6 +267,9 @@ _PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
     agent_events.StartWorkers: SimNode._start_workers,
     agent_events.SignalWorkers: SimNode._signal_workers,
     agent_events.ForwardSignal: SimNode._forward_signal,
+    agent_events.AskBound: SimNode._ask_bound,
+    agent_events.DecideWorkers: SimNode._decide_workers,
+    agent_events.ReleaseWorkers: SimNode._release_workers,
     agent_events.KillWorkers: SimNode._kill_workers,
     agent_events.NameLeftovers: SimNode._name_leftovers,
     agent_events.KeepLeftovers: SimNode._keep_leftovers,

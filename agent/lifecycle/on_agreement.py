@@ -1,0 +1,87 @@
+"""What all ranks do at one step boundary: this node's requests, and its part in the agreement. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...rendezvous.agreements import MAX_REQUESTS, Agreement, Answer, Request
+from ...rendezvous.records import NodeState, Round
+from . import transitions
+from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
+from .state import Node, Phase, Rules
+from .transitions import Move
+
+
+def on_asked(node: Node, event: ActAsked, now: float, rules: Rules) -> Move:
+    """Ask all ranks for it, by this node's record. It stands there until it is done, also in a later round."""
+    if any((request.act, request.label) == (event.act, event.label) for request in node.requests):
+        return node, ()
+    if len(node.requests) >= MAX_REQUESTS:
+        because = f"{event.because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
+        return replace(node, because=because), ()
+    request = Request(node.requested + 1, event.act, event.label, event.because)
+    node = replace(node, requests=(*node.requests, request), requested=request.number)
+    return _published(node, now, rules, event.because)
+
+
+def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
+    """The round goes on with this node: take the next step of its agreement, if there is one."""
+    agreement, known = seen.agreement, node.agreement
+    if agreement is None or agreement == known:
+        return node, ()
+    node, published = _without_served(replace(node, agreement=agreement), agreement, now, rules)
+    if known is None or known.number != agreement.number:
+        if agreement.over:
+            return node, published
+        return node, (*published, AskBound(agreement))
+    effects: tuple[Effect, ...] = ()
+    if agreement.at and not known.at:
+        because = f"all ranks {agreement.act.value} at boundary {agreement.at}: {agreement.because}"
+        node, effects = replace(node, because=because), (DecideWorkers(agreement),)
+    if agreement.over and not agreement.at:
+        because = f"not every worker makes a Run of elastic_agent.worker, so nothing was saved: {agreement.because}"
+        node, effects = replace(node, because=because), (DecideWorkers(agreement),)
+    if agreement.over:
+        effects = (*effects, ReleaseWorkers(agreement.number))
+    return node, (*effects, *published)
+
+
+def on_bound(node: Node, event: BoundFound, now: float, rules: Rules) -> Move:
+    return _answer(node, Answer(event.agreement, event.bound), now, rules)
+
+
+def on_acted(node: Node, event: Acted, now: float, rules: Rules) -> Move:
+    bound = node.answer.bound if node.answer is not None else 0
+    return _answer(node, Answer(event.agreement, bound, done=True), now, rules)
+
+
+def on_bound_awaited(node: Node, event: BoundAwaited, now: float, rules: Rules) -> Move:
+    ranks = ", ".join(map(str, event.local_ranks))
+    because = f"a checkpoint was asked for: waiting for local ranks {ranks} to make a Run of elastic_agent.worker"
+    return replace(node, because=because), ()
+
+
+def _answer(node: Node, answer: Answer, now: float, rules: Rules) -> Move:
+    if node.agreement is None or node.agreement.number != answer.agreement:
+        return node, ()
+    because = node.record.because if node.record is not None else node.because
+    answered, effects = transitions.publish(replace(node, answer=answer), rules, now, NodeState.WORKING, because)
+    return replace(answered, because=node.because), effects
+
+
+def _without_served(node: Node, agreement: Agreement, now: float, rules: Rules) -> Move:
+    served = {number for name, number in agreement.requests if name == rules.node} if agreement.over else set()
+    left = tuple(request for request in node.requests if request.number not in served)
+    if left == node.requests:
+        return node, ()
+    because = node.because
+    node, effects = _published(replace(node, requests=left), now, rules, because)
+    return replace(node, because=because), effects
+
+
+def _published(node: Node, now: float, rules: Rules, because: str) -> Move:
+    """The node with its last record, and what has changed; at once where that record stands, else with the next."""
+    record = node.record
+    if record is None or (node.phase is Phase.JOINING and not node.place.ready):
+        return replace(node, because=because), ()
+    return transitions.publish(node, rules, now, record.state, because)

@@ -1,0 +1,174 @@
+"""The agent's side of the page that it shares with its workers (`proto/steps.py`).
+
+A memory file and two pipes, made with the first workers and kept until the agent's end. They have no names, so nothing
+is left of them if the agent is killed. A worker that never looks at them costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator
+
+from ...proto import steps
+from ...rendezvous.agreements import HOLDS, STOPS, Act, Agreement
+from ..lifecycle.events import Acted, BoundAwaited, BoundFound
+from ..loop import PIPE_BYTES
+
+Event = Acted | BoundAwaited | BoundFound
+_NUMBER = steps.WORD_BYTES
+_MEMBARRIER = {"x86_64": 324, "aarch64": 283}
+"""Numbers of the system call membarrier(2)."""
+
+
+class StepPage:
+    """The page of one agent. For the thread of the agent's loop only."""
+
+    def __init__(self) -> None:
+        self._page = -1
+        self._reports = self._reports_end = self._changes = self._changes_end = -1
+        self._slots = 0
+        self._asked: Agreement | None = None
+        """The newest agreement that was asked for, also if workers cannot be asked yet."""
+        self._shown = 0
+        """Number of the newest agreement in `steps.ASKED`."""
+        self._decided: Agreement | None = None
+        self._answered = self._acted = self._awaited = 0
+        """Numbers of the newest agreements of which the machine knows the bound, that all acted, who is awaited."""
+
+    @property
+    def fileno(self) -> int:
+        """Readable when a worker has changed its slot: `observe` it. -1 before the first `begin`."""
+        return self._reports
+
+    def begin(self, workers: int) -> dict[int, str]:
+        """Empty the page for the workers of a round. Returns the value of `steps.VARIABLE` by local rank. Raises
+        OSError."""
+        if self._page < 0:
+            self._page = os.memfd_create("elastic-agent-steps", os.MFD_CLOEXEC)
+            self._reports, self._reports_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._changes, self._changes_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.ftruncate(self._page, 0)
+        os.ftruncate(self._page, steps.size(workers))
+        self._slots = workers
+        self._asked = self._decided = None
+        self._shown = self._answered = self._acted = self._awaited = 0
+        place = steps.Place(os.getpid(), self._page, self._reports_end, self._changes, 0)
+        return {slot: steps.to_variable(place._replace(slot=slot)) for slot in range(workers)}
+
+    def ask(self, agreement: Agreement, running: Collection[int]) -> list[Event]:
+        """Ask for the bound of these workers, by local rank."""
+        self._asked = agreement
+        return self.review(running)
+
+    def decide(self, agreement: Agreement) -> None:
+        """Let the workers act on it where it says, or go on if it was given up."""
+        if agreement.number != self._shown:
+            return
+        self._decided = agreement
+        label = agreement.label.encode()
+        os.pwrite(self._page, label, steps.LABEL_AT)
+        for word, value in (
+            (steps.LABEL_BYTES, len(label)),
+            (steps.AT, agreement.at),
+            (steps.ACTS, _acts(agreement.act) if agreement.at else 0),
+            (steps.DECIDED, agreement.number),
+        ):
+            self._write(word, value)
+        self._changed()
+
+    def release(self, number: int) -> None:
+        """Let no worker wait any longer behind what it did by this agreement."""
+        if self._page >= 0:
+            self._write(steps.RELEASED, number)
+            self._changed()
+
+    def observe(self, running: Collection[int]) -> list[Event]:
+        """What the workers' slots say now. `running`: local ranks whose worker has not exited."""
+        _drain(self._reports)
+        return self.review(running)
+
+    def review(self, running: Collection[int]) -> list[Event]:
+        """As `observe`, after a worker has exited."""
+        return list(self._review(sorted(running))) if self._asked is not None and running else []
+
+    def _review(self, running: list[int]) -> Iterator[Event]:
+        asked, decided = self._asked, self._decided
+        if asked is None:
+            return
+        attached = [slot for slot in running if self._read(slot, steps.ATTACHED)]
+        if decided is not None and self._all_acted(decided, attached):
+            self._acted = decided.number
+            yield Acted(decided.number)
+        if self._answered == asked.number:
+            return
+        if len(attached) < len(running) and asked.act is Act.SAVE:
+            if self._awaited != asked.number:
+                self._awaited = asked.number
+                yield BoundAwaited(asked.number, tuple(slot for slot in running if slot not in attached))
+            return
+        if len(attached) < len(running):
+            self._answered = asked.number
+            yield BoundFound(asked.number, 0)
+            return
+        # A decision stays in the page until every worker knows it.
+        if decided is not None and any(self._read(slot, steps.HEARD) < decided.number for slot in attached):
+            return
+        self._answered = asked.number
+        yield BoundFound(asked.number, self._bound(asked.number, attached))
+
+    def _all_acted(self, decided: Agreement, attached: list[int]) -> bool:
+        if not decided.at or decided.number == self._acted:
+            return False
+        return all(self._read(slot, steps.ACTED) >= decided.number for slot in attached)
+
+    def _bound(self, number: int, attached: list[int]) -> int:
+        """The boundary that no worker passes before it knows the decision on this agreement.
+
+        A worker writes at which boundary it is, then reads `ASKED`. Here `ASKED` is written, then read where they are.
+        With a barrier between the two, a worker that has not seen the new number at its boundary shows that boundary
+        here, and sees the number at the next one. Without, it may be one boundary further.
+        """
+        self._shown = number
+        self._write(steps.ASKED, number)
+        margin = 1 if _barrier() else 2
+        return max(self._read(slot, steps.BOUNDARY) for slot in attached) + margin
+
+    def _read(self, slot: int, word: int) -> int:
+        return int.from_bytes(os.pread(self._page, _NUMBER, steps.slot_at(slot, word)), sys.byteorder)
+
+    def _write(self, word: int, value: int) -> None:
+        os.pwrite(self._page, value.to_bytes(_NUMBER, sys.byteorder), word * _NUMBER)
+
+    def _changed(self) -> None:
+        """End the wait of every worker that waits: an empty pipe becomes readable."""
+        _drain(self._changes)
+        os.write(self._changes_end, b"\0")
+
+    def close(self) -> None:
+        """Close the descriptors. Idempotent."""
+        descriptors = (self._page, self._reports, self._reports_end, self._changes, self._changes_end)
+        self._page = self._reports = self._reports_end = self._changes = self._changes_end = -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _acts(act: Act) -> int:
+    return steps.SAVE + (steps.STOP if act in STOPS else 0) + (steps.HOLD if act in HOLDS else 0)
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        os.read(descriptor, PIPE_BYTES)
+    except BlockingIOError:
+        pass  # empty already
+
+
+def _barrier() -> bool:
+    """A full memory barrier on every processor that runs a thread; membarrier(2). False where there is none."""
+    from ctypes import CDLL, c_int, c_long
+
+    number = _MEMBARRIER.get(os.uname().machine)
+    everywhere = 1
+    return number is not None and CDLL(None).syscall(c_long(number), c_int(everywhere), c_int(0), c_int(0)) == 0
