@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..proto.progress import Progress
+from ..rendezvous.agreements import Act
 
 
 class Job(Protocol):
@@ -43,6 +44,10 @@ class Job(Protocol):
 
     def end_round(self, round_number: int, rank: int, because: str, said: str) -> None:
         """End this round as by a failure of that worker, which is charged like one."""
+        ...
+
+    def ask(self, act: Act, because: str) -> None:
+        """Have all ranks of the job do this at their next step boundary. Scripts that use the worker library do."""
         ...
 
     def leave(self, reason: str) -> None:

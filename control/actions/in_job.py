@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from ...rendezvous.agreements import Act
 from ...rendezvous.text import shorten
 from ..inside import Job
 from ..readings.processes import matching
@@ -11,7 +12,14 @@ from ..table.watch import Table, Watch
 from .flight import ask, behind
 from .stacks import Dump, save, stacks_of
 
-INSIDE = ("dump", "restart", "drain")
+INSIDE = ("dump", "restart", "drain", "save", "stop")
+"""What a watch in an agent does by the agent; the last two by the switches that the table names, if it does."""
+ASKED = {"save": Act.SAVE, "stop": Act.KILL, "restart": Act.RESTART}
+DONE = {
+    "save": "all ranks were asked for a checkpoint at their next step",
+    "stop": "all ranks were asked to save and stop at their next step",
+    "restart": "all ranks were asked to save at their next step, and be started again; no node is charged",
+}
 OTHERS_FIRST_S = 10.0
 """How long a node whose workers all wait for others leaves it to these to end the round: theirs is the cause."""
 MESSAGE_MAX = 600
@@ -25,6 +33,9 @@ def inside(job: Job, action: str, table: Table, watch: Watch, sentence: str) -> 
     if action == "drain":
         job.leave(sentence)
         return "this node leaves the job"
+    if action != "dump" and not (action == "restart" and watch.what == "hang"):
+        job.ask(ASKED[action], sentence)
+        return DONE[action]
     number, workers = job.round, job.workers()
     chosen = {rank: pid for rank, pid in workers.items() if not watch.process or pid in matching(watch.process)}
     if not chosen:

@@ -63,7 +63,8 @@ class Actor:
         """Do it. Returns one line: what was done, or why not."""
         watch = happening.watch
         try:
-            if self._job is not None and action in INSIDE:
+            switch = {"save": self._table.save_switch, "stop": self._table.kill_switch}
+            if self._job is not None and action in INSIDE and not switch.get(action):
                 return inside(self._job, action, self._table, watch, sentence_of(happening))
             if action == "dump":
                 return dump(matching(watch.process), self._table.dumps, watch.signal)

@@ -10,6 +10,7 @@ import tempfile
 from ...agent.agent import Agent
 from ...proto import progress
 from ...proto.progress import Progress
+from ...rendezvous.agreements import Act
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the directory that is made there is this user's alone
 """Where the workers' progress is kept if possible: what is written there waits for no disk."""
@@ -65,6 +66,10 @@ class AgentsJob:
     def end_round(self, round_number: int, rank: int, because: str, said: str) -> None:
         if self._agent is not None:
             self._agent.hang(round_number, rank - self._offset(), because, said)
+
+    def ask(self, act: Act, because: str) -> None:
+        if self._agent is not None:
+            self._agent.ask(act, because)
 
     def leave(self, reason: str) -> None:
         if self._agent is not None:
