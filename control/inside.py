@@ -38,6 +38,10 @@ class Job(Protocol):
         """By global rank, of the workers whose script uses the worker library."""
         ...
 
+    def directories(self) -> list[str]:
+        """Where the job writes, as far as is known: its logs, and the checkpoints of the worker library."""
+        ...
+
     def answers(self, rank: int) -> str:
         """Path of the socket at which a worker's library answers questions; it may not be there."""
         ...

@@ -78,7 +78,7 @@ class Run:
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
-        self._marks = marks_of(self.rank)
+        self._marks = marks_of(self.rank, os.path.abspath(chosen(directory)))
         answer(self.rank)
         self.progress = Progress(self._place, self.rank)
         self.vars, self.account, self.ledger = Vars(), Account(), Ledger()

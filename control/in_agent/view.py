@@ -60,6 +60,14 @@ class AgentsJob:
                     found[rank] = shown
         return found
 
+    def directories(self) -> list[str]:
+        logs = self._agent.status().log_dir if self._agent else ""
+        found = {logs: None} if logs else {}
+        for rank in self.workers():
+            with contextlib.suppress(OSError), open(progress.file_of(self.directory, self.round, rank) + ".directory") as file:
+                found[file.read()] = None
+        return [path for path in found if path]
+
     def answers(self, rank: int) -> str:
         return progress.file_of(self.directory, self.round, rank) + ".ask"
 

@@ -11,6 +11,7 @@ from ..decisions.watches import Reading
 from ..inside import Job
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
+from . import in_store
 from .reader import AskingReader, judged, not_yet
 
 KNOWN = 20
@@ -20,11 +21,12 @@ SQUEUE_S = 30.0
 
 
 class Job(AskingReader):
-    """`job`: over while it neither runs nor waits, by the name of its SLURM jobs, by its processes, or by both."""
+    """`job`: over while it neither runs nor waits, by its run id in its store, by the name of its
+    SLURM jobs, or by its processes; of several, by none."""
 
     def read(self, now: float) -> Reading:
         looked = []
-        if self._watch.process or (self._job is not None and not self._watch.job):
+        if self._watch.process or (self._job is not None and not self._watch.job and not self._watch.store):
             found = self._processes()
             if found:
                 return judged(False, f"pid {found[0]} runs" if len(found) == 1 else f"{len(found)} processes run")
@@ -35,6 +37,10 @@ class Job(AskingReader):
             if lines:
                 return judged(False, f"SLURM job {lines[0].strip()}")
             looked.append(f"no SLURM job named {self._watch.job!r} runs or is queued")
+        if self._watch.store:
+            if in_store.runs(self._watch.store, self._watch.run_id):
+                return judged(False, f"job {self._watch.run_id!r} has nodes in {self._watch.store}")
+            looked.append(f"no node of job {self._watch.run_id!r} is in {self._watch.store}")
         return judged(True, " and ".join(looked))
 
 

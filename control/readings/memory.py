@@ -109,6 +109,18 @@ class Memory(Reader):
         return min(rooms, key=lambda room: room.available)
 
 
+class Swap(Reader):
+    """`swap`: of the host. Under where it has none."""
+
+    def read(self, now: float) -> Reading:
+        try:
+            fields = _fields((PROC / "meminfo").read_text())
+        except OSError as error:
+            raise NoAnswer(f"swap cannot be read: {error.strerror}") from None
+        total, free = fields["SwapTotal"] * 1024, fields["SwapFree"] * 1024
+        return stock(self._threshold, total, free, total - free)
+
+
 class WorkerMemory(Reader):
     """`worker-memory`: anonymous memory of the largest of the processes that match."""
 

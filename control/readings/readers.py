@@ -15,6 +15,7 @@ _HOMES = {
     "mount": "filesystems:Mount",
     "memory": "memory:Memory",
     "worker-memory": "memory:WorkerMemory",
+    "swap": "memory:Swap",
     "load": "load:Load",
     "clock": "clock:Clock",
     "job": "job:Job",

@@ -115,6 +115,10 @@ KINDS = {
         takes=("window", "limit"),
         next_step="restart the workers at a checkpoint; look for lists that grow with each step",
     ),
+    "swap": Kind(
+        (_USED, _FREE, _BYTES_FREE),
+        next_step="find the process that was swapped out for; give the job less data in memory",
+    ),
     "load": Kind(
         (Form(Dimension.CORES, "used", "4 cores used"),),
         needs=("process",),
@@ -131,7 +135,7 @@ KINDS = {
         needs=("reference",),
         next_step="start or mend this node's time service",
     ),
-    "job": Kind((), one_of=("job", "process"), whole_job=True, next_step="look at why it ended, and queue it again"),
+    "job": Kind((), one_of=("job", "process", "store"), takes=("run_id",), whole_job=True, next_step="look at why it ended, and queue it again"),
     "hang": Kind(
         (Form(Dimension.TIME, "", "20 min"),),
         needs=("path",),
@@ -149,7 +153,7 @@ KINDS = {
     ),
     "gpu": Kind(
         (Form(Dimension.CELSIUS, "", "90 C"), _USED, Form(Dimension.SIZE, "free", "2 GB free")),
-        words=("throttled", "ecc", "lost"),
+        words=("throttled", "ecc", "xid", "lost"),
         default="lost",
         next_step="take the node out of the job and look at the device",
     ),
@@ -158,8 +162,8 @@ COMMON = ("what", "name", "threshold", "every", "for", "again", "do", "of")
 """Keys of every watch."""
 INSIDE = ("process",)
 """Keys that a watch in an agent does not need: it knows its workers."""
-INSIDE_HANG = ("path",)
-"""The same for `hang`: it knows their progress and their output."""
+INSIDE_PATH = ("hang", "disk", "inodes")
+"""Kinds that need no path there: it knows the workers' progress and output, and the directories of the job."""
 DUMPS = ("hang", "worker-memory", "job", "memory", "load", "slow")
 """Kinds that may name processes, and so may dump their stacks."""
 RESTARTS = ("hang", "memory", "worker-memory", "gpu")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...agent.errors import UsageError
 from ..decisions.outbox import Pace
 from ..decisions.watches import Rule
-from .kinds import COMMON, DUMPS, INSIDE, INSIDE_HANG, KINDS, RESTARTS, Kind, Threshold
+from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, KINDS, RESTARTS, Kind, Threshold
 from .quantities import size_b, time_s
 from .watch import Table, Watch
 
@@ -155,7 +155,7 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside:
     keys = _Keys(
         f"{path}: watch {number} ({what})", row, (*COMMON, *kind.keys, *(["process"] if what in DUMPS else []))
     )
-    known = (*INSIDE, *(INSIDE_HANG if what == "hang" else ())) if inside else ()
+    known = (*INSIDE, *(("path",) if what in INSIDE_PATH else ())) if inside else ()
     for key in kind.needs:
         if key not in keys and key not in known:
             raise keys.wrong(key, _MEANINGS[key])
@@ -173,6 +173,8 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside:
         path=_below(root, keys.text("path")),
         process=keys.regex("process"),
         job=keys.text("job"),
+        store=_store(keys),
+        run_id=keys.text("run_id", "none"),
         command=keys.command("command"),
         pattern=_pattern(keys),
         reference=_reference(keys),
@@ -251,6 +253,13 @@ def _reference(keys: _Keys) -> str:
     if reference and not re.match(r"(ntp|https?)://[^/\s]", reference):
         raise keys.wrong("reference", _MEANINGS["reference"])
     return reference
+
+
+def _store(keys: _Keys) -> str:
+    store = keys.text("store")
+    if store and not re.match(r"(c10d|etcd)://[^/\s]", store):
+        raise keys.wrong("store", "'c10d://HOST:PORT', or 'etcd://HOST:PORT,...'")
+    return store
 
 
 def _size(keys: _Keys, key: str) -> float:

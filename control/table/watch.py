@@ -29,6 +29,9 @@ class Watch:
     """A regular expression that is searched in command lines."""
     job: str = ""
     """A name of SLURM jobs."""
+    store: str = ""
+    """Where the nodes of a job meet: `c10d://HOST:PORT`, `etcd://HOST:PORT`."""
+    run_id: str = ""
     command: tuple[str, ...] = ()
     pattern: str = ""
     reference: str = ""

@@ -153,8 +153,9 @@ _WORD = struct.Struct("<I")
 _LONG = struct.Struct("<Q")
 
 
-def marks_of(rank: int) -> Marks:
-    """The marks of this process: shown to the agent where it asks for them, else nowhere."""
+def marks_of(rank: int, checkpoints: str) -> Marks:
+    """The marks of this process, and where its checkpoints go: shown to the agent where it asks for them, else
+    nowhere."""
     directory = os.environ.get(progress.DIRECTORY, "")
     if not directory:
         return Marks(None)
@@ -163,6 +164,8 @@ def marks_of(rank: int) -> Marks:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(descriptor, progress.SIZE)
+            with open(f"{path}.directory", "w") as file:
+                file.write(checkpoints)
             return Marks(mmap.mmap(descriptor, progress.SIZE))
         finally:
             os.close(descriptor)

@@ -93,10 +93,14 @@ class _Lost(_Error):
     pass
 
 
+class _Timeout(_Error):
+    pass
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two devices, and what they are said to have."""
-    state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=())
+    state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=(), xids=[], listening=[])
     module = ModuleType("pynvml")
 
     def handle(index: int) -> int:
@@ -104,8 +108,19 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise _Lost("GPU is lost")
         return index
 
+    def wait(events: object, timeout_ms: int) -> SimpleNamespace:
+        if not state.xids:
+            raise _Timeout("Timeout")
+        return SimpleNamespace(eventData=state.xids.pop(0))
+
     vars(module).update(
         NVMLError=_Error,
+        NVMLError_Timeout=_Timeout,
+        nvmlEventTypeXidCriticalError=8,
+        nvmlEventSetCreate=lambda: "set",
+        nvmlDeviceRegisterEvents=lambda device, kinds, events: state.listening.append(device),
+        nvmlEventSetWait_v2=wait,
+        nvmlEventSetFree=lambda events: state.listening.clear(),
         NVMLError_GpuIsLost=_Lost,
         NVML_TEMPERATURE_GPU=0,
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
@@ -144,6 +159,20 @@ def test_uncorrected_errors_of_memory_count(nvml: SimpleNamespace) -> None:
     assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.UNDER
     nvml.errors = 1
     assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.OVER
+
+
+def test_a_critical_error_that_the_driver_reports_is_named(nvml: SimpleNamespace) -> None:
+    """An Xid counts once, in the look after it; the reader listens to all devices."""
+    [watch] = parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = 'xid'", "w.toml").watches
+    reader = reader_of(watch)
+    assert reader.read(0).verdict is Verdict.UNDER
+    assert nvml.listening == [0, 1]
+    nvml.xids = [79, 79, 48]
+    over = reader.read(1)
+    assert (over.verdict, over.text) == (Verdict.OVER, "the driver reports Xid 79, 48 (NVIDIA's list of Xids)")
+    assert reader.read(2).verdict is Verdict.UNDER
+    reader.close()
+    assert nvml.listening == []
 
 
 def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:

@@ -25,6 +25,8 @@ from elastic_agent.control.readings.reader import Reader
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
+from support.etcd_servers import VERSIONS, serving
+from support.harness import free_port
 
 LOOK_S = 0.02
 WAIT_S = 20.0
@@ -198,6 +200,34 @@ def test_a_controller_that_is_down_is_no_job_that_is_gone(squeue: Callable[[str]
     squeue("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(NoAnswer, match="squeue ended with status 1: slurm_load_jobs error"):
         reader_of(watch("job", job="train-70b")).read(0)
+
+
+@contextmanager
+def store_of(kind: str, folder: Path) -> Iterator[str]:
+    """HOST:PORT of a store of this kind that a job may use."""
+    if kind == "c10d":
+        yield f"127.0.0.1:{free_port()}"
+        return
+    with serving(VERSIONS[0], folder) as servers:
+        yield str(servers.members[0].endpoint)
+
+
+@pytest.mark.parametrize("kind", ["c10d", "etcd"])
+def test_a_job_is_found_by_its_run_id_in_its_store(kind: str, tmp_path: Path) -> None:
+    """By that run id, and by no other; no more once its agent is gone."""
+    (tmp_path / "wait.py").write_text("import time; time.sleep(60)")
+    with store_of(kind, tmp_path) as where:
+        flags = ["--nnodes", "1:2", "--rdzv-backend", kind, "--rdzv-endpoint", where, "--rdzv-id", "70b"]
+        command = [sys.executable, "-m", "elastic_agent", *flags, "wait.py"]
+        reader = reader_of(watch("job", store=f"{kind}://{where}", run_id="70b"))
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
+            try:
+                assert "job '70b' has nodes in" in until(reader, Verdict.UNDER).text
+                other = reader_of(watch("job", store=f"{kind}://{where}", run_id="7b"))
+                assert other.read(0).verdict is Verdict.OVER
+            finally:
+                agent.terminate()
+        assert until(reader, Verdict.OVER).text == f"no node of job '70b' is in {kind}://{where}"
 
 
 def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:

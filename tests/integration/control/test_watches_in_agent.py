@@ -15,7 +15,7 @@ import pytest
 
 from elastic_agent.control.actions.stacks import py_spy
 from support.harness import free_port
-from support.outside.mounts import dead_mount
+from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import web_server
 from support.workers import watched
 
@@ -173,6 +173,20 @@ def test_a_slow_rank_is_named_with_its_share_of_the_lost_time(tmp_path: Path) ->
     assert int(found[1]) >= 30
 
 
+# -- file systems ----------------------------------------------------------------------------------------------------
+
+
+def test_the_file_systems_that_the_job_uses_are_found(tmp_path: Path) -> None:
+    """No path is given: logs and checkpoints each have a disk of their own, and the one that is full is named."""
+    with tmpfs(tmp_path / "logs", "size=64m") as logs, tmpfs(tmp_path / "saves", "size=8m") as saves:
+        (saves / "big").write_bytes(bytes(7 << 20))
+        table = '[[watch]]\nwhat = "disk"\nthreshold = "80 % used"\nevery = "0.2 s"\n'
+        ended = job(tmp_path, table, ["--log-dir", str(logs), "--tee", "3"], [SCRIPT, str(saves), "steady", "50"])
+    assert ended.status == 0, ended.said
+    assert re.search(rf"disk: {saves}: \d\d\.\d % used", ended.said), ended.said
+    assert f"disk: {logs}" not in ended.said
+
+
 # -- one node for the whole job, and what never happens --------------------------------------------------------------
 
 
@@ -220,7 +234,7 @@ def test_a_mistake_in_the_table_or_in_a_url_is_one_line_before_anything_starts(t
         (["--watch", "none.toml"], "none.toml: cannot be read"),
         (["--notify", "ftp://secret"], "notify: a URL that begins 'ftp' is none of"),
     ):
-        process = agent(tmp_path, ["--standalone", *flags], ["never.py"])
+        process = agent(tmp_path, ["--standalone", *flags], [SCRIPT])
         text = end(process)
         assert process.returncode == 2
         [line] = text.splitlines()

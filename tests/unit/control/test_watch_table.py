@@ -102,7 +102,7 @@ def test_two_watches_of_one_thing_are_told_apart() -> None:
         ),
         (
             "[[watch]]\nwhat='gpu'\nthreshold='hot'",
-            "give '90 C', '90 % used', '2 GB free', 'throttled', 'ecc' or 'lost'",
+            "give '90 C', '90 % used', '2 GB free', 'throttled', 'ecc', 'xid' or 'lost'",
         ),
         ("[[watch]]\nwhat='clock'\nthreshold='2 s'\nreference='here'", "reference = 'here': give 'ntp://HOST' or an"),
         ("watch = 3", "w.toml: no watches; begin each with a line [[watch]]"),

@@ -126,7 +126,7 @@ def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.
     """Without the variable, and where the directory is gone."""
     monkeypatch.delenv(progress.DIRECTORY, raising=False)
     for _ in range(2):
-        marks = marks_of(0)
+        marks = marks_of(0, "")
         marks.step()
         with marks.section("x"):
             marks.got(evaluates=True)
@@ -137,7 +137,7 @@ def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.
 def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 us at most, on a shared machine."""
     monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
-    marks = marks_of(3)
+    marks = marks_of(3, "")
     best_s = min(_timed(marks) for _ in range(20))
     assert best_s < 20e-6
     assert (tmp_path / "0-3").stat().st_size == progress.SIZE
