@@ -1,15 +1,16 @@
 """How far a worker is: a piece of memory that the worker alone writes, and that its agent reads.
 
 For each section of the run (`step`, `evaluation`, `save`, ...) it holds how often it came to an end, and how long that
-took, in buckets of a quarter octave from 0.1 ms to 29 hours. Times are of CLOCK_MONOTONIC, the same for all processes
+took, as `durations` counts it. Times are of CLOCK_MONOTONIC, the same for all processes
 of a host. Standard library only: a worker loads it, and an agent that watches.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass, field
+
+from .durations import BUCKETS, Durations
 
 VERSION = 0x45504731
 """The first word: `1GPE`, for the form of what follows."""
@@ -18,10 +19,6 @@ SECTIONS = 8
 NAME_BYTES = 40
 DIRECTORY = "ELASTIC_AGENT_PROGRESS"
 """The variable with the directory in which workers show their progress; without it they show none."""
-BUCKETS = 120
-FIRST_S = 1e-4
-"""Upper edge of the first bucket."""
-PER_OCTAVE = 4
 HEADER = struct.Struct("<IIQQQddd")
 """VERSION, the section that goes on, writes (odd while one is under way), marks, steps, when the last mark was made,
 `Progress.stepped_s`, `Progress.own_s`."""
@@ -33,49 +30,6 @@ SIZE = HEADER.size + SECTIONS * SECTION.size
 def file_of(directory: str, round_number: int, rank: int) -> str:
     """Where a worker of a round shows its progress. With `.ask` behind it: the socket at which it answers."""
     return f"{directory}/{round_number}-{rank}"
-
-
-def bucket_of(seconds: float) -> int:
-    """The bucket that a duration is counted in."""
-    if seconds <= FIRST_S:
-        return 0
-    return min(BUCKETS - 1, math.ceil(PER_OCTAVE * math.log2(seconds / FIRST_S) - 1e-9))
-
-
-def upper_s(bucket: int) -> float:
-    """The longest duration that a bucket counts."""
-    return FIRST_S * 2.0 ** (bucket / PER_OCTAVE)
-
-
-@dataclass(frozen=True)
-class Durations:
-    """How long something took, each time."""
-
-    count: int = 0
-    total_s: float = 0.0
-    longest_s: float = 0.0
-    buckets: tuple[int, ...] = (0,) * BUCKETS
-
-    def percentile(self, percent: float) -> float:
-        """Seconds that so many of them did not exceed; at most a quarter octave (19 %) too much, never too little. 0
-        without any."""
-        wanted, seen = math.ceil(self.count * percent / 100), 0
-        for at, number in enumerate(self.buckets):
-            seen += number
-            if number and seen >= wanted:
-                return min(upper_s(at), self.longest_s)
-        return self.longest_s
-
-    def plus(self, other: Durations) -> Durations:
-        """Both together."""
-        buckets = tuple(one + two for one, two in zip(self.buckets, other.buckets, strict=True))
-        longest_s = max(self.longest_s, other.longest_s)
-        return Durations(self.count + other.count, self.total_s + other.total_s, longest_s, buckets)
-
-    def with_one(self, seconds: float) -> Durations:
-        """With one more."""
-        at = bucket_of(seconds)
-        return self.plus(Durations(1, seconds, seconds, tuple(int(at == each) for each in range(BUCKETS))))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from .failing import end_when_uncaught, fail_together
 from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import Ledger
-from .loop.answers import answer
 from .loop.deadline import Deadline
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
@@ -78,8 +77,6 @@ class Run:
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
-        self._marks = marks_of(self.rank, os.path.abspath(chosen(directory)))
-        answer(self.rank)
         self.progress = Progress(self._place, self.rank)
         self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
@@ -370,6 +367,7 @@ class Run:
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._marks = marks_of(self.rank, os.path.abspath(self._persistence.folder.path))
         if (found := self._persistence.find(self._states)) is not None:
             self._load(found)
         elif self._sharding is not None:

@@ -29,9 +29,7 @@ NATIVE_S = 10.0
 """The same with native frames, for which it reads the symbols of torch's libraries."""
 GROUPS_NAMED = 3
 """Groups that the summary names, and of each of which native frames are taken."""
-WAITS = re.compile(
-    r"\btorch/(distributed/|nn/parallel/|autograd/graph\.py)"
-)
+WAITS = re.compile(r"\btorch/(distributed/|nn/parallel/|autograd/graph\.py)")
 """An innermost frame in which a rank waits for others."""
 
 
@@ -110,7 +108,9 @@ def _native(found: Dump) -> list[str]:
     parts = []
     for group in found.groups[:GROUPS_NAMED]:
         try:
-            text = Asker().run([tool, "dump", "--native", *_blocking(group[0].pid), "--pid", str(group[0].pid)], NATIVE_S)
+            text = Asker().run(
+                [tool, "dump", "--native", *_blocking(group[0].pid), "--pid", str(group[0].pid)], NATIVE_S
+            )
         except NoAnswer as error:
             text = str(error)
         parts.append(f"{group[0].who}, with native frames\n{text.rstrip()}")
@@ -177,7 +177,9 @@ def of_py_spy(who: str, text: str) -> Stacks:
 def of_faulthandler(who: str, text: str) -> Stacks:
     """From what `faulthandler.dump_traceback` writes: the main thread is the last one."""
     main = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)[-1]
-    frames = [f"{name} ({file}:{line})" for file, line, name in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', main, re.M)]
+    frames = [
+        f"{name} ({file}:{line})" for file, line, name in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', main, re.M)
+    ]
     at = frames[0] if frames else "no Python frame"
     return Stacks(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...proto.progress import Durations
+from ...proto.durations import Durations
 from ...rendezvous.text import duration
 
 FACTOR = 2.4
@@ -68,9 +68,7 @@ class Finding:
     because: str
 
 
-def look(
-    before: Mapping[int, Standing], marks: Mapping[int, Mark], now: float, most_s: float
-) -> dict[int, Standing]:
+def look(before: Mapping[int, Standing], marks: Mapping[int, Mark], now: float, most_s: float) -> dict[int, Standing]:
     """The standing of each rank that there is. Of the time since the last look at most `most_s` counts: whoever looks
     may itself have been stopped, with the whole host."""
     standing = {}
@@ -97,7 +95,9 @@ def limit_s(times: Durations, patience: Patience) -> float:
 def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], patience: Patience) -> Finding:
     """A rank that is over the limit of its section stands still, unless another rank is in another section, and may be
     there as long: then it waits for that one."""
-    limits = {each.mark.section: limit_s(learned.get(each.mark.section, Durations()), patience) for each in standing.values()}
+    limits = {
+        each.mark.section: limit_s(learned.get(each.mark.section, Durations()), patience) for each in standing.values()
+    }
     over = {rank: each for rank, each in standing.items() if each.still_s >= limits[each.mark.section]}
     if not over:
         return Finding((), _longest(standing, limits))
@@ -118,7 +118,8 @@ def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], pa
 
 def named(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-2, 5`."""
-    wanted, parts = sorted(ranks), []
+    wanted = sorted(ranks)
+    parts: list[tuple[int, int]] = []
     for rank in wanted:
         if parts and rank == parts[-1][1] + 1:
             parts[-1] = (parts[-1][0], rank)

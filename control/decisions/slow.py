@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from ...rendezvous.text import duration
 from .hang import named
@@ -47,7 +46,7 @@ def straggler(paces: Mapping[int, Pace]) -> Straggler | None:
         return None
     slowest = max(known, key=lambda rank: known[rank].own_s)
     own_s, step_s = known[slowest].own_s, known[slowest].step_s
-    usual_s = median(pace.own_s for rank, pace in known.items() if rank != slowest)
+    usual_s = _median([pace.own_s for rank, pace in known.items() if rank != slowest])
     lost_s = max(0.0, min(own_s, step_s) - usual_s)
     waits_s = max(step_s - usual_s, lost_s)
     lost, of_waits = min(1.0, lost_s / step_s), (lost_s / waits_s if waits_s else 0.0)
@@ -57,3 +56,8 @@ def straggler(paces: Mapping[int, Pace]) -> Straggler | None:
         f"{duration(usual_s)}; this costs {100 * lost:.0f} % of the time, {100 * of_waits:.0f} % of what others wait"
     )
     return Straggler(slowest, lost, of_waits, text)
+
+
+def _median(numbers: list[float]) -> float:
+    ordered, half = sorted(numbers), len(numbers) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

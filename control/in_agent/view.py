@@ -64,7 +64,10 @@ class AgentsJob:
         logs = self._agent.status().log_dir if self._agent else ""
         found = {logs: None} if logs else {}
         for rank in self.workers():
-            with contextlib.suppress(OSError), open(progress.file_of(self.directory, self.round, rank) + ".directory") as file:
+            with (
+                contextlib.suppress(OSError),
+                open(progress.file_of(self.directory, self.round, rank) + ".directory") as file,
+            ):
                 found[file.read()] = None
         return [path for path in found if path]
 

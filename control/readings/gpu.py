@@ -99,7 +99,9 @@ class Gpu(Reader):
                 break
         if not found:
             return judged(False, "the driver reports no Xid")
-        return judged(True, f"the driver reports Xid {', '.join(map(str, dict.fromkeys(found)))} (NVIDIA's list of Xids)")
+        return judged(
+            True, f"the driver reports Xid {', '.join(map(str, dict.fromkeys(found)))} (NVIDIA's list of Xids)"
+        )
 
     def close(self) -> None:
         if self._nvml is not None:

@@ -29,8 +29,9 @@ def _in_c10d(endpoint: str, run_id: str) -> bool:
 
     found = parse_endpoint(endpoint)
     family, _, _, _, address = socket.getaddrinfo(found.host, found.port, type=socket.SOCK_STREAM)[0]
+    where = (family, (str(address[0]), int(address[1])))
     try:
-        client = connect((family, address), endpoint, ANSWER_S, ANSWER_S)
+        client = connect(where, endpoint, ANSWER_S, ANSWER_S)
     except StoreUnreachable as error:
         if isinstance(error.__cause__, ConnectionRefusedError):
             return False

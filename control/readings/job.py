@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from ...proto.progress import Durations
+from ...proto.durations import Durations
 from ...rendezvous.text import count, duration
 from ..decisions import hang
 from ..decisions.watches import Reading
-from ..inside import Job
+from ..inside import Job as AroundJob
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from . import in_store
@@ -47,7 +47,7 @@ class Job(AskingReader):
 class Hang(AskingReader):
     """`hang`: how long the newest of the files has not changed. Under while no process of the job runs."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: AroundJob | None = None) -> None:
         super().__init__(watch, job)
         self._last: list[float] = []
         self._changed_at = 0.0

@@ -84,9 +84,7 @@ def _fields(text: str) -> dict[str, float]:
 class Memory(Reader):
     """`memory`: of the host, or of the job's own cgroup where that has less left."""
 
-    def __init__(
-        self, watch: Watch, job: Job | None = None, *, proc: Path = PROC, cgroups: Path = CGROUPS
-    ) -> None:
+    def __init__(self, watch: Watch, job: Job | None = None, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         super().__init__(watch, job)
         self._proc, self._cgroups = proc, cgroups
 

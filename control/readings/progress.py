@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ...proto.progress import Durations, Progress
+from ...proto.durations import Durations
+from ...proto.progress import Progress
 from ..commands import NoAnswer
 from ..decisions.hang import Finding, Mark, Patience, Standing, judge, look
 from ..decisions.slow import Pace, straggler
@@ -46,20 +47,19 @@ class Stillness(Reader):
         if not running:
             self._standing, self.stands = {}, ()
             return not_yet("no worker of this node runs")
-        marks = self._marks(running)
+        marks = self._marks(self._job, running)
         self._standing = look(self._standing, marks, now, MISSED * self._watch.every_s)
         finding = self._judged()
         self.stands = finding.stands
         return judged(bool(finding.stands), finding.because)
 
-    def _marks(self, running: dict[int, int]) -> dict[int, Mark]:
-        assert self._job is not None
-        progress = {rank: each for rank, each in self._job.progress().items() if rank in running}
+    def _marks(self, job: Job, running: dict[int, int]) -> dict[int, Mark]:
+        progress = {rank: each for rank, each in job.progress().items() if rank in running}
         if progress:
             self._learned = _together(self._earlier, progress)
             now_s = time.monotonic()
             return {rank: Mark(each.section, each.marks, now_s - each.at_s) for rank, each in progress.items()}
-        written = {rank: size for rank, size in self._job.written().items() if rank in running}
+        written = {rank: size for rank, size in job.written().items() if rank in running}
         total, first = sum(written.values()), min(running)
         before = self._standing.get(first)
         if before is not None and before.mark.number and before.mark.number != total:

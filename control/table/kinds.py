@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from .quantities import SIDES, Dimension, quantity
 
-
 LEARNED = "learned"
 """A threshold that follows from the job's own times."""
 
@@ -135,7 +134,13 @@ KINDS = {
         needs=("reference",),
         next_step="start or mend this node's time service",
     ),
-    "job": Kind((), one_of=("job", "process", "store"), takes=("run_id",), whole_job=True, next_step="look at why it ended, and queue it again"),
+    "job": Kind(
+        (),
+        one_of=("job", "process", "store"),
+        takes=("run_id",),
+        whole_job=True,
+        next_step="look at why it ended, and queue it again",
+    ),
     "hang": Kind(
         (Form(Dimension.TIME, "", "20 min"),),
         needs=("path",),

@@ -78,8 +78,12 @@ def check_actions(table: Table, *, inside: bool = False) -> None:
     for watch in table.watches:
         lacks = {
             "notify": not table.notify and not inside and "notify = [URL] above the first [[watch]], or --notify URL",
-            "save": not table.save_switch and not inside and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
-            "stop": not table.kill_switch and not inside and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
+            "save": not table.save_switch
+            and not inside
+            and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
+            "stop": not table.kill_switch
+            and not inside
+            and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
         }
         for action in watch.do:
             if lacks.get(action):

@@ -15,18 +15,12 @@ import socket
 import sys
 import threading
 
-from ...proto import progress
-
 STACKS_MAX = 1 << 20
 """Bytes of stacks that are sent."""
 
 
-def answer(rank: int) -> None:
-    """Answer from now on, where an agent may ask; else do nothing."""
-    directory = os.environ.get(progress.DIRECTORY, "")
-    if not directory:
-        return
-    path = progress.file_of(directory, int(os.environ.get("ELASTIC_AGENT_ROUND", "0")), rank) + ".ask"
+def answer(path: str) -> None:
+    """Answer from now on, at a socket of this name."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         server.bind(path)

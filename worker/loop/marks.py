@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...proto import progress
+from ...proto.durations import BUCKETS, bucket_of
 from ...proto.progress import HEADER, SECTION, SECTIONS
+from .answers import answer
 
 WARM_UP, STEP, EVALUATION, SAVE, AFTER = "warm-up", "step", "evaluation", "save", "after the loop"
 WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
-_COUNTS = SECTION.size - 4 * progress.BUCKETS
+_COUNTS = SECTION.size - 4 * BUCKETS
 
 
 class Marks:
@@ -26,7 +28,8 @@ class Marks:
 
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
         """memory: progress.SIZE bytes; None: nobody asks, and nothing is done."""
-        self._memory = memory
+        self._shows = memory is not None
+        self._memory = bytearray() if memory is None else memory
         self._names: dict[str, int] = {}
         self._section = WARM_UP
         self._base_s = self._cpu_s = 0.0
@@ -35,13 +38,13 @@ class Marks:
         self._writes = self._marks = self._steps = 0
         self._stepped_s = self._own_s = self._blocked_s = 0.0
         self._asked: tuple[float, float] | None = None
-        if memory is not None:
+        if self._shows:
             self._base_s, self._cpu_s = time.monotonic(), time.thread_time()
             self._show(self._base_s)
 
     def step(self) -> None:
         """A step is done."""
-        if self._memory is None:
+        if not self._shows:
             return
         now_s = time.monotonic()
         if self._section == EVALUATION:
@@ -59,12 +62,12 @@ class Marks:
 
     def asked(self) -> None:
         """The loop wants its next batch."""
-        if self._memory is not None:
+        if self._shows:
             self._asked = time.monotonic(), time.thread_time()
 
     def got(self, evaluates: bool) -> None:
         """It got one. evaluates: of a loader whose batches no step commits."""
-        if self._memory is None:
+        if not self._shows:
             return
         now_s = time.monotonic()
         if self._asked is not None and not evaluates:
@@ -85,7 +88,7 @@ class Marks:
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         """What goes on here is a section of its own, with times of its own, and no part of a step."""
-        if self._memory is None:
+        if not self._shows:
             yield
             return
         outer, now_s, cpu_s = self._section, time.monotonic(), time.thread_time()
@@ -103,7 +106,7 @@ class Marks:
 
     def ended(self) -> None:
         """The loop is over; what the script does behind it takes as long as it takes."""
-        if self._memory is not None:
+        if self._shows:
             self._section = AFTER
             self._show(time.monotonic())
 
@@ -120,9 +123,8 @@ class Marks:
 
     def _count(self, name: str, seconds: float) -> None:
         at = HEADER.size + self._slot(name) * SECTION.size
-        bucket = at + _COUNTS + 4 * progress.bucket_of(seconds)
+        bucket = at + _COUNTS + 4 * bucket_of(seconds)
         memory = self._memory
-        assert memory is not None
         _, count, total_s, longest_s = _TIMES.unpack_from(memory, at)
         self._lock()
         text = name.encode()[: progress.NAME_BYTES]
@@ -136,7 +138,6 @@ class Marks:
 
     def _show(self, now_s: float) -> None:
         at = HEADER.size + self._slot(self._section) * SECTION.size
-        assert self._memory is not None
         self._lock()
         self._marks += 1
         self._base_s = now_s
@@ -166,7 +167,9 @@ def marks_of(rank: int, checkpoints: str) -> Marks:
             os.ftruncate(descriptor, progress.SIZE)
             with open(f"{path}.directory", "w") as file:
                 file.write(checkpoints)
-            return Marks(mmap.mmap(descriptor, progress.SIZE))
+            shown = Marks(mmap.mmap(descriptor, progress.SIZE))
+            answer(f"{path}.ask")
+            return shown
         finally:
             os.close(descriptor)
     except OSError:

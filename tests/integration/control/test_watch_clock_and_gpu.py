@@ -100,7 +100,8 @@ class _Timeout(_Error):
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two devices, and what they are said to have."""
-    state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=(), xids=[], listening=[])
+    state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=())
+    state.xids, state.listening = [], []
     module = ModuleType("pynvml")
 
     def handle(index: int) -> int:

@@ -151,7 +151,8 @@ def test_a_steady_job_raises_no_alarm(tmp_path: Path) -> None:
 
 def test_a_worker_that_leaks_is_restarted_at_a_step_boundary_without_a_charge(tmp_path: Path) -> None:
     """No restart is allowed, and none is needed: the round ends as planned, at a saved step, and the job goes on."""
-    table = '[[watch]]\nwhat = "worker-memory"\nthreshold = "700 MB used"\nevery = "0.1 s"\ndo = ["restart", "notify"]\n'
+    table = '[[watch]]\nwhat = "worker-memory"\nthreshold = "700 MB used"\nevery = "0.1 s"\n'
+    table += 'do = ["restart", "notify"]\n'
     ended = job(tmp_path, table, ["--nproc-per-node", "2", "--max-restarts", "0"], [SCRIPT, "checkpoints", "leak"])
     assert ended.status == 0, ended.said
     assert re.search(r"worker-memory: rank 1 \(pid \d+\) uses \d+ MB \(limit 700 MB used\)", ended.said)
@@ -178,8 +179,8 @@ def test_a_slow_rank_is_named_with_its_share_of_the_lost_time(tmp_path: Path) ->
 
 def test_the_file_systems_that_the_job_uses_are_found(tmp_path: Path) -> None:
     """No path is given: logs and checkpoints each have a disk of their own, and the one that is full is named."""
-    with tmpfs(tmp_path / "logs", "size=64m") as logs, tmpfs(tmp_path / "saves", "size=8m") as saves:
-        (saves / "big").write_bytes(bytes(7 << 20))
+    with tmpfs(tmp_path / "logs", "size=64m") as logs, tmpfs(tmp_path / "saves", "size=200m") as saves:
+        (saves / "big").write_bytes(bytes(165 << 20))
         table = '[[watch]]\nwhat = "disk"\nthreshold = "80 % used"\nevery = "0.2 s"\n'
         ended = job(tmp_path, table, ["--log-dir", str(logs), "--tee", "3"], [SCRIPT, str(saves), "steady", "50"])
     assert ended.status == 0, ended.said
@@ -196,7 +197,7 @@ def test_one_node_watches_what_concerns_the_whole_job(tmp_path: Path) -> None:
     table = ""
     for what, more in (("quota", 'command = "echo 95%"'), ("memory", "")):
         table += f'[[watch]]\nwhat = "{what}"\n{more}\nthreshold = "0.001 % used"\nevery = "0.1 s"\n'
-        table += f'do = ["exec:{sys.executable} -c \\"open(\'{tmp_path}/{what}\', \'a\').write(\'x\')\\""]\n'
+        table += f"do = [\"exec:{sys.executable} -c \\\"open('{tmp_path}/{what}', 'a').write('x')\\\"\"]\n"
     (tmp_path / "wait.py").write_text(
         f"import os, time\nend = time.monotonic() + 60\n"
         f"while not (os.path.exists('{tmp_path}/quota') and os.path.exists('{tmp_path}/memory')\n"
@@ -253,9 +254,7 @@ def test_nothing_is_left_of_the_workers_progress(tmp_path: Path) -> None:
 def test_without_the_flags_nothing_of_the_watches_is_there(tmp_path: Path) -> None:
     """Neither a module, nor a thread, nor a variable."""
     (tmp_path / "tell.py").write_text(
-        "import json, os\n"
-        "parent = os.getppid()\n"
-        "print(json.dumps({'shown': 'ELASTIC_AGENT_PROGRESS' in os.environ}))\n"
+        "import json, os\nparent = os.getppid()\nprint(json.dumps({'shown': 'ELASTIC_AGENT_PROGRESS' in os.environ}))\n"
     )
     code = (
         "import sys, threading\n"
@@ -264,6 +263,7 @@ def test_without_the_flags_nothing_of_the_watches_is_there(tmp_path: Path) -> No
         "print([name for name in sys.modules if name.startswith('elastic_agent.control')])\n"
         "print([each.name for each in threading.enumerate() if 'watch' in each.name])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND_S, check=True)
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=BOUND_S, check=True)
     lines = ran.stdout.splitlines()
     assert sorted(lines) == sorted([json.dumps({"shown": False}), "[]", "[]"])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from elastic_agent.control.decisions.hang import FEW, Mark, Patience, Standing, judge, limit_s, look, named
-from elastic_agent.proto.progress import Durations
+from elastic_agent.proto.durations import Durations
 
 QUICK = Patience(least_s=0.0, unknown_s=1800.0)
 
@@ -34,7 +34,8 @@ def jittery(kind: str, seed: int) -> list[float]:
 @pytest.mark.parametrize("seed", range(10))
 def test_no_alarm_in_1000_steps_of_a_job_with_a_20_fold_jitter(kind: str, seed: int) -> None:
     """Each step is looked at when it is about to end, with what was learned from those before it."""
-    known, now, standing = Durations(), 0.0, {}
+    known, now = Durations(), 0.0
+    standing: dict[int, Standing] = {}
     for number, step_s in enumerate(jittery(kind, seed)):
         standing = look(standing, {0: Mark("step", number)}, now, most_s=100.0)
         now += step_s

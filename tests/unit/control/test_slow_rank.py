@@ -11,7 +11,7 @@ def test_the_straggler_is_named_with_its_share_of_the_lost_time() -> None:
     """Steps of 1 s, in which three ranks need 0.6 s and one 0.9 s: it costs 0.3 s of each, 3 of 4 parts of the wait."""
     found = straggler({rank: Pace(100, 1.0, 0.9 if rank == 2 else 0.6) for rank in range(4)})
     assert found is not None
-    assert (found.rank, found.lost, found.of_waits) == (2, pytest.approx(0.3), pytest.approx(0.75))
+    assert [found.rank, found.lost, found.of_waits] == pytest.approx([2, 0.3, 0.75])
     assert found.text.startswith("rank 2 is the slowest: 0.9 s of its own in a step of 1 s, ranks 0-1, 3 0.6 s")
     assert "30 % of the time, 75 % of what others wait" in found.text
 
@@ -23,7 +23,9 @@ def test_equal_ranks_lose_nothing() -> None:
     assert found.lost == 0.0
 
 
-@pytest.mark.parametrize("paces", [{}, {0: Pace(100, 1.0, 1.0)}, {0: Pace(100, 1.0, 1.0), 1: Pace(LEAST_STEPS - 1, 1.0, 9.0)}])
+@pytest.mark.parametrize(
+    "paces", [{}, {0: Pace(100, 1.0, 1.0)}, {0: Pace(100, 1.0, 1.0), 1: Pace(LEAST_STEPS - 1, 1.0, 9.0)}]
+)
 def test_one_rank_or_few_steps_say_nothing(paces: dict[int, Pace]) -> None:
     """There is nobody to wait, or nothing to compare."""
     assert straggler(paces) is None
