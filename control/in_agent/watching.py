@@ -16,9 +16,10 @@ from ...rendezvous.text import count
 from ..actions.perform import Actor
 from ..notify.channels import channel
 from ..notify.notifier import Notifier
-from ..table.parse import check_actions, read_table
+from ..table.parse import check_actions
 from ..table.watch import Table
 from ..watcher.runner import Runner
+from .usual import table_of
 from .view import AgentsJob
 
 CLOSE_S = 10.0
@@ -34,7 +35,7 @@ class Watching:
         """`tell` gets alarms, and whether a line is routine. Raises UsageError for a mistake in the file or in a URL,
         and where the host refuses a directory."""
         self._tell = tell
-        table = read_table(path, inside=True) if path else Table("--notify", "", ())
+        table = table_of(path) if path else Table("--notify", "", ())
         self.table = replace(table, notify=(*table.notify, *notify), job=table.job or run_id)
         check_actions(self.table, inside=True)
         channels = [channel(url) for url in self.table.notify]

@@ -116,7 +116,7 @@ class LaunchConfig:
     exact_resume: str | os.PathLike[str] = ""
     """Directory in which workers keep checkpoints, to go on exactly where they were; empty: they do as they like."""
     watch: str | os.PathLike[str] = ""
-    """A file of watches, in TOML, that this node's agent runs; empty: none."""
+    """A file of watches, in TOML, that this node's agent runs, or names of usual ones, "hang,disk"; empty: none."""
     notify: str | Iterable[str] = ()
     """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
     logs_specs: object = None

@@ -345,10 +345,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "watch",
         _MORE,
-        "Watch disks, memory, hangs and more while the job runs, as FILE.toml says. (off)",
+        "Watch the job while it runs: as a file says, or the usual way, such as hang,disk,memory. (off)",
         _text,
         "",
-        "FILE.toml",
+        "FILE.toml|NAMES",
         ours=True,
     ),
     Flag(

@@ -98,9 +98,7 @@ def test_on_one_node_nobody_else_can_be_the_cause(dumps: dict[int, str]) -> None
     assert len(job.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("action", "act"), [("restart", Act.RESTART), ("save", Act.SAVE), ("stop", Act.KILL)], ids=str
-)
+@pytest.mark.parametrize(("action", "act"), [("restart", Act.RESTART), ("save", Act.SAVE), ("stop", Act.KILL)], ids=str)
 def test_memory_guards_ask_all_ranks_at_a_step_boundary(action: str, act: Act) -> None:
     """A leak is no failure: the restart is planned."""
     table = parse_table(f'[[watch]]\nwhat = "memory"\nthreshold = "90 % used"\ndo = ["{action}"]', "w", inside=True)
