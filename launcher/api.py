@@ -78,19 +78,22 @@ class NodeAgent:
         """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
+        watched: Watched | None = None
         tell = tell or _log
         try:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
             guarded = _guarded(on_event) if on_event else None
             self._torch_events = torch_events(config, made, title)
-            self._watched = Watched(config, made, tell)
-            on_announce = self._watched.announcing(None)
+            self._watched = watched = Watched(config, made, tell)
+            on_announce = watched.announcing(None)
             self._agent = make_agent(
-                self._watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
+                watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
             )
         except BaseException:
             self._remove_call()
+            if watched is not None:
+                watched.close()
             raise
         for warning in made.warnings:
             tell(warning, False)
@@ -199,6 +202,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         signals.ready()
     console = Console(os.environ)
     events: EventFile | None = None
+    watched: Watched | None = None
     try:
         made = plan(config, argv, title, _environment(console) if as_program else os.environ)
         for warning in made.warnings:
@@ -231,6 +235,8 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         console.fail(failure)
         raise
     finally:
+        if watched is not None:
+            watched.close()
         if events is not None:
             events.close()
     if error is not None:

@@ -6,10 +6,11 @@ import threading
 
 from ...rendezvous.agreements import Act
 from ...rendezvous.text import shorten
+from ..answers import ask
 from ..inside import Job
 from ..readings.processes import matching
 from ..table.watch import Table, Watch
-from .flight import ask, behind
+from .flight import behind
 from .stacks import Dump, save, stacks_of
 
 INSIDE = ("dump", "restart", "drain", "save", "stop")

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...rendezvous.text import count
+from ..answers import ask
 from ..commands import Asker, NoAnswer, signal_process
 from ..readings.processes import rank_of, stat
-from .flight import ask
 
 PROCESSES_MAX = 64
 """Most processes whose stacks are taken at once; each takes some 10 ms."""

@@ -11,6 +11,7 @@ from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.report import Report
 from ...proto import progress
+from ...rendezvous.failures import EndKind
 from ...rendezvous.records import Round, RoundPhase
 from ...rendezvous.text import count
 from ..actions.perform import Actor
@@ -65,13 +66,18 @@ class Watching:
             self._thread = threading.Thread(
                 target=self._runner.run, args=(self._stop,), name="elastic-agent-watches", daemon=True
             )
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                self._thread = None
+                self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
 
     def announced(self, announcement: Round) -> None:
         """An announcement that this node makes as the coordinator: it is the one that tells how rounds end."""
         ended = announcement.ended
         settled = announcement.phase is not RoundPhase.OVER
-        if ended is not None and settled and ended.round > self._told and announcement.outcome is None:
+        unplanned = ended is not None and ended.kind in (EndKind.FAILURE, EndKind.DEPARTURE)
+        if ended is not None and unplanned and settled and ended.round > self._told and announcement.outcome is None:
             self._told = ended.round
             self._notifier.tell(
                 f"round {ended.kind.value}",
@@ -81,7 +87,9 @@ class Watching:
             self._notifier.tell("job ended", f"the job ended: {announcement.because}")
 
     def ended(self, report: Report | None) -> None:
-        """The agent has ended. Sends what waits, for at most CLOSE_S."""
+        """The agent has ended, or never ran. Sends what waits, for at most CLOSE_S. Does nothing the second time."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._runner.wake()
         if report is not None and _nobody_told(report):

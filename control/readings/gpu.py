@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..answers import ask
 from ..commands import NoAnswer
-from ..decisions.watches import Reading
+from ..decisions.watches import Reading, Verdict
 from ..inside import Job
-from ..table.quantities import Dimension
+from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 from .reader import Reader, judged, stock
 
@@ -80,7 +81,21 @@ class Gpu(Reader):
         if limit.side == "lost":
             return judged(False, f"{name} is there")
         found = stock(limit, memory.total, memory.free, memory.used)
+        if found.verdict is Verdict.OVER and self._job is not None:
+            # Only now are the workers asked: torch keeps what it has freed, and would give it back.
+            cached = min(self._cached(nvml, device), memory.used)
+            found = stock(limit, memory.total, memory.free + cached, memory.used - cached)
+            name += f", without the {size_text(cached)} that torch does not use" if cached else ""
         return Reading(found.verdict, f"{name}: {found.text}")
+
+    def _cached(self, nvml: Any, device: Any) -> int:  # noqa: ANN401 - as above
+        """Bytes on a device that the workers' torch holds and does not use."""
+        if self._job is None:
+            return 0
+        uuid = nvml.nvmlDeviceGetUUID(device)
+        uuid = (uuid.decode() if isinstance(uuid, bytes) else str(uuid)).removeprefix("GPU-")
+        answers = [ask(self._job.answers(rank)) for rank in self._job.workers()]
+        return sum(answer.cached.get(uuid, 0) for answer in answers if answer is not None)
 
     def _xid(self, nvml: Any, number: int) -> Reading:  # noqa: ANN401 - as above
         """Errors that the driver has reported since the last look; the first look begins to listen."""

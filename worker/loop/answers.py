@@ -1,4 +1,5 @@
-"""Answers an agent that asks what this process does: its Python stacks, and the collectives that torch has recorded.
+"""Answers an agent that asks what this process does: its Python stacks, the collectives that torch has recorded, and
+what of its memory on GPUs it does not need.
 
 A thread waits at a Unix socket, so that a main thread that waits in C, having let the interpreter go, is told of too.
 Started only where an agent watches. torch's flight recorder is on by default for gloo; for NCCL it needs
@@ -39,7 +40,8 @@ def _serve(server: socket.socket) -> None:
                 return
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(5.0)
-                connection.sendall(json.dumps({"stacks": stacks(), "flight": flight()}).encode())
+                told = {"stacks": stacks(), "flight": flight(), "cached": cached()}
+                connection.sendall(json.dumps(told).encode())
 
 
 def stacks() -> str:
@@ -60,4 +62,17 @@ def flight() -> dict[str, object]:
         if (dump := getattr(c10d, name, None)) is not None and not found.get("entries"):
             with contextlib.suppress(Exception):  # of torch's C++, where no group was made
                 found = json.loads(dump())
+    return found
+
+
+def cached() -> dict[str, int]:
+    """By UUID of a GPU: bytes that torch holds there and does not use, which `torch.cuda.empty_cache()` gives back.
+    Empty where this process uses none."""
+    torch = sys.modules.get("torch")
+    found: dict[str, int] = {}
+    with contextlib.suppress(AttributeError, RuntimeError):  # half imported, or without CUDA
+        if torch is not None and torch.cuda.is_initialized():
+            for device in range(torch.cuda.device_count()):
+                held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+                found[str(torch.cuda.get_device_properties(device).uuid)] = int(held)
     return found

@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from elastic_agent.control.answers import Answer
 from elastic_agent.control.commands import NoAnswer
 from elastic_agent.control.decisions.watches import Reading, Verdict
 from elastic_agent.control.readings.clock import SINCE_1900_S
@@ -126,6 +128,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         NVML_TEMPERATURE_GPU=0,
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
         NVML_VOLATILE_ECC=0,
+        nvmlDeviceGetUUID=lambda device: f"GPU-{device}",
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: state.count,
@@ -146,6 +149,28 @@ def test_the_worst_gpu_decides(nvml: SimpleNamespace) -> None:
     assert look("what = 'gpu'\nthreshold = '90 C'").text == "GPU 1 has 95 C (limit 90 C)"
     assert look("what = 'gpu'\nthreshold = '96 C'").verdict is Verdict.UNDER
     assert look("what = 'gpu'\nthreshold = '85 % used'").text.startswith("GPU 1: 90.0 % used, 10 GB free")
+
+
+def test_memory_that_torch_holds_and_does_not_use_counts_as_free(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are asked, and only where the cheap reading is low."""
+    asked = []
+
+    def ask(path: str) -> Answer:
+        asked.append(path)
+        return Answer(cached={"1": int(10e9)})
+
+    monkeypatch.setattr("elastic_agent.control.readings.gpu.ask", ask)
+    job: Any = SimpleNamespace(workers=lambda: {0: 7, 1: 8}, answers=str)
+    reader = reader_of(parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = '85 % used'", "w").watches[0], job)
+    assert reader.read(0).verdict is Verdict.UNDER
+    assert asked == ["0", "1"]
+    nvml.used = [10, 80]
+    assert reader.read(1).verdict is Verdict.UNDER
+    assert asked == ["0", "1"]
+    nvml.used = [95, 10]
+    assert reader.read(2).text == "GPU 0: 95.0 % used, 5 GB free (limit 85 % used)"
 
 
 def test_a_power_cap_is_no_throttling(nvml: SimpleNamespace) -> None:
