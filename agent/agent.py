@@ -15,7 +15,16 @@ from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
 from . import signals
-from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
+from .errors import (
+    AgentError,
+    HostFailed,
+    InternalError,
+    KillSwitch,
+    in_any_case,
+    is_of_host,
+    is_thread_refusal,
+    refusal,
+)
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
@@ -28,6 +37,7 @@ from .spec import RendezvousSpec, WorkerSpec
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .processes.stuck import StuckWatch
+    from .steps.switches import Switches
 
 
 class Link(Protocol):
@@ -93,13 +103,19 @@ class Agent:
         """Run to the end. Workers and everything they started are gone when it returns or raises.
 
         `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
-        AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
-        signums = (*self._spec.signals, *self._spec.forward_signals)
+        AgentError only where the agent itself fails, and KillSwitch where that was used before anything started; how
+        the job ended is in the report's verdict."""
+        self._look_at_kill_switch()
+        guards = self._spec.guards
+        asking = (guards.kill_signal, guards.save_signal)
+        signums = (*self._spec.signals, *self._spec.forward_signals, *(signum for signum in asking if signum))
         give_back = signals.catch(signums, self._signalled, self._loop.waker, named=self._spec.signals_named)
         watch: StuckWatch | None = None
+        switches: Switches | None = None
         try:
             self._open_nursery()
             watch = self._watch_stuck()
+            switches = self._watch_switches()
             self._node, first = machine.begin()
             self._perform(first)
             while self._conclusion is None:
@@ -118,8 +134,8 @@ class Agent:
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error
         finally:
-            stop_watch = watch.close if watch is not None else lambda: None
-            in_any_case(stop_watch, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
+            watches = [each.close for each in (watch, switches) if each is not None]
+            in_any_case(*watches, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
@@ -141,8 +157,7 @@ class Agent:
         return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
 
     def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
-        """End this round as by a failure of a worker that stands still; does nothing where the round or the worker has
-        ended. `because`: the failure's message, one line; `said`: the stacks."""
+        """End this round as by a failure of a worker that stands still, if both go on. `because`: its message."""
         self._loop.post(events.HangFound(round_number, local_rank, because, said))
 
     def alive(self) -> dict[int, int]:
@@ -211,8 +226,15 @@ class Agent:
             self._link.carry_out(order)
 
     def _signalled(self, signum: int) -> None:
-        stops = signum in self._spec.signals
-        self._loop.post(events.SignalReceived(signum) if stops else events.ForwardAsked(signum))
+        guards = self._spec.guards
+        if signum in self._spec.signals:
+            self._loop.post(events.SignalReceived(signum))
+        elif signum == guards.kill_signal:
+            self.ask(Act.KILL, f"the kill signal {signum} to {self.name}")
+        elif signum == guards.save_signal:
+            self.ask(Act.SAVE, f"the save signal {signum} to {self.name}", "save-signal")
+        else:
+            self._loop.post(events.ForwardAsked(signum))
 
     def _open_nursery(self) -> None:
         self._workers.open()
@@ -224,6 +246,24 @@ class Agent:
         from .processes.stuck import StuckWatch
 
         return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
+
+    def _look_at_kill_switch(self) -> None:
+        """Raises KillSwitch."""
+        if not (path := self._spec.guards.kill_switch):
+            return
+        from .steps.switches import killed_by
+
+        if because := killed_by(path):
+            self._loop.close()
+            raise KillSwitch(f"{because}; no worker was started", node=self.name)
+
+    def _watch_switches(self) -> Switches | None:
+        guards = self._spec.guards
+        if not guards.kill_switch and not guards.save_switch:
+            return None
+        from .steps.switches import Switches
+
+        return Switches(guards, self._rules.node, self.ask, self._trouble)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 

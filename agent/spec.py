@@ -49,6 +49,20 @@ class LogSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardSpec:
+    """What people may ask of a running job by files and signals."""
+
+    kill_switch: str = ""
+    """Absolute path of a file that ends the job; empty: none."""
+    save_switch: str = ""
+    """Absolute path of a file that makes one checkpoint and is removed; empty: none."""
+    kill_signal: int = 0
+    """A signal to this agent that does the same as `kill_switch`; 0: none."""
+    save_signal: int = 0
+    """The same for `save_switch`."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """One node's workers."""
 
@@ -84,6 +98,7 @@ class WorkerSpec:
     """The user has named them, so that they stop it even if they were ignored when it started; except SIGHUP."""
     forward_signals: tuple[int, ...] = ()
     """Signals passed on to the workers, which stop nothing; none of `signals`."""
+    guards: GuardSpec = field(default_factory=GuardSpec)
     leftovers: Leftovers = Leftovers.STOP
     """What becomes of processes that workers left behind when all exited 0."""
     leftover_s: float = LEFTOVER_S

@@ -205,11 +205,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     watched: Watched | None = None
     try:
         made = plan(config, argv, title, _environment(console) if as_program else os.environ)
-        for warning in made.warnings:
-            console.tell(warning, False)
-        if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-            # torch's open-source build serves nothing there either, and says so at this level.
-            console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
+        _warn(made, console)
         events = _open_event_file(console)
         watched = Watched(config, made, console.tell)
         agent = make_agent(
@@ -242,6 +238,14 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     if error is not None:
         error.reported = True
         raise error
+
+
+def _warn(made: Plan, console: Console) -> None:
+    for warning in made.warnings:
+        console.tell(warning, False)
+    if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+        # torch's open-source build serves nothing there either, and says so at this level.
+        console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
 
 
 def _environment(console: Console) -> Mapping[str, str]:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 from ..agent.errors import AgentError, InternalError, UsageError
 from .config.arguments import from_environment, spell_out
 from .config.config import SIGNALS, LaunchConfig
-from .config.flags import BY_KEY, FLAGS, Flag
+from .config.flag import Flag
+from .config.flags import BY_KEY, FLAGS
+from .config.guard_flags import GUARD_FLAGS
 
 PROGRAM = "elastic-agent"
 
@@ -187,8 +189,6 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         charge=flags["charge"],
         worker_store=flags["worker_store"],
         exact_resume=flags["exact_resume"],
-        watch=flags["watch"],
-        notify=flags["notify"],
         monitor_interval=flags["monitor_interval"],
         log_dir=flags["log_dir"],
         redirects=flags["redirects"],
@@ -208,6 +208,7 @@ def _config(flags: Mapping[str, Any], env: Mapping[str, str]) -> LaunchConfig:
         # The default itself, not one that equals it: what the user names is handled even if it was ignored before.
         signals_to_handle=SIGNALS if signals is BY_KEY["signals_to_handle"].default else signals,
         forward_signals=flags["forward_signals"],
+        **{flag.key: flags[flag.key] for flag in GUARD_FLAGS},
         preload=flags["preload"],
         shutdown_timeout=flags["shutdown_timeout"],
         leftovers=flags["leftovers"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .config.flags import FLAGS, Flag
+from .config.flag import Flag
+from .config.flags import FLAGS
 
 PROGRAM = "elastic-agent"
 

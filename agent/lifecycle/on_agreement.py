@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...rendezvous.agreements import MAX_REQUESTS, Agreement, Answer, Request
+from ...rendezvous.agreements import MAX_REQUESTS, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
@@ -29,7 +29,8 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
     agreement, known = seen.agreement, node.agreement
     if agreement is None or agreement == known:
         return node, ()
-    node, published = _without_served(replace(node, agreement=agreement), agreement, now, rules)
+    node, published = _republished(node, without_served(node, seen, rules), now, rules)
+    node = replace(node, agreement=agreement)
     if known is None or known.number != agreement.number:
         if agreement.over:
             return node, published
@@ -69,14 +70,20 @@ def _answer(node: Node, answer: Answer, now: float, rules: Rules) -> Move:
     return replace(answered, because=node.because), effects
 
 
-def _without_served(node: Node, agreement: Agreement, now: float, rules: Rules) -> Move:
-    served = {number for name, number in agreement.requests if name == rules.node} if agreement.over else set()
-    left = tuple(request for request in node.requests if request.number not in served)
-    if left == node.requests:
+def without_served(node: Node, seen: Round, rules: Rules) -> Node:
+    """The node without those of its requests that are done, or given up. Its next record shows that."""
+    agreement = seen.agreement
+    if agreement is None or not agreement.over or not node.requests:
+        return node
+    served = {number for name, number in agreement.requests if name == rules.node}
+    return replace(node, requests=tuple(request for request in node.requests if request.number not in served))
+
+
+def _republished(before: Node, node: Node, now: float, rules: Rules) -> Move:
+    if node.requests == before.requests:
         return node, ()
-    because = node.because
-    node, effects = _published(replace(node, requests=left), now, rules, because)
-    return replace(node, because=because), effects
+    published, effects = _published(node, now, rules, node.because)
+    return replace(published, because=node.because), effects
 
 
 def _published(node: Node, now: float, rules: Rules, because: str) -> Move:

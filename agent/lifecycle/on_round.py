@@ -17,12 +17,16 @@ from .transitions import Move
 
 def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen, before = event.round, node.latest_round
-    node = transitions.settle_charge(replace(node, latest_round=seen), rules, now, seen)
+    node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
+    node = transitions.settle_charge(node, rules, now, seen)
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
     if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place.ready:
-        return transitions.start(node, rules, now, seen, member)
+        # What was announced of an agreement meanwhile is not announced again.
+        started, starting = transitions.start(node, rules, now, seen, member)
+        following, more = on_agreement.follow(started, seen, now, rules)
+        return following, (*starting, *more)
     if node.paused_until is not None and _costs_nothing(node, rules, seen):
         return transitions.resume(node, f"the pause is over, as round {node.round} costs this node no restart")
     effects: tuple[Effect, ...] = ()
@@ -95,7 +99,7 @@ def _still_in(node: Node, seen: Round, rules: Rules) -> bool:
 
 
 def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
-    node = replace(node, latest_round=event.round)
+    node = on_agreement.without_served(replace(node, latest_round=event.round), event.round, rules)
     if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
         return on_request.leave(node, rules, now, verdicts.of_closed(node, event.round))
     return node, ()
@@ -103,7 +107,7 @@ def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rul
 
 def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen, before = event.round, node.latest_round
-    node = replace(node, latest_round=seen)
+    node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
     return _progressed(node, before, seen), ()

@@ -27,7 +27,7 @@ class StepPage:
     def __init__(self) -> None:
         self._page = -1
         self._reports = self._reports_end = self._changes = self._changes_end = -1
-        self._slots = 0
+        self._bytes = 0
         self._asked: Agreement | None = None
         """The newest agreement that was asked for, also if workers cannot be asked yet."""
         self._shown = 0
@@ -48,9 +48,10 @@ class StepPage:
             self._page = os.memfd_create("elastic-agent-steps", os.MFD_CLOEXEC)
             self._reports, self._reports_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._changes, self._changes_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        os.ftruncate(self._page, 0)
-        os.ftruncate(self._page, steps.size(workers))
-        self._slots = workers
+        # Never smaller: a process that is left of an earlier round must not lose pages that it has mapped.
+        self._bytes = max(self._bytes, steps.size(workers))
+        os.ftruncate(self._page, self._bytes)
+        os.pwrite(self._page, bytes(self._bytes), 0)
         self._asked = self._decided = None
         self._shown = self._answered = self._acted = self._awaited = 0
         place = steps.Place(os.getpid(), self._page, self._reports_end, self._changes, 0)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..config.config import LaunchConfig
-from ..config.flags import FLAGS, Flag
+from ..config.flag import Flag
+from ..config.flags import FLAGS
 from .elastic import elastic_launch
 from .settings import settings_of
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...agent.errors import UsageError
-from .flags import BY_KEY, BY_SHORT, FLAGS, Flag
+from .flag import Flag
+from .flags import BY_KEY, BY_SHORT, FLAGS
 from .values import suggest
 
 _END = "--"

@@ -17,6 +17,7 @@ from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
 from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
+from .guard_flags import guards
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -97,6 +98,14 @@ class LaunchConfig:
     ignored when the agent started; except SIGHUP, which nohup ignores."""
     forward_signals: str | Iterable[int] = ()
     """Signals passed on to the workers without stopping anything, as names or numbers."""
+    kill_switch: str | os.PathLike[str] = ""
+    """A file that ends the job once it exists: all ranks save at their next step, every agent ends with 83."""
+    save_switch: str | os.PathLike[str] = ""
+    """A file that is removed once it exists, and has all ranks save at their next step; its first line is the label."""
+    kill_signal: str | int = ""
+    """A signal to any agent that does the same as `kill_switch`, as a name or a number."""
+    save_signal: str | int = ""
+    """The same for `save_switch`."""
     shutdown_timeout: float | None = None
     """Time between a worker's first stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
     leftovers: str = "stop"
@@ -190,6 +199,8 @@ def _worker_spec(
     leftovers, leftover_s = values.leftovers("leftovers", config.leftovers)
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
+    forwards = values.forwarded("forward_signals", config.forward_signals, stops)
+    switches, signals = (config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal)
     numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(
         argv=tuple(argv),
@@ -208,7 +219,8 @@ def _worker_spec(
         logs=_log_spec(config, nproc),
         signals=stops,
         signals_named=config.signals_to_handle != SIGNALS,
-        forward_signals=values.forwarded("forward_signals", config.forward_signals, stops),
+        forward_signals=forwards,
+        guards=guards(switches, signals, (*stops, *forwards)),
         leftovers=leftovers,
         leftover_s=leftover_s,
         stuck_s=torch_fields.stuck_s(env),

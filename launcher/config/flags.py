@@ -6,47 +6,15 @@ variable PET_<NAME> sets its default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.spec import NUMA_MODES
 from . import values
+from .flag import Flag
+from .guard_flags import GUARD_FLAGS
 from .rdzv_conf import split_rdzv_conf
-
-Reader = Callable[[str, str], object]
-"""Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. If `read` is None, it is a switch, which takes no value."""
-
-    name: str
-    group: str
-    help: str
-    read: Reader | None = None
-    default: object = None
-    metavar: str = ""
-    short: str = ""
-    env: bool = True
-    """Whether PET_<NAME> sets its default."""
-    ours: bool = False
-    """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
-    many: bool = False
-    """It may be repeated; the reader gets all its values, a line each. Its variable has lines, too."""
-
-    @property
-    def key(self) -> str:
-        """Name as a variable: `rdzv_conf`."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """Environment variable that sets its default; empty if there is none."""
-        return f"PET_{self.key.upper()}" if self.env else ""
 
 
 def _text(name: str, value: str) -> str:
@@ -73,10 +41,6 @@ def _streams(name: str, value: str) -> str:
 
 def _filters(name: str, value: str) -> tuple[str, ...]:
     return values.substrings(value)
-
-
-def _lines(name: str, value: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in value.splitlines() if line.strip())
 
 
 def _forwarded(name: str, value: str) -> tuple[int, ...]:
@@ -313,6 +277,7 @@ FLAGS: tuple[Flag, ...] = (
         "SECONDS",
         ours=True,
     ),
+    *GUARD_FLAGS,
     Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
     Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
@@ -342,26 +307,6 @@ FLAGS: tuple[Flag, ...] = (
         "TEXT,...",
     ),
     Flag("duplicate-stderr-filters", _LOGS, "The same for tee'd stderr.", _filters, (), "TEXT,..."),
-    Flag(
-        "watch",
-        _MORE,
-        "Watch the job while it runs: as a file says, or the usual way, such as hang,disk,memory. (off)",
-        _text,
-        "",
-        "FILE.toml|NAMES",
-        ours=True,
-    ),
-    Flag(
-        "notify",
-        _MORE,
-        "Where failures of the job and alarms of --watch are told: smtp://..., smtps://..., https://..., slack://..., "
-        "exec:COMMAND; may be repeated. (nowhere)",
-        _lines,
-        (),
-        "URL",
-        ours=True,
-        many=True,
-    ),
     Flag("monitor-interval", _MORE, "Accepted, without effect: nothing polls. (0.1)", values.seconds, 0.1, "SECONDS"),
     Flag(
         "event-log-handler",

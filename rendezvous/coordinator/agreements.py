@@ -14,11 +14,9 @@ def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     agreement = state.agreement
     if agreement is None or agreement.over:
         return _begin(state, now) if stopping(state) is None else state
-    if not agreement.at:
-        urgent = _most_urgent(state)
-        if urgent is not None and URGENCY[urgent[1].act] > URGENCY[agreement.act]:
-            return _begin(state, now)
-    if agreement.act is not Act.SAVE and now >= _until(state, rules):
+    if not agreement.at and _overtaken(state, agreement):
+        return _begin(state, now)
+    if _limited(state, agreement) and now >= _until(state, rules):
         return _over(state, agreement)
     answers = _answers(state, agreement)
     if any(answer is not None and not answer.bound for answer in answers):
@@ -34,9 +32,11 @@ def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 def deadline(state: Rendezvous, rules: Rules) -> float | None:
     """When an agreement is over although not all have acted; None: it has no limit, or there is none."""
     agreement = state.agreement
-    if state.phase is not RUNNING or agreement is None or agreement.act is Act.SAVE:
+    if state.phase is not RUNNING or agreement is None:
         return None
-    return _until(state, rules) if agreement.act in STOPS or not agreement.over else None
+    if agreement.act in STOPS or (not agreement.over and _limited(state, agreement)):
+        return _until(state, rules)
+    return None
 
 
 def dropped(state: Rendezvous) -> Rendezvous:
@@ -119,6 +119,17 @@ def _answers(state: Rendezvous, agreement: Agreement) -> list[Answer | None]:
     """Of the members that have not finished: nothing is left to agree on with workers that exited 0."""
     answers = [seen.record.answer for _, seen in state.seen_members() if not seen.finished]
     return [answer if answer and answer.agreement == agreement.number else None for answer in answers]
+
+
+def _overtaken(state: Rendezvous, agreement: Agreement) -> bool:
+    """Whether something more urgent is asked for."""
+    found = _most_urgent(state)
+    return found is not None and URGENCY[found[1].act] > URGENCY[agreement.act]
+
+
+def _limited(state: Rendezvous, agreement: Agreement) -> bool:
+    """Whether it is waited for only so long: nothing waits for a save, unless something else is asked for."""
+    return agreement.act is not Act.SAVE or _overtaken(state, agreement)
 
 
 def _until(state: Rendezvous, rules: Rules) -> float:

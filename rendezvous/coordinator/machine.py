@@ -299,7 +299,6 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         phase=RUNNING,
         nodes={**state.nodes, **placed},
         placement=Placement(members, rules.master_addr or first.addr, first.port),
-        agreement=None,
         since=now,
         last_call_until=None,
         because=because,

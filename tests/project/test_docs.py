@@ -16,7 +16,8 @@ from elastic_agent.agent import errors, exit_status
 from elastic_agent.control.watcher.advise import advise
 from elastic_agent.control.watcher.cli import watch
 from elastic_agent.launcher.config import etcd_conf
-from elastic_agent.launcher.config.flags import FLAGS, Flag
+from elastic_agent.launcher.config.flag import Flag
+from elastic_agent.launcher.config.flags import FLAGS
 from elastic_agent.launcher.config.rdzv_conf import KEYS
 from support.source_tree import ROOT, core, tracked
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import sys
 from typing import NamedTuple
 
 from ...proto import steps
@@ -38,17 +39,24 @@ class Channel:
 
     def __init__(self, place: steps.Place) -> None:
         """Raises OSError."""
-        opened = [
-            os.open(f"/proc/{place.pid}/fd/{descriptor}", flags | os.O_CLOEXEC)
+        opened: list[int] = []
+        try:
             for descriptor, flags in (
                 (place.page, os.O_RDWR),
                 (place.reports, os.O_WRONLY | os.O_NONBLOCK),
                 (place.changes, os.O_RDONLY | os.O_NONBLOCK),
-            )
-        ]
-        page, self._reports, self._changes = opened
-        self._memory = mmap.mmap(page, 0)
-        os.close(page)
+            ):
+                opened.append(os.open(f"/proc/{place.pid}/fd/{descriptor}", flags | os.O_CLOEXEC))
+            page, self._reports, self._changes = opened
+            owner = os.pread(page, steps.WORD_BYTES, steps.slot_at(place.slot, steps.ATTACHED))
+            if any(owner):
+                raise FileExistsError(f"slot {place.slot} belongs to process {int.from_bytes(owner, sys.byteorder)}")
+            self._memory = mmap.mmap(page, 0)
+            os.close(page)
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
         self._common = memoryview(self._memory).cast("Q")
         begin = steps.slot_at(place.slot, 0)
         self._slot = memoryview(self._memory)[begin : begin + steps.SLOT_BYTES].cast("Q")
@@ -61,7 +69,8 @@ class Channel:
         self.stopping = False
         """Whether all ranks leave their loops."""
         self._waiting: select.epoll | None = None
-        self._slot[steps.ATTACHED] = os.getpid()
+        self.pid = os.getpid()
+        self._slot[steps.ATTACHED] = self.pid
         self._report()
 
     def reached(self) -> Orders | None:
@@ -88,6 +97,13 @@ class Channel:
         if self._pending:
             self._slot[steps.ACTED] = self._pending[-1][1].number
             self._report()
+
+    def close(self) -> None:
+        """Close its descriptors. The channel of a process lives as long as that."""
+        for descriptor in (self._reports, self._changes):
+            os.close(descriptor)
+        if self._waiting is not None:
+            self._waiting.close()
 
     def _listen(self) -> None:
         common = self._common
@@ -129,5 +145,7 @@ def channel_of(rank: int, size: int) -> Channel | None:
         try:
             _channel = Channel(steps.from_variable(place))
         except (OSError, ValueError):
-            return None  # the agent's processes are not seen from here, as in a container of one's own
-    return _channel
+            # The agent's processes are not seen from here, as in a container of one's own; or another process of this
+            # worker has made a Run before, and boundaries are those of one process.
+            return None
+    return _channel if _channel is not None and _channel.pid == os.getpid() else None

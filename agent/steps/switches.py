@@ -1,0 +1,148 @@
+"""Files by which people ask something of a running job: the kill switch and the save switch.
+
+Looked at by a thread of its own, four times a second, because a file server may never answer, and tells nobody when
+another host has made a file (inotify(7): only changes of this host are seen). An agent without them has no such thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from ...rendezvous.agreements import Act
+from ..spec import GuardSpec
+
+LOOK_S = 0.25
+"""Between two looks."""
+CLOSE_S = 1.0
+"""How long the end of the thread is waited for: a look at a dead file server does not return."""
+READ_BYTES = 1024
+"""What is read of a switch; only its first line counts."""
+UNNAMED = "save-switch"
+"""Label of a checkpoint for a save switch without content."""
+Ask = Callable[[Act, str, str], None]
+"""An act, who asks in one sentence, and a label."""
+
+
+class Switches:
+    """Looks at the switches of one agent until `close`."""
+
+    def __init__(self, spec: GuardSpec, identity: str, ask: Ask, warn: Callable[[str], None]) -> None:
+        """`identity`: a name for files that no other node has. `ask` and `warn` are called on the thread."""
+        self._spec = spec
+        self._identity = identity
+        self._ask = ask
+        self._warn = warn
+        self._killed = False
+        self._seen: tuple[int, int, int] | None = None
+        """The save switch as of the last look: inode, length and time of change."""
+        self._left: tuple[int, int, int] | None = None
+        """A save switch that cannot be removed."""
+        self._trouble = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="elastic-agent-switches", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._look()
+            self._ending.wait(LOOK_S)
+
+    def _look(self) -> None:
+        if self._spec.kill_switch and not self._killed and (because := killed_by(self._spec.kill_switch)):
+            self._killed = True
+            self._ask(Act.KILL, because, "")
+        if self._spec.save_switch:
+            try:
+                self._look_for_save(self._spec.save_switch)
+            except OSError as error:
+                self._complain(f"the save switch {self._spec.save_switch} cannot be looked at: {error.strerror}")
+
+    def _look_for_save(self, path: str) -> None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._seen = self._left = None
+            return
+        before, self._seen = self._seen, (found.st_ino, found.st_size, found.st_mtime_ns)
+        # Taken once it stays as it is: who writes a label makes the file first.
+        if before != self._seen or self._left == self._seen:
+            return
+        owner = owner_of(found.st_uid)
+        label = self._take(path)
+        if label is not None:
+            self._seen = None
+            self._ask(Act.SAVE, f"the save switch {path}, made by {owner}", label or UNNAMED)
+
+    def _take(self, path: str) -> str | None:
+        """The label in the file, which is removed; None where another node was first. Renaming decides which is."""
+        folder, name = os.path.split(path)
+        taken = os.path.join(folder, f".{name}.{self._identity}")
+        try:
+            os.rename(path, taken)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # It would be taken again and again.
+            self._left = self._seen
+            self._complain(f"the save switch {path} cannot be removed ({error.strerror}), so each node takes it once")
+            return first_line(path)
+        label = first_line(taken)
+        os.unlink(taken)
+        return label
+
+    def _complain(self, text: str) -> None:
+        if text != self._trouble:
+            self._trouble = text
+            self._warn(text)
+
+
+def killed_by(path: str) -> str:
+    """Who made the kill switch, and why as its first line says, in words; empty where there is none."""
+    try:
+        # Opened, not only looked up: a client of NFS answers that from what it knew before.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return f"the kill switch {path}, made by {_owner_at(path)}"
+    except OSError:
+        return ""
+    try:
+        owner = owner_of(os.fstat(descriptor).st_uid)
+    finally:
+        os.close(descriptor)
+    reason = first_line(path)
+    return f"the kill switch {path}, made by {owner}" + (f": {reason}" if reason else "")
+
+
+def _owner_at(path: str) -> str:
+    try:
+        return owner_of(os.stat(path).st_uid)
+    except OSError as error:
+        return f"somebody ({error.strerror})"
+
+
+def owner_of(uid: int) -> str:
+    """A user's name, and number where it has none here."""
+    from pwd import getpwuid
+
+    try:
+        return getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def first_line(path: str) -> str:
+    """The first line of a file, what can be printed of it; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(READ_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    line = (text.splitlines() or [""])[0]
+    return "".join(letter for letter in line if letter.isprintable()).strip()

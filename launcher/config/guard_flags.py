@@ -1,0 +1,126 @@
+"""The flags of guardrails, and what they ask of the agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ...agent.errors import UsageError
+from ...agent.spec import GuardSpec
+from . import values
+from .flag import Flag
+
+_GUARDS = "Guardrails"
+
+
+def _path(name: str, value: str) -> str:
+    return value
+
+
+def _signal(name: str, value: str) -> int:
+    return _one_signal(name, value)
+
+
+def _lines(name: str, value: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in value.splitlines() if line.strip())
+
+
+GUARD_FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "kill-switch",
+        _GUARDS,
+        "Once this file exists, all ranks save at their next step and exit, and every agent ends with 83. (none)",
+        _path,
+        "",
+        "PATH",
+        ours=True,
+    ),
+    Flag(
+        "save-switch",
+        _GUARDS,
+        "Once this file exists, it is removed, and all ranks save at their next step; its first line labels the "
+        "checkpoint, which is kept. (none)",
+        _path,
+        "",
+        "PATH",
+        ours=True,
+    ),
+    Flag(
+        "kill-signal",
+        _GUARDS,
+        "A signal to any agent that does what --kill-switch does. (none)",
+        _signal,
+        "",
+        "SIGNAL",
+        ours=True,
+    ),
+    Flag(
+        "save-signal",
+        _GUARDS,
+        "A signal to any agent that does what --save-switch does. (none)",
+        _signal,
+        "",
+        "SIGNAL",
+        ours=True,
+    ),
+    Flag(
+        "watch",
+        _GUARDS,
+        "Watch the job while it runs: as a file says, or the usual way, such as hang,disk,memory. (off)",
+        _path,
+        "",
+        "FILE.toml|NAMES",
+        ours=True,
+    ),
+    Flag(
+        "notify",
+        _GUARDS,
+        "Where failures of the job and alarms of --watch are told: smtp://..., smtps://..., https://..., slack://..., "
+        "exec:COMMAND; may be repeated. (nowhere)",
+        _lines,
+        (),
+        "URL",
+        ours=True,
+        many=True,
+    ),
+)
+
+
+def guards(
+    switches: tuple[str | os.PathLike[str], str | os.PathLike[str]],
+    signals: tuple[str | int, str | int],
+    others: Iterable[int],
+) -> GuardSpec:
+    """What the agent is to look at. `switches` and `signals`: to kill, to save. `others`: signals that mean something
+    else. Raises UsageError."""
+    kill_switch, save_switch = (_absolute(name, path) for name, path in zip(_SWITCHES, switches, strict=True))
+    if kill_switch and kill_switch == save_switch:
+        raise UsageError(f"kill_switch and save_switch are both {kill_switch!r}; give two files")
+    kill_signal, save_signal = (_one_signal(name, value) for name, value in zip(_SIGNALS, signals, strict=True))
+    taken = dict.fromkeys(others, "signals_to_handle or forward_signals")
+    for name, number in zip(_SIGNALS, (kill_signal, save_signal), strict=True):
+        if number and number in taken:
+            raise UsageError(f"{name} is signal {number}, which {taken[number]} has too; give another, such as USR2")
+        taken[number] = name
+    return GuardSpec(kill_switch, save_switch, kill_signal, save_signal)
+
+
+_SWITCHES, _SIGNALS = ("kill_switch", "save_switch"), ("kill_signal", "save_signal")
+
+
+def _absolute(name: str, path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not text:
+        return ""
+    if "\0" in text or os.path.isdir(text):
+        raise UsageError(f"{name} is {text!r}, which is no path of a file; give a file that need not exist")
+    return os.path.abspath(text)
+
+
+def _one_signal(name: str, value: str | int) -> int:
+    if value in ("", 0):
+        return 0
+    numbers = values.forwarded(name, value if isinstance(value, str) else (value,), ())
+    if len(numbers) != 1:
+        raise UsageError(f"{name} is {value!r}; give one signal, such as USR2")
+    return numbers[0]

@@ -1,0 +1,194 @@
+"""The kill switch and the save switch: files and signals by which people ask something of a running job.
+
+Real agents on the c10d store, real workers that wait for each other in each step, real files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.harness import Cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).parents[2] / "support" / "workers" / "stepping.py"
+STEP_S = 0.02
+BOUND_S = 90.0
+"""On anything that takes an import of torch, on a busy host."""
+LOOK_S = 0.5
+"""At most between a file and the agent's request: the agent looks four times a second, twice at a save switch."""
+
+
+class Training:
+    """A job of `stepping.py`, one worker on each of two nodes."""
+
+    def __init__(self, folder: Path, steps: int = 100_000) -> None:
+        self.folder, self.checkpoints, self.notes = folder, folder / "checkpoints", folder / "notes"
+        args = (str(self.checkpoints), str(self.notes), str(steps), str(STEP_S))
+        self.cluster = Cluster("c10d", folder, nnodes="2", worker=str(SCRIPT), args=args, max_restarts=0)
+
+    def start(self, **flags: tuple[str, ...]) -> Training:
+        """Agents `a` and `b` with these flags."""
+        for name in ("a", "b"):
+            self.cluster.start(name, flags=flags.get(name, ()))
+        return self
+
+    def lines(self, rank: int) -> list[str]:
+        try:
+            return Path(f"{self.notes}.{rank}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def wait_steps(self, least: int) -> None:
+        """Until both ranks have done so many steps."""
+        deadline = time.monotonic() + BOUND_S
+        while min(len(self.lines(0)), len(self.lines(1))) < least:
+            assert time.monotonic() < deadline, f"no step {least}: {self.cluster.nodes['a'].text()}"
+            assert self.cluster.nodes["a"].process.poll() is None, self.cluster.nodes["a"].text()
+            time.sleep(0.02)
+
+    def last_steps(self) -> set[str]:
+        """Of both ranks: the steps after which they ended."""
+        return {self.lines(rank)[-1] for rank in (0, 1)}
+
+    def labels(self) -> dict[str, str]:
+        """By name of the checkpoint, those that are labelled."""
+        found = {
+            path.parent.name: json.loads(path.read_text()) for path in self.checkpoints.glob("step-*/manifest.json")
+        }
+        return {name: manifest["label"] for name, manifest in found.items() if manifest.get("label")}
+
+    def wait_label(self) -> dict[str, str]:
+        deadline = time.monotonic() + BOUND_S
+        while not (labels := self.labels()):
+            assert time.monotonic() < deadline, self.cluster.nodes["a"].text()
+            time.sleep(0.02)
+        return labels
+
+    def assert_stopped_within_two_steps(self, asked_s: float) -> None:
+        """The last step came within a look and two steps of the request; a busy host gets as long again."""
+        for rank in (0, 1):
+            last = self.lines(rank)[-2].split()
+            times = [float(line.split()[1]) for line in self.lines(rank)[:-1]]
+            each_s = max(later - earlier for earlier, later in itertools.pairwise(times))
+            assert float(last[1]) - asked_s <= 2 * (LOOK_S + 2 * each_s), f"rank {rank}: {last}"
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    made = Training(tmp_path)
+    yield made
+    made.cluster.close()
+
+
+def test_a_kill_switch_that_one_node_sees_stops_the_job_at_one_step_with_a_checkpoint_and_83(
+    training: Training,
+) -> None:
+    """All ranks act at the same step, within two steps of the request; workers exit 0; every agent ends with 83."""
+    mine, other = training.folder / "kill", training.folder / "not-seen-here"
+    training.start(a=("--kill-switch", str(other)), b=("--kill-switch", str(mine)))
+    training.wait_steps(20)
+    asked_s = time.monotonic()
+    mine.write_text("the budget is spent\n")
+    assert [training.cluster.nodes[name].wait(BOUND_S) for name in ("a", "b")] == [83, 83]
+    assert len(training.last_steps()) == 1, training.last_steps()
+    last = int(training.last_steps().pop().removeprefix("end "))
+    assert (training.checkpoints / f"step-{last:06d}" / "manifest.json").exists()
+    training.assert_stopped_within_two_steps(asked_s)
+    for name in ("a", "b"):
+        text = training.cluster.nodes[name].text()
+        assert "all workers of this node exited 0" in text
+        assert "the budget is spent; all workers exited 0" in training.cluster.nodes[name].last_line()
+    assert mine.exists()
+
+
+def test_the_save_switch_makes_one_checkpoint_keeps_it_by_its_label_and_training_goes_on(training: Training) -> None:
+    """Both nodes see the file; it is removed, and saved once. The checkpoint outlives those that retention removes."""
+    switch = training.folder / "save"
+    training.start(a=("--save-switch", str(switch)), b=("--save-switch", str(switch)))
+    training.wait_steps(20)
+    switch.write_text("before the merge\n")
+    labels = training.wait_label()
+    assert list(labels.values()) == ["before the merge"]
+    assert not switch.exists()
+    # Checkpoints follow every 50 steps, and two are kept.
+    training.wait_steps(len(training.lines(0)) + 170)
+    assert training.labels() == labels
+    texts = "".join(training.cluster.nodes[name].text() for name in ("a", "b"))
+    assert texts.count(f"the save switch {switch}, made by ") == texts.count("all ranks save at boundary") + 1 == 3
+    assert not list(training.folder.glob(".save*"))
+
+
+def test_signals_of_ones_choice_to_any_one_agent_do_what_the_files_do(training: Training) -> None:
+    """SIGUSR2 to one agent saves, SIGUSR1 to the other ends the job."""
+    flags = ("--save-signal", "USR2", "--kill-signal", "SIGUSR1")
+    training.start(a=flags, b=flags)
+    training.wait_steps(10)
+    training.cluster.nodes["a"].terminate(signal.SIGUSR2)
+    assert list(training.wait_label().values()) == ["save-signal"]
+    training.cluster.nodes["b"].terminate(signal.SIGUSR1)
+    assert [training.cluster.nodes[name].wait(BOUND_S) for name in ("a", "b")] == [83, 83]
+    assert len(training.last_steps()) == 1
+    assert "the kill signal 10 to" in training.cluster.nodes["a"].last_line()
+
+
+def test_scripts_without_the_library_are_stopped_within_the_usual_grace_and_every_agent_ends_with_83(
+    tmp_path: Path,
+) -> None:
+    """They have no step boundary, and the last line says so."""
+    cluster = Cluster("c10d", tmp_path, nnodes="2")
+    switch = tmp_path / "kill"
+    try:
+        for name in ("a", "b"):
+            cluster.start(name, flags=("--kill-switch", str(switch)))
+        cluster.desk.wait_world(2)
+        switch.touch()
+        assert [cluster.nodes[name].wait() for name in ("a", "b")] == [83, 83]
+        assert "not every worker calls run.step()" in cluster.nodes["b"].last_line()
+    finally:
+        cluster.close()
+
+
+def started(folder: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """An agent whose worker leaves a file, and how long it took."""
+    (folder / "train.py").write_text("open('started', 'w')\n")
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "elastic_agent", *flags, "train.py"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return ended, time.monotonic() - began_s
+
+
+def test_a_queued_job_burns_through_with_83_in_under_half_a_second_without_starting_a_worker(tmp_path: Path) -> None:
+    """The best of five runs counts: a shared host adds its own delays."""
+    (tmp_path / "kill").touch()
+    runs = [started(tmp_path, "--kill-switch", "kill") for _ in range(5)]
+    assert [ended.returncode for ended, _ in runs] == [83] * 5
+    assert not (tmp_path / "started").exists()
+    assert min(took_s for _, took_s in runs) < 0.5
+    assert "no worker was started" in runs[0][0].stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+def test_the_log_says_who_owns_the_kill_switch(tmp_path: Path) -> None:
+    """Anybody who may write the file may use it."""
+    (tmp_path / "kill").touch()
+    os.chown(tmp_path / "kill", 65534, -1)
+    ended, _ = started(tmp_path, "--kill-switch", "kill")
+    assert f"exit 83: the kill switch {tmp_path / 'kill'}, made by nobody" in ended.stderr
+
+
+def test_a_relative_switch_is_in_the_working_directory_and_a_directory_is_refused(tmp_path: Path) -> None:
+    """A mistake is one line, before anything starts."""
+    ended, _ = started(tmp_path, "--save-switch", ".")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "no path of a file" in ended.stderr
