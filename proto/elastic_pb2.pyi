@@ -206,7 +206,7 @@ class Served(_message.Message):
     def __init__(self, node: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Agreement(_message.Message):
-    __slots__ = ("number", "act", "label", "because", "at", "over", "requests")
+    __slots__ = ("number", "act", "label", "because", "at", "over", "requests", "round")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACT_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +214,7 @@ class Agreement(_message.Message):
     AT_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     number: int
     act: Act
     label: str
@@ -221,7 +222,8 @@ class Agreement(_message.Message):
     at: int
     over: bool
     requests: _containers.RepeatedCompositeFieldContainer[Served]
-    def __init__(self, number: _Optional[int] = ..., act: _Optional[_Union[Act, str]] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ..., requests: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ...) -> None: ...
+    round: int
+    def __init__(self, number: _Optional[int] = ..., act: _Optional[_Union[Act, str]] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ..., requests: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
     __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "magic")

@@ -83,3 +83,5 @@ class Agreement:
     """All have acted. Without `at`: it was given up, as some worker has no boundaries."""
     requests: tuple[tuple[str, int], ...] = ()
     """Whose requests it serves: node and number."""
+    round: int = 1
+    """The round whose ranks act. One that is over is announced also in the next, until another begins."""

@@ -27,8 +27,8 @@ def on_asked(node: Node, event: ActAsked, now: float, rules: Rules) -> Move:
 def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
     """The round goes on with this node: take the next step of its agreement, if there is one."""
     agreement, known = seen.agreement, node.agreement
-    if agreement is None or agreement == known:
-        return node, ()
+    if agreement is None or agreement == known or agreement.round != node.round:
+        return without_served(node, seen, rules), ()
     node, published = _republished(node, without_served(node, seen, rules), now, rules)
     node = replace(node, agreement=agreement)
     if known is None or known.number != agreement.number:

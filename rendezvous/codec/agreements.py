@@ -42,6 +42,7 @@ def agreement_to_message(agreement: Agreement) -> wire.Agreement:
         because=cut(agreement.because),
         at=checked("at", agreement.at),
         over=agreement.over,
+        round=checked("round", agreement.round),
         requests=[
             wire.Served(node=utf8(node), number=checked("request", number))
             for node, number in agreement.requests[:MAX_SERVED]
@@ -60,6 +61,7 @@ def agreement_from_message(message: wire.Agreement) -> Agreement:
         because=message.because,
         at=checked("at", message.at),
         over=message.over,
+        round=checked("round", message.round),
         requests=tuple((served.node, checked("request", served.number)) for served in message.requests[:MAX_SERVED]),
     )
 

@@ -11,7 +11,7 @@ from .state import RUNNING, Rendezvous, Rules
 
 def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     """The running round with its agreement one stage further, if it is time for that."""
-    agreement = state.agreement
+    agreement = of_round(state)
     if agreement is None or agreement.over:
         return _begin(state, now) if stopping(state) is None else state
     if not agreement.at and _overtaken(state, agreement):
@@ -31,7 +31,7 @@ def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
 
 def deadline(state: Rendezvous, rules: Rules) -> float | None:
     """When an agreement is over although not all have acted; None: it has no limit, or there is none."""
-    agreement = state.agreement
+    agreement = of_round(state)
     if state.phase is not RUNNING or agreement is None:
         return None
     if agreement.act in STOPS or (not agreement.over and _limited(state, agreement)):
@@ -54,8 +54,14 @@ def pending(state: Rendezvous, act: Act) -> Request | None:
 
 def stopping(state: Rendezvous) -> Agreement | None:
     """The agreement by which the workers of the round are to exit."""
-    agreement = state.agreement
+    agreement = of_round(state)
     return agreement if agreement is not None and agreement.act in STOPS else None
+
+
+def of_round(state: Rendezvous) -> Agreement | None:
+    """The newest agreement of this round."""
+    agreement = state.agreement
+    return agreement if agreement is not None and agreement.round == state.number else None
 
 
 def why_stopped(state: Rendezvous, ending: Ending | None, now: float, rules: Rules) -> str | None:
@@ -76,7 +82,7 @@ def why_stopped(state: Rendezvous, ending: Ending | None, now: float, rules: Rul
 
 def restarts(state: Rendezvous) -> bool:
     """Whether the round is to end, as its workers have saved what they have for that."""
-    agreement = state.agreement
+    agreement = of_round(state)
     return agreement is not None and agreement.act is Act.RESTART and agreement.over and agreement.at > 0
 
 
@@ -90,7 +96,9 @@ def _begin(state: Rendezvous, now: float) -> Rendezvous:
         for node, request in _unserved(state)
         if (request.act, request.label) == (first.act, first.label)
     )
-    agreement = Agreement(state.version + 1, first.act, first.label, first.because, requests=served[:MAX_SERVED])
+    agreement = Agreement(
+        state.version + 1, first.act, first.label, first.because, requests=served[:MAX_SERVED], round=state.number
+    )
     return replace(state, agreement=agreement, agreed_at=now)
 
 
