@@ -44,7 +44,8 @@ class Published:
         self._node_id = b""
         self._record = b""
         self._key = ""
-        self._number = 0
+        self.number = 0
+        """Of the newest notification of this node; `log/head` is never less."""
         self._compacted = 0
         """The newest compacted notification that is known here."""
 
@@ -54,7 +55,7 @@ class Published:
         self._node_id, self._record = node.encode("utf-8"), record
         client.put_later(keys.node(node), record)
         while True:
-            last = self._number
+            last = self.number
             number = client.add(keys.log_head, 1)
             if number > self._compacted + MAX_UNCOMPACTED:
                 self._compacted = checked_log(where, keys, client.get([keys.log_head, keys.log_compacted]))[1]
@@ -62,7 +63,7 @@ class Published:
                 most = self._compacted + MAX_UNCOMPACTED
                 raise foreign_count(where, keys.log_head, str(number).encode("ascii"), most, last + 1)
             if client.create(keys.notification(number), self._node_id) == self._node_id:
-                self._key, self._number = keys.notification(number), number
+                self._key, self.number = keys.notification(number), number
                 return
 
     def keys_to_check(self, keys: Keys, node: str) -> list[str]:
@@ -75,7 +76,7 @@ class Published:
         """Publish again if the values found at `keys_to_check` are not what this node wrote. `compacted`: the newest
         compacted notification, as the same request found it. Raises as `publish`."""
         self._compacted = compacted
-        notified = found.get(self._key) == self._node_id or self._number <= compacted
+        notified = found.get(self._key) == self._node_id or self.number <= compacted
         if not notified or found.get(keys.node(node)) != self._record:
             self.publish(client, where, keys, node, self._record)
 

@@ -147,7 +147,8 @@ class C10dStore(HostedLeadership):
         for key in (keys.beat(node), *((keys.host_beat,) if self.hosted else ())):
             self._client.put_later(key, str(count).encode("ascii"))
         found = self._client.get([*keys.counters, keys.host_beat, *own])
-        self._log_seen = checked_log(where, keys, found, *self._log_seen)
+        head, compacted = self._log_seen
+        self._log_seen = checked_log(where, keys, found, max(head, self._published.number), compacted)
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
         host_count = parse_count(found.get(keys.host_beat, b""))
         self._host_count = -1 if host_count is None else host_count

@@ -133,7 +133,9 @@ def _needs_no_more(state: Rendezvous, departed: str) -> bool:
         not departed
         and state.placement.evidence.certain
         and all(
-            seen.finished or seen.record.round > state.number or seen.record.state is not WORKING
+            seen.finished
+            or seen.record.round > state.number
+            or (seen.record.round == state.number and seen.record.state is not WORKING)
             for _, seen in state.seen_members()
         )
     )

@@ -54,15 +54,23 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
     """How much of the time since the last reading counts against no node: what exceeds one interval between heartbeats,
     or, after a long pause, all of it and everything before."""
-    if seen_at is None or now - seen_at > rules.lease_s / 2:
+    if _was_paused(seen_at, now, rules):
         return float("inf")
-    return max(0.0, now - seen_at - rules.beat_s)
+    return max(0.0, now - (seen_at or 0.0) - rules.beat_s)
+
+
+def _was_paused(seen_at: float | None, now: float, rules: Rules) -> bool:
+    """Whether what is read now may have been unread for long: the last reading was at `seen_at`."""
+    return seen_at is None or now - seen_at > rules.lease_s / 2
 
 
 def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
-    if count != seen.count:
+    rose = count > seen.count
+    if rose or (count != seen.count and not seen.lost):  # late bytes that set it back revive nobody
         since = _counted_since(seen, now)
-        return replace(seen, count=count, heard_at=now, alive_at=now, since=since, lost=seen.overdue)
+        fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
+        alive_at = now if fresh else seen.alive_at
+        return replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
@@ -74,7 +82,8 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
     """The node after a reading of a store that keeps leases itself."""
     if held:
         since = _counted_since(seen, now)
-        return replace(seen, heard_at=now, alive_at=now, since=since, lost=seen.overdue)
+        alive_at = now if steady else seen.alive_at  # else the store may have prolonged it by itself
+        return replace(seen, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
     return replace(seen, lost=True) if steady else seen
 
 
@@ -87,6 +96,13 @@ def dead_by(state: Rendezvous, nodes: Collection[str], rules: Rules) -> float:
 def alive_since(state: Rendezvous, nodes: Collection[str], since: float, rules: Rules) -> bool:
     """Whether each of these nodes has been seen to be alive since then; our own node needs no lease."""
     return all(node == rules.own or state.nodes[node].alive_at >= since for node in nodes)
+
+
+def alive_at(state: Rendezvous, known: Seen | None, now: float, rules: Rules) -> float:
+    """`Seen.alive_at` of a node whose next record is read now; it may have been written before a pause."""
+    if not _was_paused(state.readings.last_at, now, rules):
+        return now
+    return known.alive_at if known is not None else float("-inf")
 
 
 def _counted_since(seen: Seen, now: float) -> float:

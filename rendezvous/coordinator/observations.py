@@ -39,7 +39,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         arrival=old.arrival if old else len(state.nodes),
         waiting_since=now if began_waiting or old is None else old.waiting_since,
         heard_at=now,
-        alive_at=now,
+        alive_at=leases.alive_at(state, old, now, rules),
         count=old.count if old else -1,
         placed=old.placed if old else 0,
         since=old.since if old is not None and same else now,

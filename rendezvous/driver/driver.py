@@ -214,7 +214,7 @@ class Driver:
     def _beat_answered(self, store: Store, health: Health, newest: int, host_count: int | None) -> None:
         """What the store said to a heartbeat: the newest version there is, and the hosting node's own counter."""
         self._announced = max(self._announced, newest)
-        stands = health.host_stands(None if store.hosted else host_count)
+        stands = health.host_stands(None if store.hosted else host_count, newest)
         self._host_trouble = f"no heartbeat of {self._host_name(store)} for {self._lease_s:g} s" if stands else ""
         self._guard.noticed(self._host_trouble)
 

@@ -92,7 +92,8 @@ class Health:
     def _is_overdue(self, name: str, number: int, most_s: float) -> bool:
         return self._calls.setdefault(name, Standstill(self._interval_s)).look(number) >= most_s
 
-    def host_stands(self, count: int | None) -> bool:
-        """Whether the heartbeat counter of the node that hosts the store has not changed for too long. None: no node
-        hosts it, or this one does; negative: the host has sent none, as it does before any other node joins."""
-        return self._host.look(count if count is not None and count >= 0 else None) >= self._limit_s
+    def host_stands(self, count: int | None, newest: int) -> bool:
+        """Whether the node that hosts the store has sent no heartbeat for too long, and announced nothing either.
+        `count`: its heartbeat counter; None: no node hosts the store, or this one does; negative: the host has sent
+        none, as it does before any other node joins. `newest`: the newest version that there is."""
+        return self._host.look((count, newest) if count is not None and count >= 0 else None) >= self._limit_s

@@ -15,7 +15,9 @@ from .stores.shared import SharedEtcd
 from .world.world import World
 
 MOST_EVENTS = 400_000
-"""More events than the job of any seed has; a job with more repeats itself without time passing."""
+"""More events than the job of any seed has, but for one of many nodes; with more it repeats itself without time
+passing."""
+MOST_EVENTS_A_NODE = 40_000
 
 DRAIN_S = 400.0
 """After the last agent ended, until the last message that was under way must have been dropped."""
@@ -76,7 +78,7 @@ def _to_the_end(world: World) -> None:
 
 def _run(world: World) -> None:
     job, truth = world.job, world.checkers
-    world.most_events = MOST_EVENTS
+    world.most_events = max(MOST_EVENTS, MOST_EVENTS_A_NODE * job.max_nodes)
     world.run(draw.FAULTS_END_S + 25.0)
     patience_s = 3 * (job.join_timeout_s + job.exit_barrier_s + job.grace_s + 40.0)
     # Counted anew from each failure of a worker: failures use budgets up, and how many may happen is another invariant.

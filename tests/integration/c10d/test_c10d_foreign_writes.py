@@ -79,6 +79,15 @@ def test_a_node_that_publishes_notices_that_the_count_of_notifications_went_back
         host.publish_node("n1", b"two")
 
 
+def test_a_heartbeat_notices_that_the_count_is_behind_this_nodes_own_notification(host: C10dStore) -> None:
+    """Else a record that nobody reads would be waited for without end: the last one of the host, by itself."""
+    host.publish_node("n1", b"one")
+    with closing(raw_client(host)) as other:
+        other.put(Keys("job").log_head, b"0")
+    with pytest.raises(StoreForeign, match="log/head holds '0' instead of a count from 1 to "):
+        host.beat("n1", 1)
+
+
 def test_a_counter_that_holds_no_count_is_named_when_opening(host: C10dStore) -> None:
     """The server closes the connection of a client that adds to it, which would look like a lost connection."""
     with closing(raw_client(host)) as other:

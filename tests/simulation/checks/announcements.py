@@ -72,7 +72,9 @@ class Announcements:
         late_s = self._truth.world.now - max(next_at, fault_at)
         if fault_at <= node.joined_at:  # the node's own start is no excuse
             late_s = max(late_s, node.joined_at - next_at)
-        if late_s > READ_S:
+        world = self._truth.world
+        reaches = world.elects or world.host.attends  # else what the host announces never gets to the store
+        if late_s > READ_S and reaches:
             need(False, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
 
         if newest.ended is not None and newest.number > newest.ended.round:

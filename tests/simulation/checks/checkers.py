@@ -13,7 +13,7 @@ from elastic_agent.rendezvous.coordinator.machine import EDGES
 from elastic_agent.rendezvous.coordinator.state import CLOSED, GATHERING, OVER, RUNNING, Rendezvous
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import Ending, EndKind
-from elastic_agent.rendezvous.records import NodeState, Outcome
+from elastic_agent.rendezvous.records import Outcome
 
 from . import coverage, exits, outcomes
 from .announcements import QUEUED_S, Announcements
@@ -176,8 +176,11 @@ class Checkers:
                 self.lost.add(name)
                 self.ever_lost.add(name)
                 silent_s = self.world.nodes[name].link.silent_s()
-                # Nobody evicts a node that said that it ended, and did: a takeover lists it as lost at once.
-                ended = seen.record.state is NodeState.ENDED and self.world.nodes[name].gone_at <= self.world.now
+                # Nobody evicts a node that ended by itself, which gives up its lease, or that finished before the job
+                # began again and is gone, which a takeover lists as lost at once.
+                node = self.world.nodes[name]
+                said = node.verdict is not None or (seen.finished and before.epoch != after.epoch)
+                ended = said and node.gone_at <= self.world.now
                 enough = ended or silent_s >= self.world.job.lease_s - READING_S
                 if seen.overdue:
                     self.world.reached.note("a node that reported nothing was lost")

@@ -106,8 +106,7 @@ class Liveness:
             if node.nursery.busy:
                 return True
         # Only what it does not report shows that a node stands still, if no driver looks at its loop.
-        direct = after.phase is OVER and world.shared_store is None
-        return direct and not all(n.attends or n.done for n in world.nodes.values())
+        return world.shared_store is None and not all(n.attends or n.done for n in world.nodes.values())
 
     def _running(self, after: Rendezvous) -> None:
         self._enough = self._over = None

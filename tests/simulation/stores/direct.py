@@ -286,6 +286,9 @@ class DirectLink:
 
     # -- heartbeats: counted by arithmetic, not by an event each ------------------------------------------------------
 
+    beats_again_at = 0.0
+    """As of the other link."""
+
     def beats(self) -> int:
         grown = int((self.world.now - self._beats_since) / self.world.job.beat_s) if self._beating else 0
         return self._beats + grown

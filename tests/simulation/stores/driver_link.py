@@ -59,6 +59,10 @@ class DriverLink:
         """When the store went away, for each time whose end the agent has not taken from its queue."""
         self.back_at: float | None = None
         """When it first answered after the last time that it went away."""
+        self._writes = False
+        """It has answered what this node writes since it went away."""
+        self._looked_at = self.beats_again_at = 0.0
+        """When a heartbeat's answer last showed those of the host; when this node's came again, after a lease."""
         self.newest = 0
         """The newest version in the agent's queue, taken or not."""
         self.last_record_written_at: float | None = None
@@ -146,11 +150,13 @@ class DriverLink:
             self._stands(event.error)
         elif isinstance(event, StoreWentAway):
             self.absences.append(self.world.now)
-            self.back_at = None
+            self.back_at, self._writes = None, False
         elif isinstance(event, RecordWritten):
             self.taken()
         elif isinstance(event, RoundSeen):
             self.newest = max(self.newest, event.round.version)
+            if self._writes:
+                self._usable()
 
     def _stands(self, error: StoreError) -> None:
         """Raises DriverDied if it is not for the store that a thread ended."""
@@ -218,22 +224,33 @@ class DriverLink:
         """The driver has written a record. No wire shows when that is: a heartbeat too may write the last record again,
         over late bytes, while the driver still tries to."""
         self._unwritten -= 1
+        self._writes = True
         self._usable()
 
     def answered(self, wrote: bytes) -> None:
         """A call of the writer returned. `wrote`: the record that it wrote; empty for a heartbeat."""
         if not wrote and not self._unwritten:  # else it does not show that the store takes the record
+            self._writes, self._looked_at = True, self.world.now
             self._usable()
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now
 
     def _usable(self) -> None:
-        if self.absences and self.back_at is None and not self.silent and not self._host_stands():
+        useless = self.silent or self._host_stands() or self._behind()
+        if self.absences and self.back_at is None and not useless:
             self.back_at = self.world.now
 
+    def _behind(self) -> bool:
+        """An announcement has waited for this node for longer than it may, so that for it the store is still away."""
+        unread_at = self.world.checkers.announcements.announced_at(self.newest + 1)
+        return unread_at is not None and self.world.now - unread_at >= self.world.job.lease_s
+
     def _host_stands(self) -> bool:
-        """Whether the node that hosts the store does not do its part, or has sent no heartbeat since."""
-        return not self.world.elects and not (self.world.host.attends and self.world.host.link.beats_on())
+        """Whether the node that hosts the store does not do its part, or this one has seen no heartbeat of it since."""
+        if self.world.elects:
+            return False
+        host = self.world.host
+        return not (host.attends and host.link.beats_on() and host.link.beats_again_at <= self._looked_at)
 
     def beats_on(self) -> bool:
         """A heartbeat of this node has arrived within a lease."""
@@ -252,6 +269,8 @@ class DriverLink:
 
     def beat_arrived(self) -> None:
         """A new heartbeat has reached the store."""
+        if not self.beats_on():
+            self.beats_again_at = self.world.now
         self._beat_at = self.world.now
 
     def vouched(self) -> None:

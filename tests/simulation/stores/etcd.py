@@ -79,8 +79,8 @@ class Server:
                 link.shared_store.beats_read()
             if self.full and self._takes_space(name, arguments):
                 self.world.reached.note("a write was refused")
-                if name == "publish":
-                    link.beat_arrived()  # the node is alive, and says so
+                if name == "publish" and link.node.attends:
+                    link.beat_arrived()  # the node does its part, and says so
                 self._reply(link, asks, REFUSED)
                 return
             self._reply(link, asks, getattr(self, name)(*arguments))

@@ -130,7 +130,8 @@ class Server:
         if "/node/" in key:
             self.keys[key] = self._first[key]
         elif key.endswith(("head", "compacted")):
-            self.keys[key] = b"%d" % max(0, int(self.keys[key]) + random.choice((-2, -1, 1, 2, 1000)))
+            count = int(self.keys[key]) if self.keys[key].isdigit() else 0  # else a stranger has written there before
+            self.keys[key] = b"%d" % max(0, count + random.choice((-2, -1, 1, 2, 1000)))
         elif "/beat/" in key:
             self.keys[key] = b"%d" % random.randrange(1000)
         elif key:

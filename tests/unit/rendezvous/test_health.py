@@ -107,13 +107,14 @@ def test_a_host_whose_heartbeat_does_not_change_stands_still(clock: Clock) -> No
     """A store that no node hosts has none to look at (None), and one that was never written shows nothing (-1)."""
     node, nobody = Questions().health, Questions().health
     for _ in range(5):
-        assert not node.host_stands(7)
+        assert not node.host_stands(7, 1)
         clock.now += BEAT_S
-    assert node.host_stands(7)
-    assert not node.host_stands(8)
+    assert node.host_stands(7, 1)
+    assert not node.host_stands(7, 2)  # what it announces shows that it goes on, as a heartbeat does
+    assert not node.host_stands(8, 2)
     for count in (None, -1):
         for _ in range(20):
-            assert not nobody.host_stands(count)
+            assert not nobody.host_stands(count, 1)
             clock.now += BEAT_S
 
 

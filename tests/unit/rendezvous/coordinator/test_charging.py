@@ -116,6 +116,23 @@ def test_a_certain_cause_ends_the_round_without_a_node_that_stops_slowly() -> No
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.FAILED)
 
 
+def test_a_certain_cause_waits_for_a_member_that_has_not_reported_its_round() -> None:
+    """Node b was placed in round 1, and left while the store stood still: its record is of the round before. Only when
+    it is lost is it known that its departure came first, which charges no node."""
+    state = Rendezvous(epoch=1)
+    for node in "ab":
+        state = publish(state, 0.0, node, 1, NodeState.WAITING, number=0)
+    state = publish(state, 1.0, "a", 2, NodeState.WORKING)
+    state = publish(state, 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.OWN))
+    state = publish(state, 2.1, "a", 4, NodeState.WAITING, worker_exit(0, Sign.OWN))
+    state = machine.step(state, events.DeadlineReached(), 2.0 + charging.EVIDENCE_S, RULES).state
+    assert (state.phase, state.end.settled) == (RoundPhase.OVER, False)
+    state = replace(state, nodes={**state.nodes, "b": replace(state.nodes["b"], lost=True)})
+    state = machine.step(state, events.DeadlineReached(), 9.0, RULES).state
+    assert state.end.ending is not None
+    assert (state.end.ending.kind, state.end.ending.charged) == (EndKind.DEPARTURE, "")
+
+
 def test_an_uncertain_cause_waits_for_all_exits() -> None:
     """Node a lost a peer; the cause is judged only once b's workers have exited and b has published how."""
     state = publish(job(), 2.0, "a", 3, NodeState.BROKEN, worker_exit(0, Sign.PEER))

@@ -87,6 +87,28 @@ def test_a_heartbeat_brings_a_lost_node_back() -> None:
     assert not read(state, 2, 6.5, 6.5).nodes["b"].lost
 
 
+def test_late_bytes_of_an_older_heartbeat_bring_no_lost_node_back() -> None:
+    """They set the counter back; the node's next heartbeat is beyond what was read before."""
+    state = read(read(two_nodes(), 7, 0.0, 6.0), 6, 6.5, 7.0)
+    assert state.nodes["b"].lost
+    assert not read(state, 8, 7.5, 7.5).nodes["b"].lost
+
+
+def test_a_heartbeat_that_may_have_lain_unread_is_no_sign_of_life() -> None:
+    """The coordinator was frozen for 58 s, in which node b may have died; what changes from then on is one."""
+    state = read(two_nodes(), 1, 0.0, 2.0)
+    thawed = leases.age(state, BeatsSeen({"b": 2}), 60.0, RULES)
+    assert not leases.alive_since(thawed, ["b"], 10.0, RULES)
+    assert leases.alive_since(read(thawed, 3, 60.5, 60.5), ["b"], 10.0, RULES)
+
+
+def test_a_lease_that_the_store_may_have_prolonged_is_no_sign_of_life() -> None:
+    """A store that elects another leader begins every lease anew, a dead node's too."""
+    held = leases.age(two_nodes(), BeatsSeen({"b": 0}, steady_s=1.0), 20.0, RULES)
+    assert not leases.alive_since(held, ["b"], 10.0, RULES)
+    assert leases.alive_since(leases.age(held, BeatsSeen({"b": 0}, steady_s=5.0), 24.0, RULES), ["b"], 10.0, RULES)
+
+
 def test_a_late_reading_does_not_bring_a_lost_node_back() -> None:
     """It starts the leases of the other nodes anew only."""
     state = read(two_nodes(), 1, 0.0, 6.0)
