@@ -21,8 +21,6 @@ FEW = 200
 """With fewer times than this the 99th percentile is not known: what takes long now and then may not have been seen."""
 SPREAD = 25.0
 """With few times, the limit is at least so many times the median: a job may jitter 20-fold."""
-WIDER = 20.0
-"""With n times, and fewer than FEW, the limit is 1 + WIDER / n times as wide."""
 OUTLIER = 1.25
 """A limit is at least so many times the longest time that has been seen."""
 
@@ -87,8 +85,7 @@ def limit_s(times: Durations, patience: Patience) -> float:
         return patience.unknown_s
     p99_s = times.percentile(99)
     sure_s = max(FACTOR * p99_s, OUTLIER * times.longest_s)
-    few = times.count < FEW
-    wide_s = max(sure_s * (1.0 + WIDER / times.count), SPREAD * times.percentile(50)) if few else sure_s
+    wide_s = max(sure_s, SPREAD * times.percentile(50)) if times.count < FEW else sure_s
     return max(patience.least_s, min(wide_s, max(sure_s, patience.unknown_s)))
 
 

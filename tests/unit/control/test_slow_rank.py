@@ -8,11 +8,11 @@ from elastic_agent.control.decisions.slow import LEAST_STEPS, Pace, straggler
 
 
 def test_the_straggler_is_named_with_its_share_of_the_lost_time() -> None:
-    """Steps of 1 s, in which three ranks need 0.6 s and one 0.9 s: it costs 0.3 s of each, 3 of 4 parts of the wait."""
-    found = straggler({rank: Pace(100, 1.0, 0.9 if rank == 2 else 0.6) for rank in range(4)})
+    """Steps of 2 s, in which three ranks need 1.2 s and one 1.8 s: it costs 0.6 s of each, 3 of 4 parts of the wait."""
+    found = straggler({rank: Pace(100, 2.0, 1.8 if rank == 2 else 1.2) for rank in range(4)})
     assert found is not None
     assert [found.rank, found.lost, found.of_waits] == pytest.approx([2, 0.3, 0.75])
-    assert found.text.startswith("rank 2 is the slowest: 0.9 s of its own in a step of 1 s, ranks 0-1, 3 0.6 s")
+    assert found.text.startswith("rank 2 is the slowest: 1.8 s of its own in a step of 2 s, ranks 0-1, 3 1.2 s")
     assert "30 % of the time, 75 % of what others wait" in found.text
 
 
