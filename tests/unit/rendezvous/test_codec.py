@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.proto import elastic_pb2 as wire
+from elastic_agent.rendezvous.agreements import MAX_LABEL_BYTES, MAX_REQUESTS, Act, Agreement, Answer, Request
 from elastic_agent.rendezvous.codec import failures as failure_codec
 from elastic_agent.rendezvous.codec import fields, limits
 from elastic_agent.rendezvous.codec import records as codec
@@ -34,6 +35,21 @@ failures = st.builds(
     startup=st.booleans(),
     final=st.booleans(),
 )
+labels = texts.filter(lambda label: len(label.encode()) <= MAX_LABEL_BYTES)
+requests = st.builds(
+    Request, number=st.integers(1, fields.MAX_NUMBER), act=st.sampled_from(Act), label=labels, because=texts
+)
+agreements = st.builds(
+    Agreement,
+    number=counts,
+    act=st.sampled_from(Act),
+    label=labels,
+    because=texts,
+    at=counts,
+    over=st.booleans(),
+    requests=st.lists(st.tuples(texts, counts), max_size=4).map(tuple),
+    round=counts,
+)
 nodes = st.builds(
     NodeRecord,
     node=texts,
@@ -52,6 +68,8 @@ nodes = st.builds(
     because=texts,
     min_nodes=counts,
     max_nodes=counts,
+    requests=st.lists(requests, max_size=MAX_REQUESTS).map(tuple),
+    answer=st.none() | st.builds(Answer, agreement=counts, bound=counts, done=st.booleans()),
 )
 members = st.builds(
     Member,
@@ -86,6 +104,7 @@ rounds = st.builds(
     restarts=counts,
     finishing=st.booleans(),
     outcome=st.none() | st.sampled_from(Outcome),
+    agreement=st.none() | agreements,
 )
 
 A_NODE = NodeRecord(
