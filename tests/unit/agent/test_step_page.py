@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 
@@ -94,17 +95,27 @@ def attach(page: StepPage, workers: int = EACH) -> list[Channel]:
     return [channel(place) for place in page.begin(workers).values()]
 
 
-def wait_for(page: StepPage, kind: type, agreement: Agreement) -> Acted | BoundFound:
-    """The page's answer to this agreement; asks again for as long as there is none."""
+Answered = TypeVar("Answered", Acted, BoundFound)
+
+
+def wait_for(page: StepPage, kind: type[Answered], agreement: Agreement) -> Answered:
+    """The page's answer to this agreement, once it is there."""
     poll = select.poll()
     poll.register(page.fileno, select.POLLIN)
-    events = page.ask(agreement, LOCAL) if kind is BoundFound else page.review(LOCAL)
+    events = page.review(LOCAL)
     while True:
         for event in events:
             if isinstance(event, kind):
-                return event  # type: ignore[return-value]
+                return event
         assert poll.poll(BOUND_S * 1000), f"no {kind.__name__} of agreement {agreement.number}"
         events = page.observe(LOCAL)
+
+
+def bound_of(page: StepPage, agreement: Agreement) -> int:
+    for event in page.ask(agreement, LOCAL):
+        if isinstance(event, BoundFound):
+            return event.bound
+    return wait_for(page, BoundFound, agreement).bound
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -121,7 +132,7 @@ def test_all_ranks_act_at_one_boundary_that_none_has_passed(pages: list[StepPage
         furthest = max(each.boundary for each in ranks.channels)
         bounds = []
         for page in chance.sample(pages, NODES):
-            bounds.append(wait_for(page, BoundFound, agreement).bound)
+            bounds.append(bound_of(page, agreement))
             threading.Event().wait(chance.random() / 200)
         at = max(bounds)
         assert at > furthest
@@ -140,7 +151,7 @@ def test_a_rank_that_holds_goes_on_when_it_is_released(pages: list[StepPage]) ->
     ranks = Ranks([each for page in pages for each in attach(page)])
     ranks.start(0)
     asked = Agreement(1, Act.SETTLE)
-    at = max(wait_for(page, BoundFound, asked).bound for page in pages)
+    at = max(bound_of(page, asked) for page in pages)
     for page in pages:
         page.decide(Agreement(1, Act.SETTLE, at=at))
     for page in pages:
@@ -149,7 +160,7 @@ def test_a_rank_that_holds_goes_on_when_it_is_released(pages: list[StepPage]) ->
     for page in pages:
         page.release(1)
     again = Agreement(2, Act.SAVE)
-    assert max(wait_for(page, BoundFound, again).bound for page in pages) > at
+    assert max(bound_of(page, again) for page in pages) > at
     for page in pages:
         page.decide(Agreement(2, Act.SAVE))  # given up
     ranks.end()

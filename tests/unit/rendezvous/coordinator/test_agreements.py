@@ -27,8 +27,8 @@ def running() -> Rendezvous:
     return after_records(state, 1.0, RULES, working("a", 2), working("b", 2))
 
 
-def working(node: str, seq: int, **fields: object) -> NodeRecord:
-    return record(node, seq, WORKING, 1, **fields)
+def working(node: str, seq: int, requests: tuple[Request, ...] = (), answer: Answer | None = None) -> NodeRecord:
+    return record(node, seq, WORKING, 1, requests=requests, answer=answer)
 
 
 def agreed(state: Rendezvous) -> Agreement:
