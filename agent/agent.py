@@ -87,9 +87,8 @@ class Agent:
         self._on_event = on_event
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
-        self._workers = Workers(
-            workers, self.name, host, JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble), self._tell
-        )
+        logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
+        self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
         self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
@@ -190,8 +189,6 @@ class Agent:
             return
         if overtaken(event, self._link.newest):
             return
-        if isinstance(event, events.NurseryLost):
-            self._loop.forget(self._workers.fileno)  # closed by now; the loop waits at none before this event
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
         self._node = after.node
@@ -225,6 +222,9 @@ class Agent:
                 self._on_announce(order.round)
             self._link.carry_out(order)
 
+    def _post(self, event: object) -> None:
+        self._loop.post(event)
+
     def _signalled(self, signum: int) -> None:
         guards = self._spec.guards
         if signum in self._spec.signals:
@@ -238,7 +238,13 @@ class Agent:
 
     def _open_nursery(self) -> None:
         self._workers.open()
-        self._loop.watch(self._workers.fileno, self._workers.observe)
+        self._loop.watch(self._workers.fileno, self._observe)
+
+    def _observe(self) -> list[events.Event]:
+        found = self._workers.observe()
+        if not self._workers.supervisor.is_open:
+            self._loop.forget(self._workers.fileno)  # closed by now
+        return found
 
     def _watch_stuck(self) -> StuckWatch | None:
         if not self._spec.stuck_s:

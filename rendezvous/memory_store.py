@@ -158,6 +158,10 @@ class MemorySession(HostedLeadership):
     def host_count(self) -> int | None:
         return self._state.host_count
 
+    @property
+    def newest_record(self) -> int | None:
+        return self._state.notifications
+
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         state = self._state
         return self._await(

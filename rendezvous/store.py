@@ -26,6 +26,10 @@ class StoreUnreachable(StoreError):
     """No answer, or the connection broke. Whether a write was applied is unknown."""
 
 
+class StoreRefused(StoreUnreachable):
+    """The store answered, and refuses for now what an operator can make possible again: space, a permission."""
+
+
 class StoreForeign(StoreError):
     """The server is not a store of this job, or a key of the job holds bytes that elastic-agent did not write."""
 
@@ -104,6 +108,12 @@ class Store(Protocol):
     def host_count(self) -> int | None:
         """The heartbeat counter of the node that hosts the store, as of this connection's last `beat`; -1: it had none.
         None on an electing store, whose coordinator has a lease."""
+        ...
+
+    @property
+    def newest_record(self) -> int | None:
+        """The cursor that `wait_nodes` reaches once it has returned all records, as this connection's last `beat` or,
+        on an electing store, the coordinator's last `read_beats` found it. None: not known."""
         ...
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:

@@ -152,17 +152,28 @@ class Relay:
                 )
             return None
 
-    def finish(self, streams: Iterable[Stream], timeout_s: float) -> bool:
+    def passed_on(self, streams: Iterable[Stream], within_s: float) -> bool:
+        """Whether these have ended, and all of them is written, within this time. Gives none of them up."""
+        until = monotonic() + within_s
+        return not await_done(streams, within_s) and all(self._drain(streams, until))
+
+    def finish(self, streams: Iterable[Stream], timeout_s: float, most_s: float = float("inf")) -> bool:
         """Wait until these have ended, at most `timeout_s`; then give up those that a process still holds open, within
-        GIVE_UP_S; then wait until all is written, for as long as there is progress. True when all were read to their
-        end and written."""
+        GIVE_UP_S; then wait until all is written, for as long as there is progress, and until `most_s` have passed in
+        all. True when all were read to their end and written."""
         streams = list(streams)
+        until = monotonic() + most_s
         late = await_done(streams, timeout_s)
         if late:
             self._post(self._leaving, late)
             await_done(late, GIVE_UP_S)
-        written = [writer.drain() for writer in {writer for stream in streams for writer in stream.writers}]
+        written = self._drain(streams, until)
         return not late and all(stream.complete for stream in streams) and all(written)
+
+    def _drain(self, streams: Iterable[Stream], until: float) -> list[bool]:
+        """Let what writes these write it all. For each writer: whether it has."""
+        writers = {writer for stream in streams for writer in stream.writers}
+        return [writer.drain(max(0.0, until - monotonic())) for writer in writers]
 
     def close(self) -> None:
         """End the threads; give up streams that are still open and consoles that still take nothing. Idempotent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from time import monotonic
 
 from .. import descriptors
 from ..errors import HostFailed
@@ -24,6 +25,8 @@ OUT, ERR = 1, 2
 TAIL_WAIT_S = 0.05
 """How long `stderr_tail` waits. A worker's last output arrives within a millisecond, unless a process that it started
 still holds the stream open."""
+TAILS_WAIT_S = 0.5
+"""How long all its calls of one round wait together: they hold up the agent's loop."""
 NAMES = {OUT: "stdout", ERR: "stderr"}
 
 
@@ -54,6 +57,8 @@ class RoundLogs:
         self._of_rank: dict[int, list[Stream]] = {}
         self._filters: dict[int, LineFilter | None] = {}
         self._complained = False
+        self._tails_wait_s = TAILS_WAIT_S
+        """What is left of it."""
         for local_rank in ranks if path else ():
             self._make_folder(local_rank)
 
@@ -77,11 +82,17 @@ class RoundLogs:
         while self._worker_ends:
             os.close(self._worker_ends.pop())
 
-    def finish(self, timeout_s: float) -> bool:
-        """After the workers have exited: wait at most `timeout_s` until what they wrote is passed on, and a second more
-        to close streams that a grandchild still holds. True when all streams were read to their end. Idempotent."""
+    def passed_on(self, within_s: float) -> bool:
+        """After the workers have exited: whether all that they wrote is passed on within this time."""
         self.close_worker_ends()
-        return self._relay.finish(self._streams, timeout_s)
+        return self._relay.passed_on(self._streams, within_s)
+
+    def finish(self, timeout_s: float, most_s: float = float("inf")) -> bool:
+        """After the workers have exited: wait at most `timeout_s` until what they wrote is read, and a second more
+        to close streams that a grandchild still holds; then until it is written, for as long as there is progress, and
+        until `most_s` have passed in all. True when all streams were read to their end. From any thread. Idempotent."""
+        self.close_worker_ends()
+        return self._relay.finish(self._streams, timeout_s, most_s)
 
     def written(self) -> dict[int, int]:
         """Bytes that each worker has written so far, by local rank; of a rank whose output goes nowhere 0. From any
@@ -95,7 +106,9 @@ class RoundLogs:
         stream = self._stderr.get(local_rank)
         if stream is None:
             return None
-        stream.done.wait(TAIL_WAIT_S)
+        began = monotonic()
+        stream.done.wait(min(TAIL_WAIT_S, self._tails_wait_s))
+        self._tails_wait_s = max(0.0, self._tails_wait_s - (monotonic() - began))
         return stream.tail.decode(errors="replace")
 
     def _make_folder(self, local_rank: int) -> None:

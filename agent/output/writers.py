@@ -6,6 +6,7 @@ import errno
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 from .sinks import Sink
 
@@ -116,13 +117,18 @@ class QueuedWriter:
             self._budget.spend(now - since, now)
             return None
 
-    def drain(self) -> bool:
-        """Wait until all is written, for as long as there is progress. False if there was none for `stall_s`; until
-        there is progress again, another call returns False at once."""
+    def drain(self, most_s: float = float("inf")) -> bool:
+        """Wait until all is written, for as long as there is progress, at most `most_s`. False if there was none for
+        `stall_s`; until there is progress again, another call returns False at once."""
+        until = monotonic() + most_s
         with self._change:
             while self._queue and not self._ended and self._progress() != self._stalled:
+                left_s = until - monotonic()
+                if left_s <= 0:
+                    break
                 before = self._progress()
-                if not self._change.wait(self._stall_s) and self._progress() == before:
+                stalled = not self._change.wait(min(self._stall_s, left_s)) and self._progress() == before
+                if stalled and left_s >= self._stall_s:
                     self._stalled = before
             return not self._queue
 

@@ -74,6 +74,11 @@ class Supervisor:
         self._mark = mark
         self._socket = ours
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a nursery, as far as `observe` has seen."""
+        return self._socket is not None
+
     def fileno(self) -> int:
         """Readable when `observe` has facts to return. A different one after each `open()`."""
         return self._link().fileno()

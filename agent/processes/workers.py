@@ -26,6 +26,7 @@ from ..lifecycle.events import (
     WorkersGone,
     WorkerStoreLost,
 )
+from ..output.last_lines import DRAIN_S, LastLines
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from ..steps.page import StepPage
@@ -53,9 +54,6 @@ CANNOT_START = 127
 KILLED_BY = 9
 """SIGKILL, as the last signal sent to a worker."""
 
-DRAIN_S = 5.0
-"""How long the last lines of exited workers may take to reach console and files."""
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..output.round_logs import RoundLogs
@@ -66,8 +64,17 @@ if TYPE_CHECKING:
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
 
-    def __init__(self, spec: WorkerSpec, name: str, host: str, logs: JobLogs, log: Callable[[str, bool], None]) -> None:
-        """`log` gets each message about preloading, and whether it is routine."""
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        name: str,
+        host: str,
+        logs: JobLogs,
+        log: Callable[[str, bool], None],
+        post: Callable[[object], None],
+    ) -> None:
+        """`log` gets each message about preloading, and whether it is routine; `post` gets events that `observe` could
+        not return yet, from another thread."""
         self._spec = spec
         self._log = log
         self._preloading: Preloading | None = None
@@ -82,6 +89,7 @@ class Workers:
         self.reports: dict[WorkerFailure, ErrorReport] = {}
         """The error report of each worker of the last round that exited or could not be started; for the summary."""
         self.round_logs: RoundLogs | None = None
+        self._last_lines = LastLines(post)
         self.fileno = -1
         """Readable when `observe` has events to return."""
         self.member: Member | None = None
@@ -208,7 +216,7 @@ class Workers:
         return [*self.steps.observe(self.supervisor.alive())]
 
     def observe(self) -> list[Event]:
-        """What happened to the workers since the last call. Never blocks."""
+        """What happened to the workers since the last call. Waits for no longer than `last_lines.AT_ONCE_S`."""
         return [event for fact in self.supervisor.observe() for event in self._events(fact)]
 
     def _events(self, fact: Fact) -> Iterator[Event]:
@@ -229,9 +237,9 @@ class Workers:
             if self._preloading is not None:
                 self._preloading.report(fact)
         else:
-            if isinstance(fact, NurseryLost) or (isinstance(fact, WorkersGone) and not self._keeping):
-                self._drain()
-            yield fact
+            ends = isinstance(fact, NurseryLost) or (isinstance(fact, WorkersGone) and not self._keeping)
+            if not (ends and self._last_lines.hold(fact, self.round_logs, 0.0 if self._keeping else DRAIN_S)):
+                yield fact
 
     def signal(self, signum: int) -> None:
         """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""
@@ -334,7 +342,8 @@ class Workers:
     def close(self) -> None:
         """End the nursery and everything below it; release the port, close the logs."""
         stop_timer = self._timer.close if self._timer is not None else lambda: None
-        in_any_case(stop_timer, self.supervisor.close, self._drain, self.logs.close, self._port.close, self.steps.close)
+        rest = (self._drain, self.logs.close, self._last_lines.close, self._port.close, self.steps.close)
+        in_any_case(stop_timer, self.supervisor.close, *rest)
 
 
 def _working_directory() -> str:

@@ -160,6 +160,10 @@ class C10dStore(HostedLeadership):
     def host_count(self) -> int | None:
         return self._host_count
 
+    @property
+    def newest_record(self) -> int | None:
+        return self._log_seen[0]
+
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s
         while True:

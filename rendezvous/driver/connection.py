@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..store import Store, StoreUnreachable
+from ..store import Store, StoreRefused, StoreUnreachable
 
 CALL_LIMIT_S = 5.0
 """After this time without an answer to a guarded call the store counts as away. Calls take well under a millisecond."""
 
-ATTEMPT_S = 10.0
-"""How long a client takes to give up a connection on which nothing arrives, at most."""
+ANSWER_S = 8.0
+"""How long a call that hardly waits may take before its thread counts as cut off; a lease, if that is longer. With the
+time between two looks that is found within 10 s. A busy host answers in well under a second."""
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 """Pause between attempts to reach the store; doubles from the first to the most."""
@@ -21,10 +22,10 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 T = TypeVar("T")
 
 
-def patience_s(wait_s: float) -> float:
-    """How long a call may take that waits for up to `wait_s`, in seconds: its connection may have broken without a
-    word, which shows only after the wait, and then it is made again on another."""
-    return 2 * (wait_s + ATTEMPT_S) + CALL_LIMIT_S
+def patience_s(wait_s: float, lease_s: float) -> float:
+    """How long a call may take that waits for up to `wait_s`, in seconds. Half of it is for the connection that there
+    is, which may have broken without a word; then the call is made again on another, and may wait again."""
+    return max(ANSWER_S, lease_s, 2 * wait_s + ANSWER_S / 2)
 
 
 class CallGuard:
@@ -41,8 +42,8 @@ class CallGuard:
         self._deadline: float | None = None
         self._idle = False
         """The thread waits for the next `begin`."""
-        self._broken = False
-        """The last call was not answered in time."""
+        self.broken = False
+        """The last call was not answered in time. Any thread may read it."""
         self._unusable = False
         """As `noticed` said last."""
         self._closed = False
@@ -61,8 +62,8 @@ class CallGuard:
         """The call was answered."""
         with self._changed:
             self._deadline = None
-            came_back = self._broken and not self._unusable
-            self._broken = False
+            came_back = self.broken and not self._unusable
+            self.broken = False
         if came_back:
             self._came_back()
 
@@ -70,15 +71,15 @@ class CallGuard:
         """The call failed, or its deadline passed. `reason` is for messages."""
         with self._changed:
             self._deadline = None
-            first = not (self._broken or self._unusable)
-            self._broken = True
+            first = not (self.broken or self._unusable)
+            self.broken = True
         if first:
             self._went_away(reason)
 
     def noticed(self, trouble: str) -> None:
         """Why this node cannot use the store although its calls are answered; empty: it can. Only a change counts."""
         with self._changed:
-            changed = self._unusable is not bool(trouble) and not self._broken
+            changed = self._unusable is not bool(trouble) and not self.broken
             self._unusable = bool(trouble)
         if changed and trouble:
             self._went_away(trouble)
@@ -128,8 +129,7 @@ class Connection:
         """The answer; None once `closing` is set. Raises StoreErrors other than StoreUnreachable, which a
         repetition would not change. `meanwhile`: called before each repetition, with the new session; for what must not
         wait for the answer. `wanted`: asked before each repetition; False ends the call, whose answer is None."""
-        self._calls += 1
-        self.under_way = self._calls
+        self._count()
         try:
             return self._repeat(request, meanwhile, wanted)
         finally:
@@ -145,6 +145,8 @@ class Connection:
                     meanwhile(self._connected())
                 return self._call_once(request)
             except StoreUnreachable as error:
+                if isinstance(error, StoreRefused):
+                    self._count()  # it was answered: what follows counts as another call
                 self.close()
                 self._session = None
                 if self._guard is not None:
@@ -154,6 +156,10 @@ class Connection:
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MOST_S)
         return None
+
+    def _count(self) -> None:
+        self._calls += 1
+        self.under_way = self._calls
 
     def _call_once(self, request: Callable[[Store], T]) -> T:
         if self._guard is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -36,7 +36,7 @@ from .events import (
     StoreOpened,
     StoreWentAway,
 )
-from .health import Health, LoopWatch
+from .health import Health, LoopWatch, Newest
 from .inbound import Warn, read_round, read_state
 from .term import WAIT_S, Term
 from .threads import Heart, OwnHeartbeats, ThreadGroup
@@ -76,13 +76,15 @@ class Driver:
         self._beat_s = beat_s
         self._lease_s = lease_s
         self._unwritten: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
-        self._threads = ThreadGroup(post)
+        self._threads = ThreadGroup(post, lease_s)
         self._guard = CallGuard(lambda reason: post(StoreWentAway(reason)), lambda: post(StoreCameBack()))
         self._store: Store | None = None
         self.newest = 0
         """Version of the newest announcement received here."""
         self._announced = 0
         """Version of the newest announcement that the store has named with a heartbeat."""
+        self._recorded: int | None = None
+        """Cursor of the newest record that the store has named with a heartbeat; None: it names none."""
         self._well = threading.Event()
         """This node does its part (`health.py`); while it does not, it sends no heartbeat and does not coordinate."""
         self._well.set()
@@ -185,23 +187,40 @@ class Driver:
     def _does_its_part(self, store: Store, health: Health, resign: Callable[[int], object]) -> bool:
         """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
         term = self._term
-        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
-        calls.pop("writer", None)
-        deaf = health.deaf(self.newest, self._announced, calls)
+        # While the writer itself gets no answers, the store is away for all: that says nothing of any one thread.
+        deaf = health.deaf({}, {}) if self._guard.broken else health.deaf(self._awaited(term), self._under_way(term))
         self._guard.noticed(deaf or self._host_trouble)
-        if health.begins_to_lag:
-            self._threads.renew("watcher")
+        self._renew(health.to_renew, term)
         if not health.loop_stands() and not deaf:
             self._well.set()
             return True
         was_well = self._well.is_set()
         self._well.clear()
         if term is not None and store.elects and self._resigned != term.epoch:
-            self._resigned = term.epoch
             resign(term.epoch)
+            self._resigned = term.epoch  # only now: a resignation that raises is repeated at the next look
         elif was_well and term is None:
             self._threads.renew("candidate")  # ends a campaign under way, which this node might win
         return False
+
+    def _under_way(self, term: Term | None) -> dict[str, tuple[int, float]]:
+        """As `ThreadGroup.under_way`, of all threads but the writer."""
+        calls = {**self._threads.under_way(), **(term.under_way() if term is not None else {})}
+        calls.pop("writer", None)
+        return calls
+
+    def _awaited(self, term: Term | None) -> dict[str, Newest]:
+        """What this node's threads wait for, by thread."""
+        awaited = {"watcher": Newest("announcement", self.newest, self._announced)}
+        if term is not None and self._recorded is not None:
+            awaited["reader"] = Newest("notification", term.cursor, self._recorded)
+        return awaited
+
+    def _renew(self, roles: Iterable[str], term: Term | None) -> None:
+        for role in roles:
+            self._threads.renew(role)
+            if term is not None:
+                term.renew(role)
 
     def _beat_between_tries(self, store: Store, health: Health, heart: Heart, session: Store) -> None:
         """As between two records, on the session that is about to try a refused record again."""
@@ -211,10 +230,11 @@ class Driver:
             heart.beat(session)
         heart.seen_to()
 
-    def _beat_answered(self, store: Store, health: Health, newest: int, host_count: int | None) -> None:
-        """What the store said to a heartbeat: the newest version there is, and the hosting node's own counter."""
+    def _beat_answered(self, store: Store, health: Health, newest: int, session: Store) -> None:
+        """What the store said to a heartbeat on this session: the newest version there is, and more."""
         self._announced = max(self._announced, newest)
-        stands = health.host_stands(None if store.hosted else host_count, newest)
+        self._recorded = session.newest_record
+        stands = health.host_stands(None if store.hosted else session.host_count, newest)
         self._host_trouble = f"no heartbeat of {self._host_name(store)} for {self._lease_s:g} s" if stands else ""
         self._guard.noticed(self._host_trouble)
 
@@ -272,7 +292,9 @@ class Driver:
             self._post(LeadershipChanged(leads=False))
 
     def _begin_term(self, store: Store, own_beats: OwnHeartbeats, cursor: int, found: Elected) -> Term:
-        term = Term(store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s)
+        term = Term(
+            store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s, self._lease_s
+        )
         self._term = term
         if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term

@@ -2,8 +2,8 @@
 
 A heartbeat that said no more than that one thread lives would keep a node in the job that does nothing any more. So the
 writer sends one only while the agent's loop takes what is posted to it, every thread on the store gets answers, and the
-newest announcement has been received. On a store that a node hosts, that node's heartbeat vouches for the coordinator
-in the same way, and all others look at it.
+newest announcement, and where it coordinates the newest record, has been received. On a store that a node hosts, that
+node's heartbeat vouches for the coordinator in the same way, and all others look at it.
 
 All time is counted by the writer, look by look: a look that comes late counts as two intervals at most, as the whole
 process may have been frozen, and that says nothing about any of its threads.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 
 
 class Standstill:
@@ -56,6 +57,18 @@ class LoopWatch:
         self._answered = self._asked
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What one thread waits for: its numbers only grow."""
+
+    what: str
+    """One of them, in words."""
+    received: int
+    """The last one that this node has received."""
+    there_is: int
+    """The last one that the store has named with a heartbeat."""
+
+
 class Health:
     """What is wrong with this node, in words. Used by the writer only."""
 
@@ -64,33 +77,48 @@ class Health:
         self._loop = loop
         self._limit_s = limit_s
         self._interval_s = interval_s
-        self._behind = Standstill(interval_s)
         self._host = Standstill(interval_s)
+        self._late: dict[str, Standstill] = {}
+        """By thread: how long it has not received the newest of what it waits for."""
         self._calls: dict[str, Standstill] = {}
-        self._lags = False
-        self.begins_to_lag = False
-        """As of the last call of `deaf`: half of the limit has just passed without the newest announcement."""
+        self._half_over: set[str] = set()
+        self.to_renew: set[str] = set()
+        """As of the last call of `deaf`: threads for which half of a limit has just passed. Their connection may have
+        broken without a word, so that another one would do."""
 
     def loop_stands(self) -> bool:
         """Whether the agent's loop has stood still for too long."""
         return self._loop.standing_s() >= self._limit_s
 
-    def deaf(self, received: int, announced: int, calls: Mapping[str, tuple[int, float]]) -> str:
-        """Why this node receives nothing; empty if it does. `received`, `announced`: the newest version received here,
-        and the newest that there is. `calls`: for each thread with a call under way, the number of the call and how
-        long it may take, in seconds."""
-        late_s = self._behind.look(received if received < announced else None)
-        lagged, self._lags = self._lags, late_s >= self._limit_s / 2
-        self.begins_to_lag = self._lags and not lagged
-        if late_s >= self._limit_s:
-            return f"announcement {announced} was not received for {late_s:.0f} s; the last one here is {received}"
-        overdue = [name for name, (number, most_s) in calls.items() if self._is_overdue(name, number, most_s)]
-        for name in [name for name in self._calls if name not in calls]:
-            del self._calls[name]
+    def deaf(self, newest: Mapping[str, Newest], calls: Mapping[str, tuple[int, float]]) -> str:
+        """Why this node receives nothing; empty if it does. `newest`: by thread, what it waits for. `calls`: by thread
+        with a call under way, the number of the call and how long it may take, in seconds."""
+        over: set[str] = set()
+        late = [said for role, now in newest.items() if (said := self._late_words(role, now, over))]
+        overdue = [role for role, (number, most_s) in calls.items() if self._is_overdue(role, number, most_s, over)]
+        for gone, present in ((self._late, newest), (self._calls, calls)):
+            for role in gone.keys() - present.keys():
+                del gone[role]
+        self.to_renew, self._half_over = over - self._half_over, over
+        if late:
+            return late[0]
         return f"the {' and the '.join(overdue)} of this agent got no answer in time" if overdue else ""
 
-    def _is_overdue(self, name: str, number: int, most_s: float) -> bool:
-        return self._calls.setdefault(name, Standstill(self._interval_s)).look(number) >= most_s
+    def _late_words(self, role: str, now: Newest, half_over: set[str]) -> str:
+        """What this thread has not received for too long, if anything. `half_over`: takes it from half of that on."""
+        late = self._late.setdefault(role, Standstill(self._interval_s))
+        late_s = late.look(now.received if now.received < now.there_is else None)
+        if late_s >= self._limit_s / 2:
+            half_over.add(role)
+        if late_s < self._limit_s:
+            return ""
+        return f"{now.what} {now.there_is} was not received for {late_s:.0f} s; the last one here is {now.received}"
+
+    def _is_overdue(self, role: str, number: int, most_s: float, half_over: set[str]) -> bool:
+        unanswered_s = self._calls.setdefault(role, Standstill(self._interval_s)).look(number)
+        if unanswered_s >= most_s / 2:
+            half_over.add(role)
+        return unanswered_s >= most_s
 
     def host_stands(self, count: int | None, newest: int) -> bool:
         """Whether the node that hosts the store has sent no heartbeat for too long, and announced nothing either.

@@ -26,6 +26,9 @@ from .threads import OwnHeartbeats, ThreadGroup
 
 WAIT_S = 10.0
 """Length of one blocking wait. Longer only delays the end of a thread; notifications end it at once."""
+READER_WAIT_S = 2.0
+"""The same for the reader on an electing store, where the end of a wait asks nothing of the servers. Shorter, as a call
+that is overdue is found only after it."""
 
 
 class Term:
@@ -40,22 +43,26 @@ class Term:
         warn: Warn,
         own_beats: OwnHeartbeats,
         reader_wait_s: float,
+        lease_s: float,
     ) -> None:
         """`job`: the job's record as stored. `reader_wait_s`: the longest wait of the reader on a hosted store, where a
-        notification can get lost."""
+        notification can get lost. `lease_s`: as the driver's."""
         self.epoch = epoch
         self._store = store
         self._job = job
         self._post = post
         self._warn = warn
         self._own_beats = own_beats
-        self._wait_s = WAIT_S if store.elects else reader_wait_s
-        self._threads = ThreadGroup(post)
+        self._wait_s = READER_WAIT_S if store.elects else reader_wait_s
+        self._threads = ThreadGroup(post, lease_s)
         self._effects: queue.SimpleQueue[StoreEffect | None] = queue.SimpleQueue()
+        self.cursor = 0
+        """Up to which the records have been received."""
 
     def begin(self, cursor: int = 0) -> None:
         """Start the threads. `cursor`: up to which the records were read."""
-        self._threads.spawn("reader", lambda: self._run_reader(cursor))
+        self.cursor = cursor
+        self._threads.spawn("reader", self._run_reader)
         self._threads.spawn("announcer", self._run_announcer)
 
     def carry_out(self, effect: StoreEffect) -> None:
@@ -66,6 +73,10 @@ class Term:
         """As `ThreadGroup.under_way`."""
         return self._threads.under_way()
 
+    def renew(self, role: str) -> None:
+        """As `ThreadGroup.renew`."""
+        self._threads.renew(role)
+
     def end(self) -> None:
         """Let the threads exit. Idempotent."""
         self._threads.end()
@@ -73,13 +84,13 @@ class Term:
 
     # -- the threads --------------------------------------------------------------------------------------------------
 
-    def _run_reader(self, cursor: int) -> None:
+    def _run_reader(self) -> None:
         connection = self._threads.connect(self._store, "reader", self._wait_s)
         while not self._threads.ending.is_set():
-            found = connection.call(partial(_wait_nodes, cursor, self._wait_s))
+            found = connection.call(partial(_wait_nodes, self.cursor, self._wait_s))
             if found is None:
                 continue
-            cursor, values = found
+            self.cursor, values = found
             for record in read_records(values, self._warn):
                 self._post(NodeSeen(record))
 

@@ -15,8 +15,9 @@ class ThreadGroup:
     """Threads named `elastic-agent-<role>`. An exception that ends one is posted, as StoreFailed, unless the group is
     ending."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, lease_s: float) -> None:
         self._post = post
+        self._lease_s = lease_s
         self.ending = threading.Event()
         self._connections: dict[str, tuple[Connection, float]] = {}
         """By the role of its thread: the connection, and how long its calls may take."""
@@ -27,7 +28,7 @@ class ThreadGroup:
     def connect(self, store: Store, role: str, wait_s: float, guard: CallGuard | None = None) -> Connection:
         """The connection of the thread with this role. `wait_s`: the longest wait of its calls."""
         connection = Connection(store.session, self.ending, guard)
-        self._connections[role] = connection, patience_s(wait_s)
+        self._connections[role] = connection, patience_s(wait_s, self._lease_s)
         return connection
 
     def under_way(self) -> dict[str, tuple[int, float]]:
@@ -93,9 +94,9 @@ class Heart:
     """Sends this node's heartbeats. Used by one thread."""
 
     def __init__(
-        self, node: str, beat_s: float, own_beats: OwnHeartbeats, answered: Callable[[int, int | None], None]
+        self, node: str, beat_s: float, own_beats: OwnHeartbeats, answered: Callable[[int, Store], None]
     ) -> None:
-        """`answered` gets what the store says to a heartbeat: as `Store.beat`, and `Store.host_count`."""
+        """`answered` gets what the store says to a heartbeat: as `Store.beat`, and the session, which knows more."""
         self._answered = answered
         self._node = node
         self._beat_s = beat_s
@@ -112,7 +113,7 @@ class Heart:
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
         self._own_beats.answered()
-        self._answered(newest, session.host_count)
+        self._answered(newest, session)
 
     def seen_to(self) -> None:
         """The heartbeat that was due was sent, or was not to be sent."""

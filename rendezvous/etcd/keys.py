@@ -43,7 +43,7 @@ class EtcdKeys:
         self.leader = self.folder + b"leader"
         self.nodes_prefix = self.folder + b"node"
         """Prefix of both node/ and node-live/."""
-        self.live_prefix = self.folder + b"node-live/"
+        self._live_prefix = self.folder + b"node-live/"
         self._records_prefix = self.folder + b"node/"
         self.rounds_prefix = self.folder + b"round/"
         self.newest_round = self.folder + b"round-newest"
@@ -56,7 +56,7 @@ class EtcdKeys:
         return self._records_prefix + _encoded(node)
 
     def live(self, node: str) -> bytes:
-        return self.live_prefix + _encoded(node)
+        return self._live_prefix + _encoded(node)
 
     def round(self, version: int) -> bytes:
         return self.rounds_prefix + b"%d" % version
@@ -64,7 +64,7 @@ class EtcdKeys:
     def node_of(self, key: bytes) -> tuple[str, bool] | None:
         """The node that this key belongs to, and whether the key is its record (True) or its node-live/ key (False);
         None: neither."""
-        for prefix, is_record in ((self._records_prefix, True), (self.live_prefix, False)):
+        for prefix, is_record in ((self._records_prefix, True), (self._live_prefix, False)):
             if key.startswith(prefix):
                 try:
                     return _decoded(key[len(prefix) :]), is_record

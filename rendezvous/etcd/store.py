@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..endpoint import Endpoint
-from ..store import Join, StoreFenced, StoreUnreachable
+from ..store import Join, StoreFenced, StoreRefused, StoreUnreachable
 from .client import EtcdClient
 from .credentials import Login, Tls
 from .election import Election
@@ -23,7 +23,7 @@ from .keepalive import CONFIRM_FRACTION, Keepalive
 from .keys import PREFIX, EtcdKeys
 from .leases import Leases
 from .ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
-from .watch_cache import NewestAnnouncement, NodeRecords, WatchCache, parse_version
+from .watch_cache import NewestAnnouncement, NodeRecords, WatchCache, newest_record, parse_version
 
 KEEP_VERSIONS = 64
 """Announced versions kept. Readers read the newest only; the others make repeated announcements idempotent."""
@@ -56,6 +56,8 @@ class _Shared:
         """Record's key to the revision at which this agent wrote it: a delayed write must not undo a later one."""
         self.joined = False
         self.keepalive = Keepalive(self.leases, location.lease_s)
+        self.newest_record: int | None = None
+        """The revision of the newest record, as of the last reading of the heartbeats."""
 
 
 class EtcdStore:
@@ -138,6 +140,10 @@ class EtcdStore:
     def host_count(self) -> int | None:
         return None
 
+    @property
+    def newest_record(self) -> int | None:
+        return self._shared.newest_record
+
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         newest = self._announcement
         self._shared.keepalive.update_newest(newest.version)
@@ -170,8 +176,9 @@ class EtcdStore:
 
     def read_beats(self, nodes: Sequence[str]) -> Mapping[str, int]:
         with self._refusals_as_outage():
-            found = self._client.read(Read(self._keys.live_prefix, prefix=True, keys_only=True))
+            found = self._client.read(Read(self._keys.nodes_prefix, prefix=True, keys_only=True))
         leased = {item.key for item in found.items}
+        self._shared.newest_record = newest_record(self._keys, found.items)
         return self._shared.keepalive.alive(nodes, {node for node in nodes if self._keys.live(node) in leased})
 
     def announce(self, version: int, value: bytes, epoch: int) -> None:
@@ -238,14 +245,14 @@ class EtcdStore:
 
     @contextmanager
     def _refusals_as_outage(self) -> Iterator[None]:
-        """Once this node has joined, raise StoreUnreachable for EtcdRefused. An operator can undo a refusal (grant the
+        """Once this node has joined, raise StoreRefused for EtcdRefused. An operator can undo a refusal (grant the
         role again, make space), so it counts as an outage, which may last for `store_grace`."""
         try:
             yield
         except EtcdRefused as error:
             if not self._shared.joined:
                 raise
-            raise StoreUnreachable(str(error)) from error
+            raise StoreRefused(str(error)) from error
 
 
 def _value(done: Outcome, which: int) -> bytes:

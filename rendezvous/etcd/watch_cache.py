@@ -6,14 +6,14 @@ A watch that ends is replaced after reading the keys anew, so that no change is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from ..store import StoreForeign
 from .client import EtcdClient
 from .errors import EtcdCompacted, EtcdWatchLost
 from .keys import EtcdKeys
-from .ops import Change, Read
+from .ops import Change, Item, Read
 from .watch import Watch
 
 SHORT_WAIT_S = 0.5
@@ -162,6 +162,13 @@ class NodeRecords:
             self._records[node] = value
         else:
             self._leased.add(node)
+
+
+def newest_record(keys: EtcdKeys, items: Iterable[Item]) -> int | None:
+    """The revision of the newest node record among these keys, which is as far as `NodeRecords.since` gets; None: there
+    is none."""
+    newest_first = sorted(items, key=lambda item: item.mod_revision, reverse=True)
+    return next((item.mod_revision for item in newest_first if (keys.node_of(item.key) or ("", False))[1]), None)
 
 
 def parse_version(keys: EtcdKeys, value: bytes) -> int:

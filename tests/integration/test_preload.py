@@ -474,13 +474,20 @@ HARMLESS = {
     "equal": "import os\nmine = [name for name in os.environ if name == 'MODULE_X' or 'MODULE' in name]",
     "at_exit": "import atexit\n@atexit.register\ndef bye(): pass\n",
     "seeded": "import random\nrng = random.Random(7)\n",
+    "jemalloc": (
+        "import ctypes, threading\nnamed = threading.Event()\n"
+        "def run():\n    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd', 0, 0, 0)  # PR_SET_NAME\n"
+        "    named.set()\n    threading.Event().wait()\n"
+        "threading.Thread(target=run, daemon=True).start()\nnamed.wait()\n"
+    ),
 }
 """What modules do at import that a fork does not change, and that most packages need one of."""
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_a_fork_does_not_change_is_preloaded(name: str, jobs: list[Job], tmp_path: Path) -> None:
-    """A search for variables with a prefix, a function that runs at exit, a generator with a seed of its own."""
+    """A search for variables with a prefix, a function that runs at exit, a generator with a seed of its own; and a
+    thread that a fork may lose, as jemalloc's, which datasets and monai bring."""
     (tmp_path / "mod.py").write_text(HARMLESS[name])
     (tmp_path / "script.py").write_text("import sys\nprint('mod' in sys.modules)\n")
     job = make(jobs, tmp_path, ["script.py"], ["mod"], MODULE_X="1")

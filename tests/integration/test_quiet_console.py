@@ -100,3 +100,16 @@ def test_a_job_without_trouble_shows_its_last_line_only(cluster: Cluster) -> Non
     assert only.wait() == 0
     assert len(lines(only)) == 1
     assert lines(only)[0].startswith("elastic-agent: exit 0: ")
+
+
+def test_a_node_that_lost_its_store_gives_its_reason_once(cluster: Cluster) -> None:
+    """Before its workers are stopped the console says only that they are; why is in the last line."""
+    conf = {"store_grace": "2"}
+    host = cluster.start("host", nnodes="2:2", conf=conf)
+    other = cluster.start("other", nnodes="2:2", conf=conf)
+    cluster.desk.wait_world(2)
+    host.vanish()
+    assert other.wait() == 80
+    assert "did not answer for 2 s (store_grace)" in other.last_line()
+    assert other.text().count("did not answer for 2 s (store_grace)") == 1
+    host.wait()

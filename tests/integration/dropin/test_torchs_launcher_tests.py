@@ -8,7 +8,7 @@ Two of PyTorch's cases have no counterpart here, because they look into torch's 
 * `test_launch_shutdown` replaces `LocalElasticAgent` and torch's rendezvous, and counts the latter's `shutdown`.
 
 `test_virtual_local_rank` there needs two GPUs. PyTorch's file itself, with `import elastic_agent.torchrun as launch` in
-place of its import, can be run by anybody who has it; it was not run here since `elastic_agent.torchrun` is there.
+place of its import, can be run by anybody who has it; it was not run here.
 """
 
 # ruff: noqa: PT011 - which text torch's ValueErrors have is its own affair

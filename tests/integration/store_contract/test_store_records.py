@@ -212,6 +212,27 @@ def test_a_store_that_elects_has_no_host_to_look_at(electing: Stage) -> None:
     assert guest.host_count is None
 
 
+def test_the_store_names_the_newest_record_beside_the_watch(stage: Stage) -> None:
+    """With heartbeats, or as the coordinator reads them: so it finds out that its reader has not received one."""
+
+    def named() -> int | None:
+        stage.host.beat("host", 1)
+        stage.host.read_beats(["n1"])
+        return stage.host.newest_record
+
+    guest = stage.guest()
+    guest.publish_node("n1", b"first")
+    cursor, _ = stage.host.wait_nodes(0, BOUND_S)
+    assert named() == cursor
+    guest.beat("n1", 1)
+    assert named() == cursor
+    guest.publish_node("n1", b"second")
+    newest = named()
+    assert newest is not None
+    assert newest > cursor
+    assert stage.host.wait_nodes(cursor, BOUND_S)[0] == newest
+
+
 def test_a_heartbeat_wakes_no_coordinator(stage: Stage) -> None:
     """The coordinator reads heartbeats when it needs them; they do not end wait_nodes."""
     stage.guest().beat("n1", 1)

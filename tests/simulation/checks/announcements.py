@@ -73,8 +73,8 @@ class Announcements:
         if fault_at <= node.joined_at:  # the node's own start is no excuse
             late_s = max(late_s, node.joined_at - next_at)
         world = self._truth.world
-        reaches = world.elects or world.host.attends  # else what the host announces never gets to the store
-        if late_s > READ_S and reaches:
+        unheard = not world.elects and "announcer" in world.host.link.silent  # the next is not in the store yet
+        if late_s > READ_S and not unheard:
             need(False, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
 
         if newest.ended is not None and newest.number > newest.ended.round:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle.restart_policy import MAX_HOST_FAILURES
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.rendezvous.driver.connection import patience_s
-from elastic_agent.rendezvous.driver.term import WAIT_S
+from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 
 from ..checks.liveness import RESIGNS_S, SLACK_S
 from ..stores.shared import SharedEtcd, SharedTcpStore
@@ -298,7 +298,7 @@ def deafen(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> Non
 
 def _found_out_at(world: World) -> float:
     """When it is found out at the latest that a thread of the coordinator receives nothing from now on."""
-    return world.now + patience_s(WAIT_S) + world.job.lease_s
+    return world.now + patience_s(READER_WAIT_S, world.job.lease_s) + world.job.lease_s
 
 
 def _stays_unknown(world: World, node: SimNode, term: int, until: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elastic_agent.rendezvous.store import StoreFenced, StoreUnreachable
+from elastic_agent.rendezvous.store import StoreFenced, StoreRefused, StoreUnreachable
 
 from .threads import TIMEOUT, Ticket, ticket
 
@@ -79,7 +79,7 @@ class Server:
                 link.shared_store.beats_read()
             if self.full and self._takes_space(name, arguments):
                 self.world.reached.note("a write was refused")
-                if name == "publish" and link.node.attends:
+                if name == "publish" and link.node.attends and arguments[0] in self.leases:
                     link.beat_arrived()  # the node does its part, and says so
                 self._reply(link, asks, REFUSED)
                 return
@@ -210,6 +210,7 @@ class EtcdStore:
 
     hosted = False
     host_count = None
+    newest_record = None
     elects = True
 
     def __init__(self, link: DriverLink, server: Server) -> None:
@@ -240,7 +241,7 @@ class EtcdStore:
         if self._closed:
             raise StoreUnreachable("this client was closed here")
         if answer is REFUSED:
-            raise StoreUnreachable("database space exceeded")
+            raise StoreRefused("database space exceeded")
         if answer is TIMEOUT and name != "watch":
             raise StoreUnreachable("deadline exceeded")
         return answer

@@ -8,10 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from elastic_agent.rendezvous.driver import health
-from elastic_agent.rendezvous.driver.connection import CallGuard
-from elastic_agent.rendezvous.driver.health import Health, LoopWatch, Standstill
+from elastic_agent.rendezvous.driver.connection import CallGuard, patience_s
+from elastic_agent.rendezvous.driver.health import Health, LoopWatch, Newest, Standstill
+from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 
 LIMIT_S, BEAT_S = 5.0, 1.0
+
+
+def announced(received: int, there_is: int) -> dict[str, Newest]:
+    """The watcher has received this version, and the store has announced that."""
+    return {"watcher": Newest("announcement", received, there_is)}
 
 
 class Clock:
@@ -77,30 +83,53 @@ def test_a_version_that_does_not_arrive_is_named_with_what_was_received(clock: C
     node = Questions().health
     renewed = []
     for _ in range(5):
-        assert node.deaf(7, 9, {}) == ""
-        renewed.append(node.begins_to_lag)
+        assert node.deaf(announced(7, 9), {}) == ""
+        renewed.append(node.to_renew)
         clock.now += BEAT_S
-    assert renewed == [False, False, False, True, False]
-    assert node.deaf(7, 9, {}) == "announcement 9 was not received for 5 s; the last one here is 7"
-    assert node.deaf(9, 9, {}) == ""
+    assert renewed == [set(), set(), set(), {"watcher"}, set()]
+    assert node.deaf(announced(7, 9), {}) == "announcement 9 was not received for 5 s; the last one here is 7"
+    assert node.deaf(announced(9, 9), {}) == ""
+
+
+def test_a_record_that_the_coordinator_does_not_receive_is_found_as_an_announcement_is(clock: Clock) -> None:
+    """Its calls may be answered all the time, as those of a watch that hangs are. What ended with its term is gone."""
+    node = Questions().health
+    heard = {**announced(9, 9), "reader": Newest("notification", 20, 23)}
+    for _ in range(5):
+        assert node.deaf(heard, {}) == ""
+        clock.now += BEAT_S
+    assert node.deaf(heard, {}) == "notification 23 was not received for 5 s; the last one here is 20"
+    assert node.deaf(announced(9, 9), {}) == ""
+    assert node.deaf(heard, {}) == ""
 
 
 def test_a_node_that_receives_one_version_after_the_other_does_not_lag(clock: Clock) -> None:
     """The store may always be one ahead."""
     node = Questions().health
     for version in range(20):
-        assert node.deaf(version, version + 1, {}) == ""
+        assert node.deaf(announced(version, version + 1), {}) == ""
         clock.now += BEAT_S
 
 
 def test_a_thread_whose_call_takes_too_long_is_named(clock: Clock) -> None:
-    """Calls that end are none of its concern, however many there are."""
-    node = Questions().health
+    """Half way it gets another connection, once. Calls that end are none of its concern, however many there are."""
+    node, renewed = Questions().health, []
     for call in range(11):
-        assert node.deaf(1, 1, {"watcher": (call, 3.0), "reader": (1, 11.0)}) == ""
+        assert node.deaf({}, {"watcher": (call, 3.0), "reader": (1, 11.0)}) == ""
+        renewed.append(node.to_renew)
         clock.now += BEAT_S
-    assert node.deaf(1, 1, {"reader": (1, 11.0)}) == "the reader of this agent got no answer in time"
-    assert node.deaf(1, 1, {"reader": (2, 11.0)}) == ""
+    assert renewed == [{"reader"} if second == 6 else set() for second in range(11)]
+    assert node.deaf({}, {"reader": (1, 11.0)}) == "the reader of this agent got no answer in time"
+    assert node.deaf({}, {"reader": (2, 11.0)}) == ""
+
+
+@pytest.mark.parametrize("lease_s", [1.0, 5.0, 30.0])
+@pytest.mark.parametrize("wait_s", [0.0, 1.0, READER_WAIT_S], ids=["announcer", "reader, c10d", "reader, etcd"])
+def test_a_coordinator_that_is_cut_off_is_found_within_ten_seconds_or_its_lease(wait_s: float, lease_s: float) -> None:
+    """And a call on a connection that broke without a word is answered on the next before that."""
+    most_s = patience_s(wait_s, lease_s)
+    assert most_s + 2 * BEAT_S <= max(10.0, lease_s + 2 * BEAT_S)
+    assert most_s / 2 + wait_s < most_s - 1.0
 
 
 def test_a_host_whose_heartbeat_does_not_change_stands_still(clock: Clock) -> None:

@@ -9,10 +9,11 @@ from contextlib import closing
 import pytest
 
 from elastic_agent.rendezvous.driver.driver import Driver
-from elastic_agent.rendezvous.driver.events import LoopAsked
+from elastic_agent.rendezvous.driver.events import LeadershipChanged, LoopAsked
 from elastic_agent.rendezvous.memory_store import ElectingSession, MemoryStore
 from elastic_agent.rendezvous.records import JobSpec
-from elastic_agent.rendezvous.store import Store
+from elastic_agent.rendezvous.store import Store, StoreUnreachable
+from support.builders import record
 
 LEASE_S, BEAT_S = 0.5, 0.05
 BOUND_S = 20.0
@@ -23,10 +24,26 @@ class LoopThatStops:
 
     def __init__(self) -> None:
         self.stands = threading.Event()
+        self.leads = threading.Event()
+        """This node has been elected."""
 
     def post(self, event: object) -> None:
         if isinstance(event, LoopAsked) and not self.stands.is_set():
             event.answer()
+        elif isinstance(event, LeadershipChanged) and event.leads:
+            self.leads.set()
+
+
+def driver_on(store: MemoryStore, node: str, post: Callable[[object], None]) -> Driver:
+    """The threads of one node, which opens this store."""
+
+    def open_store(cancelled: threading.Event, join: Callable[[Store], None]) -> Store:
+        session = store.guest()
+        join(session)
+        return session
+
+    spec = JobSpec("job", ("train.py",), 1, 2)
+    return Driver(node, node, spec, open_store, post, BEAT_S, LEASE_S, find_addr=lambda: "127.0.0.1", warn=print)
 
 
 def test_a_node_whose_loop_stands_still_wins_no_election_for_which_it_stood_before(
@@ -60,16 +77,9 @@ def test_a_node_whose_loop_stands_still_wins_no_election_for_which_it_stood_befo
         while not stop.wait(BEAT_S):
             leader.beat("a", 1)
 
-    def open_store(cancelled: threading.Event, join: Callable[[Store], None]) -> Store:
-        session = store.guest()
-        join(session)
-        return session
-
     beating = threading.Thread(target=stay)
     beating.start()
-    spec = JobSpec("job", ("train.py",), 1, 2)
-    made = Driver("b", "b", spec, open_store, loop.post, BEAT_S, LEASE_S, find_addr=lambda: "127.0.0.1", warn=print)
-    with closing(made) as driver:
+    with closing(driver_on(store, "b", loop.post)) as driver:
         driver.open()
         assert campaigns.wait(BOUND_S)
         loop.stands.set()
@@ -80,3 +90,31 @@ def test_a_node_whose_loop_stands_still_wins_no_election_for_which_it_stood_befo
         assert ended.wait(BOUND_S)
         assert store.guest().lead("c", BOUND_S)
     assert not won
+
+
+def test_a_resignation_that_was_not_answered_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store refuses this node's record, so the writer resigns between two tries of it, and the connection breaks
+    there. The lease in the store is long: nothing else would end the term."""
+    refused, lost = threading.Event(), threading.Event()
+
+    class Refusing(ElectingSession):
+        def publish_node(self, node: str, value: bytes) -> None:
+            refused.set()
+            raise StoreUnreachable("no space")
+
+        def resign(self, epoch: int) -> None:
+            if not lost.is_set():
+                lost.set()
+                raise StoreUnreachable("connection reset")
+            super().resign(epoch)
+
+    monkeypatch.setattr("elastic_agent.rendezvous.memory_store.ElectingSession", Refusing)
+    store, loop = MemoryStore(lease_s=2 * BOUND_S), LoopThatStops()
+    with closing(driver_on(store, "a", loop.post)) as driver:
+        driver.open()
+        assert loop.leads.wait(BOUND_S)
+        driver.publish(record("a"))
+        assert refused.wait(BOUND_S)
+        loop.stands.set()
+        assert lost.wait(BOUND_S)
+        assert store.guest().lead("b", BOUND_S / 2) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elastic_agent.rendezvous.coordinator import deadlines, events, machine
+from elastic_agent.rendezvous.coordinator import deadlines, events, explain, machine
 from elastic_agent.rendezvous.coordinator.state import LeaseReadings, Rendezvous, Rules
 from elastic_agent.rendezvous.records import NodeState, Round
 from support.builders import FAILURE, after_records, record
@@ -41,6 +41,11 @@ def test_such_an_announcement_differs_in_its_text_only() -> None:
     assert again is not None
     assert again.differs_in_text_only(first)
     assert again.because == "1 of at least 2 nodes joined (a); waiting up to 599 s for more"
+
+
+def test_a_wait_before_any_node_has_joined_names_nobody() -> None:
+    """No word stands where the names would."""
+    assert explain.waiting(BEGUN, 0.0, RULES).startswith("0 of at least 2 nodes joined; waiting up to ")
 
 
 def test_no_wait_is_announced_before_the_store_has_taken_the_last_announcement() -> None:

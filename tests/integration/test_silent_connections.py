@@ -1,0 +1,165 @@
+"""One thread of an agent gets no answers any more, on connections that stay open, while its other threads do.
+
+Agents are threads of this process, on real stores; `SilentStore` keeps the answers from one thread of one agent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_agent.rendezvous.c10d.store import open_c10d
+from elastic_agent.rendezvous.etcd.store import Location, open_etcd
+from support.desk import restarts_of, worker_of
+from support.etcd_servers import VERSIONS, shared_servers, start_shared_servers
+from support.faults.silence import Silence, SilentStore
+from support.harness import Cluster
+
+LEASE_S = 5.0
+FOUND_S = 10.0
+"""Until the node itself knows; a lease, if that is longer."""
+SLACK_S = 4.0
+"""A beat, the election of another coordinator, a round; on a busy host."""
+
+
+class Stores:
+    """The connections of agents to one store, as `Cluster.store`; the first agent's can be silenced."""
+
+    def __init__(self, opened: Callable[[bool], Any]) -> None:
+        """`opened` opens the store anew; its argument: for the first agent."""
+        self._opened = opened
+        self.silence = Silence()
+        self._made: list[Any] = []
+
+    def host(self) -> Any:
+        return self.guest()
+
+    def guest(self) -> Any:
+        inner = self._opened(not self._made)
+        self._made.append(inner)
+        return inner if len(self._made) > 1 else SilentStore(inner, self.silence)
+
+
+def on_c10d() -> Callable[[bool], Any]:
+    made: list[Any] = []
+
+    def opened(first: bool) -> Any:
+        made.append(open_c10d(str(made[0].endpoint) if made else "127.0.0.1:0", "silent", is_host=first))
+        return made[-1]
+
+    return opened
+
+
+def on_etcd() -> Callable[[bool], Any]:
+    place = Location(f"silent {uuid.uuid4()}", lease_s=LEASE_S)
+    return lambda first: open_etcd(shared_servers(VERSIONS[0]).endpoints, place, connect_timeout_s=10.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _first_use() -> None:
+    open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
+    start_shared_servers()
+
+
+@pytest.fixture(params=["c10d", "etcd"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """The first agent coordinates, whatever the store."""
+    made = Cluster("memory" if request.param == "c10d" else "electing memory", tmp_path, conf={"lease": LEASE_S})
+    made.store = Stores(on_c10d() if request.param == "c10d" else on_etcd())
+    with closing(made):
+        yield made
+
+
+def two_nodes(cluster: Cluster) -> tuple[Any, Any, list[Any]]:
+    """The coordinator, another node, and the workers of their round."""
+    a = cluster.start("a", hosts=cluster.backend == "memory", nnodes="1:2")
+    a.wait_text("round 1 begins")
+    b = cluster.start("b", nnodes="1:2")
+    return a, b, cluster.desk.wait_world(2)
+
+
+@pytest.mark.parametrize("role", ["reader", "announcer"])
+def test_a_coordinator_whose_reader_or_announcer_is_silent_is_found_in_seconds(cluster: Cluster, role: str) -> None:
+    """It says so itself. Where the store elects, another node coordinates from then on."""
+    a, b, _ = two_nodes(cluster)
+    began = time.monotonic()
+    cluster.store.silence.begin(role)
+    a.wait_text(f"the {role} of this agent got no answer in time", FOUND_S + SLACK_S)
+    found_s = time.monotonic() - began
+    if cluster.backend != "memory":
+        b.wait_text("this node coordinates the job", SLACK_S)
+    else:
+        b.wait_text("no heartbeat of a", LEASE_S + SLACK_S)
+    assert found_s < FOUND_S + SLACK_S
+    cluster.store.silence.end()
+    a.wait_text("the store answers again", SLACK_S)
+    for node in (b, a):
+        node.terminate()
+        assert node.wait() == 143
+
+
+@pytest.mark.parametrize("role", ["reader", "announcer", "watcher"])
+def test_a_connection_that_went_silent_is_replaced_before_it_counts(cluster: Cluster, role: str) -> None:
+    """New ones are answered: a worker fails, and all restart; nobody is lost, and to nobody the store is away."""
+    a, b, world = two_nodes(cluster)
+    cluster.store.silence.begin(role, new_too=False)
+    worker_of(world, "b").order("exit 3")
+    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + SLACK_S)
+    assert restarts_of(again) == {"a": 0, "b": 1}
+    for node in (a, b):
+        assert "does not answer" not in node.text()
+        assert "was lost" not in node.text()
+    cluster.finish()
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+@pytest.mark.parametrize("role", ["reader", "watcher"])
+def test_a_watch_that_hangs_is_replaced_before_it_counts(cluster: Cluster, role: str) -> None:
+    """Its waits end on time, and show nothing: what the heartbeats show tells that something was missed."""
+    a, b, world = two_nodes(cluster)
+    cluster.store.silence.begin(role, new_too=False, hangs=True)
+    worker_of(world, "b").order("exit 3")
+    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + SLACK_S)
+    assert restarts_of(again) == {"a": 0, "b": 1}
+    cluster.finish()
+    assert (a.wait(), b.wait()) == (0, 0)
+
+
+@contextmanager
+def busy(load: int) -> Iterator[None]:
+    """So many processes that compute without pause."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["c10d", "etcd"])
+def test_a_busy_host_raises_no_alarm(backend: str, tmp_path: Path) -> None:
+    """Ten processes that compute on each core, for longer than anything may go without an answer."""
+    many = {"nnodes": "3", "max_restarts": 1000, "conf": {"lease": LEASE_S}}
+    with closing(Cluster(backend, tmp_path, **many)) as cluster, busy(10 * (os.cpu_count() or 1)):
+        nodes = [cluster.start(name) for name in "abc"]
+        world = cluster.desk.wait_world(3)
+        until = time.monotonic() + 2 * FOUND_S
+        while time.monotonic() < until:
+            worker_of(world, "b").order("exit 3")
+            world = cluster.desk.wait_world(3, after=world[0].round)
+        cluster.finish()
+        assert [node.wait() for node in nodes] == [0, 0, 0]
+        for node in nodes:
+            for alarm in ("does not answer", "was lost", "was not received", "no heartbeat"):
+                assert alarm not in node.text()
