@@ -88,7 +88,7 @@ class Agent:
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
-        self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
+        self.workers = self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
         self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
@@ -158,15 +158,6 @@ class Agent:
     def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
         """End this round as by a failure of a worker that stands still, if both go on. `because`: its message."""
         self._loop.post(events.HangFound(round_number, local_rank, because, said))
-
-    def alive(self) -> dict[int, int]:
-        """Process id by local rank, of this round's workers that run."""
-        return self._workers.alive
-
-    def written(self) -> dict[int, int]:
-        """Bytes that each worker of this round has written to its stdout and stderr, by local rank."""
-        logs = self._workers.round_logs
-        return logs.written() if logs is not None else {}
 
     def close(self) -> None:
         """Release what an agent holds that is never run. `run` does it too."""

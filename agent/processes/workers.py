@@ -77,11 +77,7 @@ class Workers:
         not return yet, from another thread."""
         self._spec = spec
         self._log = log
-        self._preloading: Preloading | None = None
-        if spec.preload:
-            from .preload import Preloading
-
-            self._preloading = Preloading(spec, log)
+        self._preloading = _preloading(spec, log)
         self._name = name
         self._host = host
         self.logs = logs
@@ -134,6 +130,12 @@ class Workers:
         """Process id by local rank, of the workers that run. From any thread."""
         pids = self.pids
         return {rank: pids[rank] for rank in self.supervisor.alive() if rank in pids}
+
+    @property
+    def written(self) -> dict[int, int]:
+        """Bytes that each worker has written to its stdout and stderr, by local rank. From any thread."""
+        logs = self.round_logs
+        return logs.written() if logs is not None else {}
 
     @property
     def preload(self) -> str:
@@ -344,6 +346,14 @@ class Workers:
         stop_timer = self._timer.close if self._timer is not None else lambda: None
         rest = (self._drain, self.logs.close, self._last_lines.close, self._port.close, self.steps.close)
         in_any_case(stop_timer, self.supervisor.close, *rest)
+
+
+def _preloading(spec: WorkerSpec, log: Callable[[str, bool], None]) -> Preloading | None:
+    if not spec.preload:
+        return None
+    from .preload import Preloading
+
+    return Preloading(spec, log)
 
 
 def _working_directory() -> str:

@@ -46,10 +46,10 @@ class AgentsJob:
         return len(self._agent.status().members) if self._agent else 0
 
     def workers(self) -> dict[int, int]:
-        return self._by_rank(self._agent.alive()) if self._agent else {}
+        return self._by_rank(self._agent.workers.alive) if self._agent else {}
 
     def written(self) -> dict[int, int]:
-        return self._by_rank(self._agent.written()) if self._agent else {}
+        return self._by_rank(self._agent.workers.written) if self._agent else {}
 
     def progress(self) -> dict[int, Progress]:
         number, found = self.round, {}
