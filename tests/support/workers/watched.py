@@ -50,6 +50,7 @@ def main(directory: str, mode: str, steps: int) -> None:
         dist.all_reduce(torch.ones(1))
         run.step()
     run.close()
+    dist.destroy_process_group()
     print(f"rank {rank} ended at step {run.steps}", flush=True)
 
 
