@@ -89,7 +89,7 @@ class Agent:
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
-        self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
+        self.workers = self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
         self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
@@ -153,6 +153,10 @@ class Agent:
     def status(self) -> Status:
         """Where this node stands."""
         return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
+
+    def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
+        """End this round as by a failure of a worker that stands still, if both go on. `because`: its message."""
+        self._loop.post(events.HangFound(round_number, local_rank, because, said))
 
     def close(self) -> None:
         """Release what an agent holds that is never run. `run` does it too."""

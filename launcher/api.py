@@ -22,6 +22,7 @@ from ..agent.report import AgentEvent, Report, Status
 from ..agent.spec import PASSWORD_VARIABLE
 from .config.config import LaunchConfig, Plan, plan
 from .reporting.exceptions import error_of
+from .watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class NodeAgent:
         self._call: FunctionCall | None = None
         self._tell = tell = tell or _log
         self._config = config
+        watched: Watched | None = None
         try:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
@@ -89,9 +91,15 @@ class NodeAgent:
             made = fitted(config, made, tell)
             self._complete = complete(config, made)
             self._torch_events = torch_events(config, made, title)
-            self._agent = make_agent(made, store=store, on_event=guarded, tell=tell, name=name)
+            self._watched = watched = Watched(config, made, tell)
+            on_announce = watched.announcing(None)
+            self._agent = make_agent(
+                watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
+            )
         except BaseException:
             self._remove_call()
+            if watched is not None:
+                watched.close()
             raise
         for warning in made.warnings:
             tell(warning, False)
@@ -138,7 +146,7 @@ class NodeAgent:
                 return {}
             try:
                 with noticing(self._config, self._agent, self._tell):
-                    self.report = self._agent.run()
+                    self.report = self._watched.run(self._agent)
             finally:
                 if self._torch_events is not None:
                     self._torch_events.concluded(self.report, self._agent.status())
@@ -169,6 +177,7 @@ class NodeAgent:
         if self._unused.acquire(blocking=False):
             self._remove_call()
             self._agent.close()
+            self._watched.close()
 
     def _remove_call(self) -> None:
         if self._call is not None:
@@ -193,10 +202,9 @@ def launch(
 
 
 def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
-    """Run a job as the command line does: print on stderr what happens and how it ended.
-
-    `argv`: a worker's command; `title`: what the failure summary calls it. `as_program`: the process runs this job only
-    and exits after it. Raises the AgentError that ended the job, with `reported` set, because stderr has it already."""
+    """Run a job as the command line does: print on stderr what happens and how it ended. `argv`: a worker's command;
+    `title`: what the failure summary calls it. `as_program`: the process runs this job only and exits after it. Raises
+    the AgentError that ended the job, with `reported` set, because stderr has it already."""
     from ..agent import signals
     from .reporting.console import Console
 
@@ -204,17 +212,19 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         signals.ready()
     console = Console(os.environ)
     events: EventFile | None = None
+    watched: Watched | None = None
     try:
         made = _planned(config, argv, title, console, as_program)
         if why := complete(config, made):
             console.complete(why)
             return
         events = _open_event_file(console)
+        watched = Watched(config, made, console.tell)
         agent = make_agent(
-            made,
+            watched.plan,
             tell=console.tell,
             on_event=events.event if events else None,
-            on_announce=events.announced if events else None,
+            on_announce=watched.announcing(events.announced if events else None),
             as_program=as_program,
         )
         console.name = agent.name
@@ -222,7 +232,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             events.name = agent.name
         recorded = torch_events(config, made, title)
         with noticing(config, agent, console.tell):
-            report = agent.run(last=as_program)
+            report = watched.run(agent, last=as_program)
         if recorded is not None:
             recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)
@@ -234,6 +244,8 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         console.fail(failure)
         raise
     finally:
+        if watched is not None:
+            watched.close()
         if events is not None:
             events.close()
     if error is not None:

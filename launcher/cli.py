@@ -48,7 +48,10 @@ def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
         show(page)
         raise SystemExit(0)
     given: dict[str, Any] = {"script": script[0] if script else None, "script_args": tuple(script[1:])}
-    typed = {name: value for name, _, value in (flag[2:].partition("=") for flag in flags)}
+    typed: dict[str, str] = {}
+    for name, _, text in (flag[2:].partition("=") for flag in flags):
+        again = name in typed and BY_KEY[name.replace("-", "_")].many
+        typed[name] = f"{typed[name]}\n{text}" if again else text
     defaults = from_environment(env, spelled)
     ordered = sorted(FLAGS, key=lambda flag: list(typed).index(flag.name) if flag.name in typed else len(typed))
     for flag in ordered:  # so that of several mistakes the first that was typed is named

@@ -28,7 +28,8 @@ from .keys import key_of, mix
 from .ledger import Ledger
 from .loop.early import EarlyEnd, known_s
 from .loop.log import RunLog
-from .loop.progress import Place, Progress
+from .loop.marks import SAVE, marks_of
+from .loop.progress import Progress, place_of
 from .loop.reductions import Reductions
 from .loop.requests import Requests
 from .persistence import Found, Persistence, Snapshot
@@ -76,7 +77,7 @@ class Run:
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
-        self.progress = Progress(self._place, self.rank)
+        self.progress = Progress(lambda: place_of(self.account, self._loaders, self.epoch, self.steps), self.rank)
         self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
         """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
@@ -180,8 +181,14 @@ class Run:
         self._keyed_by_batch = False
         if (every := self._every.steps) is not None and self.steps % every == 0:
             self._requests.forced = True
+        self._marks.step()
         if not self.account.looping():
             self._boundary()
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Around what is no part of a step, such as an evaluation: an agent that watches for hangs (--watch) learns how
+        long it takes by itself. Loaders with `train=False`, and saves, are known to it."""
+        return self._marks.section(name)
 
     def shards(self, batch: Any) -> Iterator[Any]:
         """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
@@ -242,11 +249,13 @@ class Run:
         self._enter(self.account.take())
         self._requests.reached()
         unsaved = self._saved != self._reached() or self._requests.ordered
-        if unsaved and self._world.most([self._early.late(self._save_s())])[0]:
-            self._skip()
-        elif unsaved:
-            self._save(self._requests.label or "")
-        self._persistence.wait()
+        with self._marks.section(SAVE):
+            if unsaved and self._world.most([self._early.late(self._save_s())])[0]:
+                self._skip()
+            elif unsaved:
+                self._save(self._requests.label or "")
+            self._persistence.wait()
+        self._marks.ended()
         self._requests.saved(self._persistence.wait)
         self._requests.closed()
         # What follows draws the same numbers in a start that finds nothing left to do.
@@ -271,27 +280,20 @@ class Run:
         """See `Context`."""
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
+        self._marks.got(self.account.evaluating())
 
     def asked(self) -> None:
         """See `Context`."""
         if spans := self.account.take():
             self._enter(spans)
         self._boundary()
+        self._marks.asked()
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
     def _guard(self) -> None:
         if self.world_size > 1:
             end_when_uncaught(self.log, self.rank)
-
-    def _place(self) -> Place:
-        loader = self._loaders.get(self.account.outermost() or "")
-        if loader is None:
-            return Place(self.epoch, 0, None, self.steps)
-        total = loader.total
-        if self.account.cursors[loader.name].at_end and total:
-            return Place(loader.epoch - 1, total, total, self.steps)
-        return Place(loader.epoch, loader.position, total, self.steps)
 
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
@@ -338,8 +340,9 @@ class Run:
         if late and (saves or stops or force):
             self._skip()
         elif (saves or stops or force) and self.account.between_steps():
-            self._save(requests.label or "")
-            requests.saved(self._persistence.wait)
+            with self._marks.section(SAVE):
+                self._save(requests.label or "")
+                requests.saved(self._persistence.wait)
 
     def _skip(self) -> None:
         self._early.tell_skipped(self.steps, self._save_s())
@@ -358,9 +361,8 @@ class Run:
         began_s = time.monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
-        loaders = {name: loader.identity() for name, loader in self._loaders.items()}
-        run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "loaders": loaders}
-        run["means"] = self._reductions.means()
+        run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "means": self._reductions.means()}
+        run["loaders"] = {name: loader.identity() for name, loader in self._loaders.items()}
         ledger = json.dumps(self.ledger.to_json()).encode()
         snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
@@ -374,6 +376,7 @@ class Run:
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._marks = marks_of(self.rank, os.path.abspath(self._persistence.folder.path))
         if (found := self._persistence.find(self._states)) is not None:
             self._load(found)
         elif self._sharding is not None:
@@ -391,10 +394,6 @@ class Run:
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
         self.ledger = Ledger.from_json(json.loads(found.ledger))
-        self._found = manifest
-        self.steps = manifest.step
-        self.epoch = int(manifest.run["epoch"])
-        ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before)"
-        self.log.info(
-            "resumed at step %d, epoch %d, with %s, level %s", self.steps, self.epoch, ranks, manifest.run["level"]
-        )
+        self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
+        ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
+        self.log.info("resumed at step %d, epoch %d, with %s", self.steps, self.epoch, ranks)

@@ -78,6 +78,20 @@ class WorkerStoreLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HangFound:
+    """Somebody who watches the workers from outside has found that one of them stands still, and wants the round to
+    end as by a failure of that worker. Whoever watches has taken the stacks before."""
+
+    round: int
+    """The round that it was found in; another one is left alone."""
+    local_rank: int
+    because: str
+    """The failure's message: one line."""
+    said: str = ""
+    """The stacks, as far as a failure holds them."""
+
+
+@dataclass(frozen=True, slots=True)
 class SignalReceived:
     """One of the signals that stop the agent."""
 
@@ -155,6 +169,7 @@ Event = (
     | LeftoversNamed
     | NurseryLost
     | WorkerStoreLost
+    | HangFound
     | SignalReceived
     | ForwardAsked
     | SignalNotForwarded

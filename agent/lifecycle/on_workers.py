@@ -10,6 +10,7 @@ from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo, pree
 from ...rendezvous.records import NodeState
 from . import on_request, on_round, restart_policy, stop_ladder, transitions
 from .events import (
+    HangFound,
     LeaveAsked,
     LeftoversNamed,
     NurseryLost,
@@ -163,9 +164,23 @@ def on_store_lost_when_finished(node: Node, event: WorkerStoreLost, now: float, 
     return replace(node, because=f"{_store_died(event)}; workers of other nodes fail if they still need it"), ()
 
 
+def on_hang(node: Node, event: HangFound, now: float, rules: Rules) -> Move:
+    """A failure like any other of this node's workers, and charged like one: all of them are stopped."""
+    if event.round != node.round or event.local_rank not in node.tally.running:
+        return node, ()
+    failure = _unseen_end(node, rules, event.local_rank, event.because, Sign.OWN, "stood still", event.said)
+    return _failed(node, failure, now, rules)
+
+
 def _host_failure(node: Node, rules: Rules, because: str, sign_because: str) -> WorkerFailure:
     """A failure of this host, as that of its first worker that runs."""
-    local_rank = min(node.tally.running, default=0)
+    return _unseen_end(node, rules, min(node.tally.running, default=0), because, Sign.HOST, sign_because)
+
+
+def _unseen_end(
+    node: Node, rules: Rules, local_rank: int, because: str, sign: Sign, sign_because: str, said: str = ""
+) -> WorkerFailure:
+    """A failure of a worker whose exit was not seen."""
     member = node.latest_round.member(rules.node) if node.latest_round is not None else None
     rank = (member.rank_offset if member is not None else 0) + local_rank
     return WorkerFailure(
@@ -176,8 +191,9 @@ def _host_failure(node: Node, rules: Rules, because: str, sign_because: str) -> 
         0,
         -9,
         because,
-        sign=Sign.HOST,
+        sign=sign,
         sign_because=sign_because,
+        said=said,
     )
 
 

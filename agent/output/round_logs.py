@@ -54,6 +54,7 @@ class RoundLogs:
         self._worker_ends: set[int] = set()
         self._streams: list[Stream] = []
         self._stderr: dict[int, Stream] = {}
+        self._of_rank: dict[int, list[Stream]] = {}
         self._filters: dict[int, LineFilter | None] = {}
         self._complained = False
         self._tails_wait_s = TAILS_WAIT_S
@@ -93,6 +94,11 @@ class RoundLogs:
         self.close_worker_ends()
         return self._relay.finish(self._streams, timeout_s, most_s)
 
+    def written(self) -> dict[int, int]:
+        """Bytes that each worker has written so far, by local rank; of a rank whose output goes nowhere 0. From any
+        thread."""
+        return {rank: sum(stream.total for stream in streams) for rank, streams in list(self._of_rank.items())}
+
     def stderr_tail(self, local_rank: int) -> str | None:
         """The end of the stderr of a worker that has exited, 64 KiB at most, kept in a file or not; None for a rank
         that the filter leaves out. Waits TAIL_WAIT_S for output that is still on its way. Where the console's stdout
@@ -127,6 +133,7 @@ class RoundLogs:
     def _open_worker(self, local_rank: int) -> None:
         """Open one worker's streams. Raises OSError."""
         folder = self.error_files[local_rank].rpartition("/")[0]
+        before = len(self._streams)
         ends = self._stdio[local_rank] = {}
         kept = self._spec.redirects.get(local_rank, 0) | self._spec.tee.get(local_rank, 0) if folder else 0
         for bit, name in NAMES.items():
@@ -140,6 +147,7 @@ class RoundLogs:
             else:
                 ends[bit] = os.open(os.devnull, os.O_WRONLY)
             self._worker_ends.add(ends[bit])
+        self._of_rank[local_rank] = self._streams[before:]
         if not kept & ERR and local_rank not in self._shown:
             return
         # The stream opened last is its stderr, or the one that its stdout and stderr share.

@@ -81,6 +81,8 @@ class Stream:
         """Read to its end; False if reading was given up before."""
         self.tail = b""
         """The last `TAIL` bytes."""
+        self.total = 0
+        """Bytes read so far."""
         self._route = route
         self._files = files
         self._shown = shown
@@ -95,6 +97,7 @@ class Stream:
 
     def feed(self, data: bytes) -> None:
         """Pass on the next bytes: to the file as they are, to the console by lines."""
+        self.total += len(data)
         self.tail = data[-TAIL:] if len(data) >= TAIL else (self.tail + data)[-TAIL:]
         route = self._route
         if route.file is not None:

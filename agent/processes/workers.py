@@ -127,6 +127,12 @@ class Workers:
         return {rank: pids[rank] for rank in self.supervisor.alive() if rank in pids}
 
     @property
+    def written(self) -> dict[int, int]:
+        """Bytes that each worker has written to its stdout and stderr, by local rank. From any thread."""
+        logs = self.round_logs
+        return logs.written() if logs is not None else {}
+
+    @property
     def preload(self) -> str:
         """The state of --preload, in words; empty without that flag."""
         return self._preloading.status if self._preloading is not None else ""

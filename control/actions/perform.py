@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from ...rendezvous.text import duration
 from ..commands import Asker, NoAnswer
 from ..decisions.watches import Change
+from ..inside import Job
 from ..notify.notifier import Notifier
 from ..readings.processes import matching
 from ..table.kinds import KINDS
 from ..table.watch import Table, Watch
+from .in_job import INSIDE, inside
 from .stacks import dump
 from .switches import touch
 
@@ -33,8 +35,12 @@ class Happening:
 class Actor:
     """Carries out actions, one after the other. One that fails is logged and told, and the others are still done."""
 
-    def __init__(self, table: Table, notifier: Notifier, node: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, table: Table, notifier: Notifier, node: str, log: Callable[[str], None], job: Job | None = None
+    ) -> None:
+        """`job`: the one around it, where it runs in an agent."""
         self._table, self._notifier, self._node, self._log = table, notifier, node, log
+        self._job = job
 
     def act(self, happening: Happening) -> None:
         """Do what the watch says. All but the first firing only notifies."""
@@ -44,7 +50,8 @@ class Actor:
         lines = [sentence]
         if happening.change is Change.FIRED:
             for action in watch.do:
-                if action != "notify":
+                # A restart takes the stacks itself.
+                if action != "notify" and not (action == "dump" and "restart" in watch.do):
                     lines.append(self._done(action, happening))
                     self._log(f"{watch.title}: {lines[-1]}")
         if happening.change in (Change.FIRED, Change.AGAIN):
@@ -56,6 +63,9 @@ class Actor:
         """Do it. Returns one line: what was done, or why not."""
         watch = happening.watch
         try:
+            switch = {"save": self._table.save_switch, "stop": self._table.kill_switch}
+            if self._job is not None and action in INSIDE and not switch.get(action):
+                return inside(self._job, action, self._table, watch, sentence_of(happening))
             if action == "dump":
                 return dump(matching(watch.process), self._table.dumps, watch.signal)
             if action == "save":
@@ -72,9 +82,6 @@ class Actor:
             return self._execute(action.partition(":")[2], happening)
         except OSError as error:
             return f"{action} failed: {error.strerror}: {error.filename}"
-
-    def _switch(self, path: str, content: str) -> str:
-        return path if touch(path, content) else f"{path}, as somebody had before"
 
     def _execute(self, line: str, happening: Happening) -> str:
         argv = shlex.split(line)

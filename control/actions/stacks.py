@@ -1,6 +1,8 @@
 """Stacks of processes that stand still: by py-spy, else by their own faulthandler, else what the kernel tells.
 
 Processes with equal stacks are one group, and the smallest group comes first: the odd rank is most often the cause.
+Groups that wait for others, in a collective, come last. Of the first groups one process each is looked at once more,
+with its native frames.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...rendezvous.text import count
+from ..answers import ask
 from ..commands import Asker, NoAnswer, signal_process
 from ..readings.processes import rank_of, stat
 
@@ -22,6 +25,12 @@ PROCESSES_MAX = 64
 """Most processes whose stacks are taken at once; each takes some 10 ms."""
 DUMP_S = 10.0
 """How long py-spy may take for one process."""
+NATIVE_S = 10.0
+"""The same with native frames, for which it reads the symbols of torch's libraries."""
+GROUPS_NAMED = 3
+"""Groups that the summary names, and of each of which native frames are taken."""
+WAITS = re.compile(r"\btorch/(distributed/|nn/parallel/|autograd/graph\.py)")
+"""An innermost frame in which a rank waits for others."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +43,78 @@ class Stacks:
     """Equal for processes that stand at the same place."""
     at: str
     """The innermost place, for one line."""
+    pid: int = 0
+    waits: bool = False
+    """It waits for other ranks there."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Of all processes."""
+
+    line: str
+    """Where the stacks are, and who is odd."""
+    groups: tuple[tuple[Stacks, ...], ...] = ()
+    """With equal stacks; the odd one first."""
+
+    @property
+    def summary(self) -> str:
+        """Who stands where, the odd one first."""
+        return "; ".join(f"{_members(group)} in {group[0].at}" for group in self.groups[:GROUPS_NAMED])
+
+    @property
+    def waits(self) -> bool:
+        """Whether all of them wait for others."""
+        return all(each.waits for group in self.groups for each in group)
 
 
 def dump(pids: Sequence[int], folder: str, signal_name: str = "") -> str:
     """Save the stacks of these processes in a new file of the folder. Returns one line: where, and who is odd."""
-    taken = [take(pid, signal_name) for pid in pids[:PROCESSES_MAX]]
-    if not taken:
-        return "no stacks: no process matches"
+    return save(stacks_of(pids, signal_name), folder).line
+
+
+def stacks_of(pids: Sequence[int], signal_name: str = "", paths: Mapping[int, str] | None = None) -> Dump:
+    """The stacks of these processes. `paths`: of the sockets at which some of them answer, by process id."""
+    taken = [take(pid, signal_name, (paths or {}).get(pid, "")) for pid in pids[:PROCESSES_MAX]]
     groups: dict[str, list[Stacks]] = {}
     for each in taken:
         groups.setdefault(each.key, []).append(each)
-    ordered = sorted(groups.values(), key=len)
-    path = Path(folder) / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}-{pids[0]}.txt"
-    summary = "; ".join(f"{_members(group)} in {group[0].at}" for group in ordered[:3])
+    ordered = sorted(groups.values(), key=lambda group: (all(each.waits for each in group), len(group)))
+    found = Dump("", tuple(tuple(group) for group in ordered))
+    return replace(found, line=found.summary or "no stacks: no process matches")
+
+
+def save(found: Dump, folder: str, more: str = "") -> Dump:
+    """Write them into a new file of the folder, with native frames, and `more`."""
+    if not found.groups:
+        return found
+    first = min(each.pid for group in found.groups for each in group)
+    path = Path(folder) / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}-{first}.txt"
+    parts = [*(_block(group) for group in found.groups), *_native(found), more]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(_block(group) for group in ordered) + "\n")
+        path.write_text("\n\n".join(part for part in parts if part) + "\n")
     except OSError as error:
-        return f"stacks of {count(len(taken), 'process')} could not be written to {path}: {error.strerror}; {summary}"
-    return f"stacks in {path}: {summary}"
+        taken = count(sum(len(group) for group in found.groups), "process")
+        why = f"stacks of {taken} could not be written to {path}: {error.strerror}"
+        return replace(found, line=f"{why}; {found.summary}")
+    return replace(found, line=f"stacks in {path}: {found.summary}")
+
+
+def _native(found: Dump) -> list[str]:
+    """Native frames of one process of each of the first groups."""
+    if not (tool := py_spy()):
+        return []
+    parts = []
+    for group in found.groups[:GROUPS_NAMED]:
+        try:
+            text = Asker().run(
+                [tool, "dump", "--native", *_blocking(group[0].pid), "--pid", str(group[0].pid)], NATIVE_S
+            )
+        except NoAnswer as error:
+            text = str(error)
+        parts.append(f"{group[0].who}, with native frames\n{text.rstrip()}")
+    return parts
 
 
 def _members(group: Sequence[Stacks]) -> str:
@@ -65,18 +127,28 @@ def _block(group: Sequence[Stacks]) -> str:
     )
 
 
-def take(pid: int, signal_name: str = "") -> Stacks:
-    """The stacks of one process, by the first way that works."""
+def take(pid: int, signal_name: str = "", path: str = "") -> Stacks:
+    """The stacks of one process, by the first way that works. `path`: of the socket at which it answers."""
     who, tool = rank_of(pid), py_spy()
     why = "py-spy is not installed"
     if tool:
-        found = stat(pid)
-        # A process that is stopped already cannot be stopped for the look, and need not be.
-        how = ["--nonblocking"] if found and found.state in "Tt" else []
         try:
-            return of_py_spy(who, Asker().run([tool, "dump", *how, "--pid", str(pid)], DUMP_S))
+            found = of_py_spy(who, Asker().run([tool, "dump", *_blocking(pid), "--pid", str(pid)], DUMP_S))
+            return replace(found, pid=pid)
         except NoAnswer as error:
             why = str(error)
+    if path and (answer := ask(path)) is not None and answer.stacks:
+        return replace(of_faulthandler(who, answer.stacks), pid=pid)
+    return replace(_last_resort(pid, who, why, signal_name), pid=pid)
+
+
+def _blocking(pid: int) -> list[str]:
+    """A process that is stopped already cannot be stopped for the look, and need not be."""
+    found = stat(pid)
+    return ["--nonblocking"] if found and found.state in "Tt" else []
+
+
+def _last_resort(pid: int, who: str, why: str, signal_name: str) -> Stacks:
     if signal_name and signal_process(pid, signal_name):
         text = f"{why}; {signal_name} was sent: its faulthandler writes the stacks to where the script said"
         return Stacks(who, f"{text}\n{kernel(pid)}", f"{signal_name} sent", f"its own log, by {signal_name}")
@@ -98,7 +170,18 @@ def of_py_spy(who: str, text: str) -> Stacks:
     )
     frames = [line.strip() for line in main.splitlines()[1:] if line.startswith("    ")]
     frames = [frame for frame in frames if re.search(r"\(.+\)$", frame)]
-    return Stacks(who, text, "\n".join(frames) or text, frames[0] if frames else "no Python frame")
+    at = frames[0] if frames else "no Python frame"
+    return Stacks(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
+
+
+def of_faulthandler(who: str, text: str) -> Stacks:
+    """From what `faulthandler.dump_traceback` writes: the main thread is the last one."""
+    main = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)[-1]
+    frames = [
+        f"{name} ({file}:{line})" for file, line, name in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', main, re.M)
+    ]
+    at = frames[0] if frames else "no Python frame"
+    return Stacks(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
 
 
 def kernel(pid: int) -> str:

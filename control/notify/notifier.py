@@ -66,8 +66,12 @@ class _Line:
             self._outbox.add(key, text, time.monotonic(), number)
             if self._thread is None:
                 # A daemon: a server that hangs must not keep the program from ending.
-                self._thread = threading.Thread(target=self._run, name=f"notify {self.name}", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=f"notify {self.name}", daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError as error:  # the host refuses threads; the next event tries again
+                    self._log(f"notifications to {self.name} wait: {error}")
             self._changed.notify()
 
     def finish(self, deadline: float) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from ...rendezvous.text import duration
-from ..commands import NoAnswer, TimedOut
+from ..commands import Asker, NoAnswer, TimedOut
 from ..decisions import trend
-from ..decisions.watches import Reading
+from ..decisions.watches import Reading, Verdict
+from ..inside import Job
 from ..table.quantities import Dimension, quantity, size_text
 from ..table.watch import Watch
 from .reader import AskingReader, judged, not_yet, stock
@@ -18,29 +19,55 @@ WALK_S = 30.0
 """How long the sizes of checkpoints may take to be found."""
 
 
+_WORST = (Verdict.NOT_YET, Verdict.UNDER, Verdict.UNKNOWN, Verdict.OVER)
+"""Which of several readings is told: the last of these."""
+
+
 class Disk(AskingReader):
     """`disk` and `inodes`: how much of a file system is used, or how long what is free will last."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._inodes = watch.what == "inodes"
+        self._askers: dict[str, Asker] = {}
+        """One for each directory of the job: one that hangs must not hide the others."""
 
     def read(self, now: float) -> Reading:
-        answer = self._asker.ask("statvfs", self._watch.path)
+        if self._watch.path or self._job is None:
+            return self._look(self._watch.path, now, self._asker, "used")
+        paths = self._job.directories()
+        if not paths:
+            return not_yet("the job has told no directory yet")
+        return max((self._of_job(path, now) for path in paths), key=lambda reading: _WORST.index(reading.verdict))
+
+    def _of_job(self, path: str, now: float) -> Reading:
+        try:
+            found = self._look(path, now, self._askers.setdefault(path, Asker()), path)
+        except NoAnswer as error:
+            return Reading(Verdict.UNKNOWN, str(error))
+        return Reading(found.verdict, f"{path}: {found.text}")
+
+    def _look(self, path: str, now: float, asker: Asker, key: str) -> Reading:
+        answer = asker.ask("statvfs", path)
         total, free, used = answer[1 if self._inodes else 0]
         if self._inodes and not total:
-            raise NoAnswer(f"the file system of {self._watch.path} does not count inodes")
+            raise NoAnswer(f"the file system of {path} does not count inodes")
         if self._threshold.dimension is not Dimension.TIME:
             return stock(self._threshold, total, free, used, "inodes" if self._inodes else "")
-        trend.keep(self.samples.setdefault("used", []), (now, used), self._watch.window_s)
-        return self._time_left(free)
+        trend.keep(self.samples.setdefault(key, []), (now, used), self._watch.window_s)
+        return self._time_left(path, free, asker, key)
 
-    def _time_left(self, free: float) -> Reading:
+    def close(self) -> None:
+        for asker in self._askers.values():
+            asker.close()
+        super().close()
+
+    def _time_left(self, path: str, free: float, asker: Asker, key: str) -> Reading:
         found = None
         if not self._inodes:
-            pairs = self._asker.ask("checkpoints", self._watch.path, WALK_S)
+            pairs = asker.ask("checkpoints", path, WALK_S)
             found = trend.checkpoints_of((time, size) for time, size, _ in pairs)
-        rate = trend.disk_rate(self.samples["used"], found)
+        rate = trend.disk_rate(self.samples[key], found)
         if rate is None:
             return not_yet("measuring how fast it fills")
         left = trend.seconds_left(free, rate, found.size if found else 0.0)

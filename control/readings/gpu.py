@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..answers import ask
 from ..commands import NoAnswer
-from ..decisions.watches import Reading
-from ..table.quantities import Dimension
+from ..decisions.watches import Reading, Verdict
+from ..inside import Job
+from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 from .reader import Reader, judged, stock
 
@@ -16,12 +18,17 @@ HARMFUL_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 setting, not a fault."""
 
 
+XIDS_MAX = 100
+"""Events that one look takes."""
+
+
 class Gpu(Reader):
     """`gpu`: over while any device of this node is. One that was there at an earlier look and is not now is lost."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._nvml: Any = None  # an untyped module of another package
+        self._events: Any = None
 
     def read(self, now: float) -> Reading:
         nvml = self._open()
@@ -31,6 +38,8 @@ class Gpu(Reader):
             self.samples["devices"] = [(now, most)]
             if number < most:
                 return judged(True, f"{number} of {most} GPUs are there")
+            if self._threshold.side == "xid":
+                return self._xid(nvml, number)
             readings = [self._device(nvml, index) for index in range(number)]
         except nvml.NVMLError as error:
             raise NoAnswer(f"NVML: {error}") from None
@@ -72,9 +81,47 @@ class Gpu(Reader):
         if limit.side == "lost":
             return judged(False, f"{name} is there")
         found = stock(limit, memory.total, memory.free, memory.used)
+        if found.verdict is Verdict.OVER and self._job is not None:
+            # Only now are the workers asked: torch keeps what it has freed, and would give it back.
+            cached = min(self._cached(nvml, device), memory.used)
+            found = stock(limit, memory.total, memory.free + cached, memory.used - cached)
+            name += f", without the {size_text(cached)} that torch does not use" if cached else ""
         return Reading(found.verdict, f"{name}: {found.text}")
+
+    def _cached(self, nvml: Any, device: Any) -> int:  # noqa: ANN401 - as above
+        """Bytes on a device that the workers' torch holds and does not use."""
+        if self._job is None:
+            return 0
+        uuid = nvml.nvmlDeviceGetUUID(device)
+        uuid = (uuid.decode() if isinstance(uuid, bytes) else str(uuid)).removeprefix("GPU-")
+        answers = [ask(self._job.answers(rank)) for rank in self._job.workers()]
+        return sum(answer.cached.get(uuid, 0) for answer in answers if answer is not None)
+
+    def _xid(self, nvml: Any, number: int) -> Reading:  # noqa: ANN401 - as above
+        """Errors that the driver has reported since the last look; the first look begins to listen."""
+        if self._events is None:
+            events = nvml.nvmlEventSetCreate()
+            for index in range(number):
+                nvml.nvmlDeviceRegisterEvents(
+                    nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlEventTypeXidCriticalError, events
+                )
+            self._events = events
+        found: list[int] = []
+        while len(found) < XIDS_MAX:
+            try:
+                found.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+            except nvml.NVMLError_Timeout:
+                break
+        if not found:
+            return judged(False, "the driver reports no Xid")
+        return judged(
+            True, f"the driver reports Xid {', '.join(map(str, dict.fromkeys(found)))} (NVIDIA's list of Xids)"
+        )
 
     def close(self) -> None:
         if self._nvml is not None:
+            if self._events is not None:
+                self._nvml.nvmlEventSetFree(self._events)
+                self._events = None
             self._nvml.nvmlShutdown()
             self._nvml = None

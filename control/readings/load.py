@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from ..decisions.watches import Reading
+from ..inside import Job
 from ..table.watch import Watch
-from .processes import Stat, matching, pids, stat
+from .processes import Stat, pids, stat
 from .reader import Reader, judged, not_yet
 
 KTHREADD = 2
@@ -16,8 +17,8 @@ KTHREADD = 2
 class Load(Reader):
     """`load`: cores that others use, between two looks. What started and ended between them is not seen."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._before: tuple[float, dict[tuple[int, int], float]] | None = None
 
     def read(self, now: float) -> Reading:
@@ -40,7 +41,7 @@ class Load(Reader):
         if before is None or now <= before[0]:
             return None
         # This process and its helpers are not the job's, but not worth an alarm either.
-        jobs = _families(stats, {*matching(self._watch.process), os.getpid()})
+        jobs = _families(stats, {*self._processes(), os.getpid()})
         return {
             pid: (each.cpu_s - before[1].get((pid, each.started), 0.0)) / (now - before[0])
             for pid, each in stats.items()

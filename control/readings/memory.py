@@ -14,10 +14,11 @@ from ...rendezvous.text import duration
 from ..commands import NoAnswer
 from ..decisions import trend
 from ..decisions.watches import Reading
+from ..inside import Job
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
-from .processes import matching, rank_of
+from .processes import rank_of
 from .reader import Reader, judged, not_yet, stock
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -83,8 +84,8 @@ def _fields(text: str) -> dict[str, float]:
 class Memory(Reader):
     """`memory`: of the host, or of the job's own cgroup where that has less left."""
 
-    def __init__(self, watch: Watch, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+        super().__init__(watch, job)
         self._proc, self._cgroups = proc, cgroups
 
     def read(self, now: float) -> Reading:
@@ -96,7 +97,7 @@ class Memory(Reader):
         return leak(self._threshold, self.samples["host"], room.available, f"memory{room.where}")
 
     def _tightest(self) -> Room:
-        members = matching(self._watch.process)[:1] if self._watch.process else []
+        members = self._processes()[:1]
         try:
             rooms = [host(self._proc)]
             for pid in members or [os.getpid()]:
@@ -106,14 +107,26 @@ class Memory(Reader):
         return min(rooms, key=lambda room: room.available)
 
 
+class Swap(Reader):
+    """`swap`: of the host. Under where it has none."""
+
+    def read(self, now: float) -> Reading:
+        try:
+            fields = _fields((PROC / "meminfo").read_text())
+        except OSError as error:
+            raise NoAnswer(f"swap cannot be read: {error.strerror}") from None
+        total, free = fields["SwapTotal"] * 1024, fields["SwapFree"] * 1024
+        return stock(self._threshold, total, free, total - free)
+
+
 class WorkerMemory(Reader):
     """`worker-memory`: anonymous memory of the largest of the processes that match."""
 
     def read(self, now: float) -> Reading:
-        used = {pid: size for pid in matching(self._watch.process) if (size := anonymous_of(pid))}
+        used = {pid: size for pid in self._processes() if (size := anonymous_of(pid))}
         self.samples = {str(pid): self.samples.get(str(pid), []) for pid in used}
         if not used:
-            return not_yet(f"no process matches {self._watch.process!r}")
+            return not_yet(f"no {self._whose}")
         if self._threshold.dimension is not Dimension.TIME:
             pid = max(used, key=lambda pid: used[pid])
             over = used[pid] >= self._threshold.value

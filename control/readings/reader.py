@@ -8,16 +8,20 @@ from functools import cached_property
 from ..commands import Asker
 from ..decisions.trend import Sample
 from ..decisions.watches import Reading, Verdict
+from ..inside import Job
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
+from .processes import matching
 
 
 class Reader(ABC):
     """Reads what one watch is about. Used by one thread at a time."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        """`job`: the one around it, where it runs in an agent."""
         self._watch = watch
+        self._job = job
         self.samples: dict[str, list[Sample]] = {}
         """What it keeps over looks, by names of its own; saved between runs of `--once`."""
 
@@ -27,6 +31,17 @@ class Reader(ABC):
         if self._watch.threshold is None:
             raise ValueError(f"{self._watch.title} has no threshold")
         return self._watch.threshold
+
+    def _processes(self) -> list[int]:
+        """Those that `process` finds; without it the workers of the job around."""
+        if not self._watch.process and self._job is not None:
+            return sorted(self._job.workers().values())
+        return matching(self._watch.process) if self._watch.process else []
+
+    @property
+    def _whose(self) -> str:
+        """What `_processes` are called where there are none."""
+        return f"process matches {self._watch.process!r}" if self._watch.process else "worker of this node runs"
 
     @abstractmethod
     def read(self, now: float) -> Reading:
@@ -39,8 +54,8 @@ class Reader(ABC):
 class AskingReader(Reader):
     """One that asks through a helper process or a command, which may hang."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+        super().__init__(watch, job)
         self._asker = Asker()
 
     def close(self) -> None:

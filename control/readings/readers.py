@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from ..inside import Job
 from ..table.watch import Watch
 from .reader import Reader
 
@@ -14,17 +15,20 @@ _HOMES = {
     "mount": "filesystems:Mount",
     "memory": "memory:Memory",
     "worker-memory": "memory:WorkerMemory",
+    "swap": "memory:Swap",
     "load": "load:Load",
     "clock": "clock:Clock",
     "job": "job:Job",
     "hang": "job:Hang",
+    "slow": "progress:Slow",
     "gpu": "gpu:Gpu",
 }
 """Loaded when they are needed: a table without a clock needs no HTTP."""
 
 
-def reader_of(watch: Watch) -> Reader:
-    """The reader of a watch. Loads only what its kind needs."""
-    module, _, name = _HOMES[watch.what].partition(":")
-    found: Reader = getattr(importlib.import_module(f".{module}", __package__), name)(watch)
+def reader_of(watch: Watch, job: Job | None = None) -> Reader:
+    """The reader of a watch; `job`: the one around it. Loads only what its kind needs."""
+    inside = watch.what == "hang" and not watch.path
+    module, _, name = ("progress:Stillness" if inside else _HOMES[watch.what]).partition(":")
+    found: Reader = getattr(importlib.import_module(f".{module}", __package__), name)(watch, job)
     return found

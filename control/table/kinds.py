@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .quantities import SIDES, Dimension, quantity
 
+LEARNED = "learned"
+"""A threshold that follows from the job's own times."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -43,6 +46,10 @@ class Kind:
     """Thresholds that are words."""
     default: str = ""
     """The threshold where none is given; empty: it must be given."""
+    every: str = ""
+    """How often it looks where nothing is said; empty: as most do."""
+    whole_job: bool = False
+    """It is about the job, not about a node: one node of the job is enough."""
     next_step: str = ""
     """What somebody who was just woken does about it."""
 
@@ -93,6 +100,7 @@ KINDS = {
         (_USED, _FREE, _BYTES_FREE),
         needs=("command",),
         takes=("pattern",),
+        whole_job=True,
         next_step="delete or move files that count towards the quota, or ask for more",
     ),
     "memory": Kind(
@@ -105,6 +113,10 @@ KINDS = {
         needs=("process",),
         takes=("window", "limit"),
         next_step="restart the workers at a checkpoint; look for lists that grow with each step",
+    ),
+    "swap": Kind(
+        (_USED, _FREE, _BYTES_FREE),
+        next_step="find the process that was swapped out for; give the job less data in memory",
     ),
     "load": Kind(
         (Form(Dimension.CORES, "used", "4 cores used"),),
@@ -122,21 +134,42 @@ KINDS = {
         needs=("reference",),
         next_step="start or mend this node's time service",
     ),
-    "job": Kind((), one_of=("job", "process"), next_step="look at why it ended, and queue it again"),
+    "job": Kind(
+        (),
+        one_of=("job", "process", "store"),
+        takes=("run_id",),
+        whole_job=True,
+        next_step="look at why it ended, and queue it again",
+    ),
     "hang": Kind(
         (Form(Dimension.TIME, "", "20 min"),),
         needs=("path",),
-        takes=("process", "signal"),
+        takes=("process", "signal", "least", "most"),
+        words=(LEARNED,),
+        default=LEARNED,
         next_step="look at the stacks of all ranks; restart the job if none moves",
+    ),
+    "slow": Kind(
+        (Form(Dimension.PERCENT, "lost", "10 % lost"),),
+        needs=("process",),
+        default="10 % lost",
+        every="30 s",
+        next_step="look at the temperature, the other processes and the disk of that node, or drain it",
     ),
     "gpu": Kind(
         (Form(Dimension.CELSIUS, "", "90 C"), _USED, Form(Dimension.SIZE, "free", "2 GB free")),
-        words=("throttled", "ecc", "lost"),
+        words=("throttled", "ecc", "xid", "lost"),
         default="lost",
         next_step="take the node out of the job and look at the device",
     ),
 }
-COMMON = ("what", "name", "threshold", "every", "for", "again", "do")
+COMMON = ("what", "name", "threshold", "every", "for", "again", "do", "of")
 """Keys of every watch."""
-DUMPS = ("hang", "worker-memory", "job", "memory", "load")
+INSIDE = ("process",)
+"""Keys that a watch in an agent does not need: it knows its workers."""
+INSIDE_PATH = ("hang", "disk", "inodes")
+"""Kinds that need no path there: it knows the workers' progress and output, and the directories of the job."""
+DUMPS = ("hang", "worker-memory", "job", "memory", "load", "slow")
 """Kinds that may name processes, and so may dump their stacks."""
+RESTARTS = ("hang", "memory", "worker-memory", "gpu")
+"""Kinds that a restart of the workers may mend."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...agent.errors import UsageError
 from ..decisions.outbox import Pace
 from ..decisions.watches import Rule
-from .kinds import COMMON, DUMPS, KINDS, Kind, Threshold
+from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, KINDS, RESTARTS, Kind, Threshold
 from .quantities import size_b, time_s
 from .watch import Table, Watch
 
@@ -24,25 +24,31 @@ else:
 
 TOP = ("job", "notify", "save_switch", "kill_switch", "dumps", "gather", "pause", "watch")
 ACTIONS = ("notify", "dump", "save", "stop")
+INSIDE_ACTIONS = ("restart", "drain")
+"""What only an agent can do."""
+OF = ("node", "job")
 SIGNALS = ("SIGQUIT", "SIGUSR1", "SIGUSR2")
 EVERY_S = 60.0
+PROGRESS_S = 1.0
+"""As EVERY_S, for the progress of an agent's own workers, which is in memory."""
 SHORTEST_S = 0.01
 """The shortest `every`; a reading takes some 20 ms of a processor."""
 WINDOWS_S = {"disk": 86400.0, "inodes": 86400.0, "memory": 1800.0, "worker-memory": 1800.0}
 
 
-def read_table(path: str) -> Table:
-    """The table of a file. Relative paths in it are relative to its own directory. Raises UsageError."""
+def read_table(path: str, *, inside: bool = False) -> Table:
+    """The table of a file. Relative paths in it are relative to its own directory. `inside`: an agent runs it, which
+    knows its workers and can restart them. Raises UsageError."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{path}: cannot be read: {why}; give a file of watches in TOML") from None
-    return parse_table(text, path)
+    return parse_table(text, path, inside=inside)
 
 
-def parse_table(text: str, path: str) -> Table:
+def parse_table(text: str, path: str, *, inside: bool = False) -> Table:
     """As `read_table`, for a text whose errors call it `path`."""
     try:
         found = tomllib.loads(text)
@@ -56,7 +62,7 @@ def parse_table(text: str, path: str) -> Table:
     table = Table(
         path,
         top.text("job"),
-        tuple(_watch(path, root, number, row) for number, row in enumerate(rows, 1)),
+        tuple(_watch(path, root, number, row, inside) for number, row in enumerate(rows, 1)),
         top.texts("notify"),
         _below(root, top.text("save_switch")),
         _below(root, top.text("kill_switch")),
@@ -66,13 +72,18 @@ def parse_table(text: str, path: str) -> Table:
     return replace(table, watches=_distinct(table.watches))
 
 
-def check_actions(table: Table) -> None:
-    """Raises UsageError where a watch does something for which the file and the flags lack the where."""
+def check_actions(table: Table, *, inside: bool = False) -> None:
+    """Raises UsageError where a watch does something for which the file and the flags lack the where. `inside`: an
+    agent runs it, on whose console an alarm is shown in any case."""
     for watch in table.watches:
         lacks = {
-            "notify": not table.notify and "notify = [URL] above the first [[watch]], or --notify URL",
-            "save": not table.save_switch and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
-            "stop": not table.kill_switch and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
+            "notify": not table.notify and not inside and "notify = [URL] above the first [[watch]], or --notify URL",
+            "save": not table.save_switch
+            and not inside
+            and "save_switch = PATH above the first [[watch]], or --save-switch PATH",
+            "stop": not table.kill_switch
+            and not inside
+            and "kill_switch = PATH above the first [[watch]], or --kill-switch PATH",
         }
         for action in watch.do:
             if lacks.get(action):
@@ -139,7 +150,7 @@ class _Keys:
             raise self.wrong(key, f"a command whose quotes are closed; {str(error).lower()}") from None
 
 
-def _watch(path: str, root: str, number: int, row: Mapping[str, object]) -> Watch:
+def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside: bool) -> Watch:
     what = row.get("what")
     if not isinstance(what, str) or what not in KINDS:
         said = f"what = {what!r}" if "what" in row else "what is missing"
@@ -148,12 +159,13 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object]) -> Watc
     keys = _Keys(
         f"{path}: watch {number} ({what})", row, (*COMMON, *kind.keys, *(["process"] if what in DUMPS else []))
     )
+    known = (*INSIDE, *(("path",) if what in INSIDE_PATH else ())) if inside else ()
     for key in kind.needs:
-        if key not in keys:
+        if key not in keys and key not in known:
             raise keys.wrong(key, _MEANINGS[key])
-    if kind.one_of and not any(key in keys for key in kind.one_of):
+    if kind.one_of and not inside and not any(key in keys for key in kind.one_of):
         raise keys.wrong(kind.one_of[0], f"{' or '.join(kind.one_of)}")
-    every_s = keys.time("every", EVERY_S, SHORTEST_S)
+    every_s = keys.time("every", _every_s(kind, what, row), SHORTEST_S)
     watch = Watch(
         number,
         what,
@@ -161,18 +173,23 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object]) -> Watc
         _threshold(keys, kind),
         every_s,
         Rule(keys.time("for", 0.0), keys.time("again", 0.0)),
-        _actions(keys, what),
+        _actions(keys, what, inside),
         path=_below(root, keys.text("path")),
         process=keys.regex("process"),
         job=keys.text("job"),
+        store=_store(keys),
+        run_id=keys.text("run_id", "none"),
         command=keys.command("command"),
         pattern=_pattern(keys),
         reference=_reference(keys),
         window_s=keys.time("window", WINDOWS_S.get(what, 0.0), every_s),
         limit_b=_size(keys, "limit"),
+        least_s=keys.time("least", Watch.least_s),
+        most_s=keys.time("most", Watch.most_s),
+        whole_job=_of(keys, kind, inside) == "job",
         signal=_signal(keys),
     )
-    if "dump" in watch.do and not watch.process:
+    if "dump" in watch.do and not watch.process and not inside:
         raise keys.wrong("process", "a regular expression that finds the processes whose stacks 'dump' saves")
     return watch
 
@@ -198,9 +215,24 @@ def _threshold(keys: _Keys, kind: Kind) -> Threshold | None:
     return found
 
 
-def _actions(keys: _Keys, what: str) -> tuple[str, ...]:
+def _every_s(kind: Kind, what: str, row: Mapping[str, object]) -> float:
+    if what == "hang" and "path" not in row:
+        return PROGRESS_S
+    return time_s(kind.every) or EVERY_S
+
+
+def _of(keys: _Keys, kind: Kind, inside: bool) -> str:
+    """Whom a watch is about: one node of the job runs it, or each."""
+    of = keys.text("of", "job" if inside and kind.whole_job else "node")
+    if of not in OF:
+        raise keys.wrong("of", " or ".join(map(repr, OF)))
+    return of
+
+
+def _actions(keys: _Keys, what: str, inside: bool) -> tuple[str, ...]:
     actions = keys.texts("do") if "do" in keys else ("notify",)
     allowed = [action for action in ACTIONS if action != "dump" or what in DUMPS]
+    allowed += [each for each in INSIDE_ACTIONS if inside and (each == "drain" or what in RESTARTS)]
     for action in actions:
         command = action.partition(":")[2] if action.startswith("exec:") else ""
         try:
@@ -225,6 +257,13 @@ def _reference(keys: _Keys) -> str:
     if reference and not re.match(r"(ntp|https?)://[^/\s]", reference):
         raise keys.wrong("reference", _MEANINGS["reference"])
     return reference
+
+
+def _store(keys: _Keys) -> str:
+    store = keys.text("store")
+    if store and not re.match(r"(c10d|etcd)://[^/\s]", store):
+        raise keys.wrong("store", "'c10d://HOST:PORT', or 'etcd://HOST:PORT,...'")
+    return store
 
 
 def _size(keys: _Keys, key: str) -> float:

@@ -33,7 +33,7 @@ _SIZES = {
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)")
 _OTHERS = {"%": Dimension.PERCENT, "percent": Dimension.PERCENT, "c": Dimension.CELSIUS}
 _OTHERS |= {"core": Dimension.CORES, "cores": Dimension.CORES}
-SIDES = ("used", "free", "left")
+SIDES = ("used", "free", "left", "lost")
 
 
 def quantity(text: str) -> tuple[float, Dimension, str] | None:

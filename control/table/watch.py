@@ -22,13 +22,16 @@ class Watch:
     every_s: float
     rule: Rule
     do: tuple[str, ...]
-    """In this order: `notify`, `dump`, `save`, `stop`, `exec:COMMAND`."""
+    """In this order: `notify`, `dump`, `save`, `stop`, `exec:COMMAND`; in an agent also `restart`, `drain`."""
     path: str = ""
     """Absolute, so that the working directory does not matter."""
     process: str = ""
     """A regular expression that is searched in command lines."""
     job: str = ""
     """A name of SLURM jobs."""
+    store: str = ""
+    """Where the nodes of a job meet: `c10d://HOST:PORT`, `etcd://HOST:PORT`."""
+    run_id: str = ""
     command: tuple[str, ...] = ()
     pattern: str = ""
     reference: str = ""
@@ -36,6 +39,12 @@ class Watch:
     """How far back a rate looks."""
     limit_b: float = 0.0
     """What a process may use; 0: what is available on the host."""
+    least_s: float = 10.0
+    """The shortest limit that is learned."""
+    most_s: float = 1800.0
+    """The longest, and that of what was not seen yet."""
+    whole_job: bool = False
+    """One node of the job watches it."""
     signal: str = ""
     """The signal at which the processes' own faulthandler writes their stacks."""
 

@@ -17,6 +17,7 @@ from ...agent.errors import UsageError
 from ..actions.perform import Actor
 from ..notify.channels import Channel, Message, NotDelivered, channel
 from ..notify.notifier import Notifier
+from ..table.kinds import LEARNED
 from ..table.parse import check_actions, read_table
 from ..table.watch import Table, Watch
 from .advise import advise
@@ -101,7 +102,7 @@ def _once(table: Table, channels: list[Channel], state: str, verbose: bool) -> N
     from .state_file import load, locked, save
 
     for one in table.watches:
-        if one.what in NEEDS_TIME:
+        if one.what in NEEDS_TIME or (one.threshold is not None and one.threshold.side in (LEARNED, "xid")):
             raise UsageError(
                 f"{table.path}: watch {one.number} ({one.what}): --once cannot compare looks; run without it"
             )

@@ -16,6 +16,7 @@ from ...rendezvous.text import duration
 from ..actions.perform import Actor, Happening
 from ..commands import NoAnswer
 from ..decisions.watches import Reading, Verdict, WatchState, observe
+from ..inside import Job
 from ..readings.reader import Reader
 from ..readings.readers import reader_of
 from ..table.watch import Table, Watch
@@ -49,10 +50,16 @@ class _Running:
 class Runner:
     """Runs the watches of a table. Used by one thread."""
 
-    def __init__(self, table: Table, actor: Actor, detail: Callable[[str], None] = lambda line: None) -> None:
-        """`detail` gets a line for each reading."""
-        self._actor, self._detail = actor, detail
-        self._running = [_Running(watch, reader_of(watch)) for watch in table.watches]
+    def __init__(
+        self,
+        table: Table,
+        actor: Actor,
+        detail: Callable[[str], None] = lambda line: None,
+        job: Job | None = None,
+    ) -> None:
+        """`detail` gets a line for each reading. `job`: the one around it, where it runs in an agent."""
+        self._actor, self._detail, self._job = actor, detail, job
+        self._running = [_Running(watch, reader_of(watch, job)) for watch in table.watches]
         self._looked: SimpleQueue[tuple[_Running, Reading] | None] = SimpleQueue()
         self._to_do: SimpleQueue[Happening | None] = SimpleQueue()
 
@@ -98,7 +105,9 @@ class Runner:
 
     def _begin(self, each: _Running, now: float) -> None:
         each.due_at = now + each.watch.every_s
-        if each.looking_since is None:
+        if self._job is not None and each.watch.whole_job and not self._job.elected:
+            each.state = WatchState()  # another node watches it; should this one be elected, it begins anew
+        elif each.looking_since is None:
             self._look(each)
         elif now - each.looking_since >= STUCK_S:
             for happening in self._judge(each, _stuck(each)):

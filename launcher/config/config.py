@@ -135,6 +135,10 @@ class LaunchConfig:
     with torchrun; "rank0", the worker of rank 0."""
     exact_resume: str | os.PathLike[str] = ""
     """Directory in which workers keep checkpoints, to go on exactly where they were; empty: they do as they like."""
+    watch: str | os.PathLike[str] = ""
+    """A file of watches, in TOML, that this node's agent runs, or names of usual ones, "hang,disk"; empty: none."""
+    notify: str | Iterable[str] = ()
+    """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
     logs_specs: object = None
     """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
     numa_options: object = None
@@ -256,12 +260,10 @@ def _check_nodes(spec: RendezvousSpec, role: str) -> None:
 
 
 def _policy(config: LaunchConfig) -> Policy:
-    pause_min_s, pause_max_s = values.pauses("restart_backoff", config.restart_backoff)
     return Policy(
-        max_restarts=values.whole("max_restarts", config.max_restarts),
-        window_s=values.seconds("restart_window", config.restart_window),
-        pause_min_s=pause_min_s,
-        pause_max_s=pause_max_s,
+        values.whole("max_restarts", config.max_restarts),
+        values.seconds("restart_window", config.restart_window),
+        *values.pauses("restart_backoff", config.restart_backoff),
         startup_s=values.seconds("startup_window", config.startup_window),
         no_restart_codes=values.exit_codes("no_restart_codes", config.no_restart_codes),
     )
@@ -291,9 +293,8 @@ def _check_numbers(config: LaunchConfig) -> None:
     if config.worker_store not in WORKER_STORES:
         raise UsageError(f"worker_store is {config.worker_store!r}; give 'agent' or 'rank0'")
     if config.start_method != "spawn":
-        raise UsageError(
-            f"start_method is {config.start_method!r}, but each worker is a new interpreter; leave it at 'spawn'"
-        )
+        method = config.start_method
+        raise UsageError(f"start_method is {method!r}, but each worker is a new interpreter; leave it at 'spawn'")
     if len(config.role) > LONGEST_RUN_ID:
         raise UsageError(f"role has {len(config.role)} characters; the limit is {LONGEST_RUN_ID}; shorten it")
     if config.local_addr is not None and config.local_addr.split() != [config.local_addr]:

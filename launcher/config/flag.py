@@ -24,6 +24,8 @@ class Flag:
     """Whether PET_<NAME> sets its default."""
     ours: bool = False
     """torchrun does not have it. An abbreviation that means one of torchrun's flags never means this one."""
+    many: bool = False
+    """It may be repeated; the reader gets all its values, a line each. Its variable has lines, too."""
 
     @property
     def key(self) -> str:

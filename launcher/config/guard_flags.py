@@ -21,6 +21,10 @@ def _signal(name: str, value: str) -> int:
     return _one_signal(name, value)
 
 
+def _lines(name: str, value: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in value.splitlines() if line.strip())
+
+
 GUARD_FLAGS: tuple[Flag, ...] = (
     Flag(
         "kill-switch",
@@ -58,6 +62,26 @@ GUARD_FLAGS: tuple[Flag, ...] = (
         "",
         "SIGNAL",
         ours=True,
+    ),
+    Flag(
+        "watch",
+        _GUARDS,
+        "Watch the job while it runs: as a file says, or the usual way, such as hang,disk,memory. (off)",
+        _path,
+        "",
+        "FILE.toml|NAMES",
+        ours=True,
+    ),
+    Flag(
+        "notify",
+        _GUARDS,
+        "Where failures of the job and alarms of --watch are told: smtp://..., smtps://..., https://..., slack://..., "
+        "exec:COMMAND; may be repeated. (nowhere)",
+        _lines,
+        (),
+        "URL",
+        ours=True,
+        many=True,
     ),
 )
 

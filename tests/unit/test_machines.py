@@ -40,6 +40,7 @@ EVENTS: dict[type[Any], Any] = {
     events.LeftoversNamed: events.LeftoversNamed(1, ("7 (sleep 9)",)),
     events.NurseryLost: events.NurseryLost("gone"),
     events.WorkerStoreLost: events.WorkerStoreLost("gone"),
+    events.HangFound: events.HangFound(1, 0, "rank 0 stands still"),
     events.SignalReceived: events.SignalReceived(15),
     events.ForwardAsked: events.ForwardAsked(10),
     events.SignalNotForwarded: events.SignalNotForwarded(0, 10),

@@ -173,6 +173,10 @@ class Account:
                 return True
         return False
 
+    def evaluating(self) -> bool:
+        """Whether the batch that was handed out last, or another that no step commits, is in use."""
+        return any(cursor.held and cursor.evaluates for cursor in self.cursors.values())
+
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
         taken = self._committed

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TextIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..data.cursors import Account
+    from ..data.loader import Loader
 
 DRAWN_EVERY_S = 0.1
 _CELLS = 24
@@ -21,6 +26,17 @@ class Place(NamedTuple):
     total: int | None
     """Of the epoch; None where the length of the data is not known."""
     step: int
+
+
+def place_of(account: Account, loaders: Mapping[str, Loader], epoch: int, steps: int) -> Place:
+    """Where the outermost loader of the loop is; without one, the epoch and the step."""
+    loader = loaders.get(account.outermost() or "")
+    if loader is None:
+        return Place(epoch, 0, None, steps)
+    total = loader.total
+    if account.cursors[loader.name].at_end and total:
+        return Place(loader.epoch - 1, total, total, steps)
+    return Place(loader.epoch, loader.position, total, steps)
 
 
 class Progress:

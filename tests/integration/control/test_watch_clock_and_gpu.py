@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from elastic_agent.control.answers import Answer
 from elastic_agent.control.commands import NoAnswer
 from elastic_agent.control.decisions.watches import Reading, Verdict
 from elastic_agent.control.readings.clock import SINCE_1900_S
@@ -93,10 +95,15 @@ class _Lost(_Error):
     pass
 
 
+class _Timeout(_Error):
+    pass
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two devices, and what they are said to have."""
     state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=())
+    state.xids, state.listening = [], []
     module = ModuleType("pynvml")
 
     def handle(index: int) -> int:
@@ -104,12 +111,24 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise _Lost("GPU is lost")
         return index
 
+    def wait(events: object, timeout_ms: int) -> SimpleNamespace:
+        if not state.xids:
+            raise _Timeout("Timeout")
+        return SimpleNamespace(eventData=state.xids.pop(0))
+
     vars(module).update(
         NVMLError=_Error,
+        NVMLError_Timeout=_Timeout,
+        nvmlEventTypeXidCriticalError=8,
+        nvmlEventSetCreate=lambda: "set",
+        nvmlDeviceRegisterEvents=lambda device, kinds, events: state.listening.append(device),
+        nvmlEventSetWait_v2=wait,
+        nvmlEventSetFree=lambda events: state.listening.clear(),
         NVMLError_GpuIsLost=_Lost,
         NVML_TEMPERATURE_GPU=0,
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
         NVML_VOLATILE_ECC=0,
+        nvmlDeviceGetUUID=lambda device: f"GPU-{device}",
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: state.count,
@@ -132,6 +151,28 @@ def test_the_worst_gpu_decides(nvml: SimpleNamespace) -> None:
     assert look("what = 'gpu'\nthreshold = '85 % used'").text.startswith("GPU 1: 90.0 % used, 10 GB free")
 
 
+def test_memory_that_torch_holds_and_does_not_use_counts_as_free(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are asked, and only where the cheap reading is low."""
+    asked = []
+
+    def ask(path: str) -> Answer:
+        asked.append(path)
+        return Answer(cached={"1": int(10e9)})
+
+    monkeypatch.setattr("elastic_agent.control.readings.gpu.ask", ask)
+    job: Any = SimpleNamespace(workers=lambda: {0: 7, 1: 8}, answers=str)
+    reader = reader_of(parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = '85 % used'", "w").watches[0], job)
+    assert reader.read(0).verdict is Verdict.UNDER
+    assert asked == ["0", "1"]
+    nvml.used = [10, 80]
+    assert reader.read(1).verdict is Verdict.UNDER
+    assert asked == ["0", "1"]
+    nvml.used = [95, 10]
+    assert reader.read(2).text == "GPU 0: 95.0 % used, 5 GB free (limit 85 % used)"
+
+
 def test_a_power_cap_is_no_throttling(nvml: SimpleNamespace) -> None:
     """What an operator has set is no alarm; heat is."""
     assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is Verdict.UNDER
@@ -144,6 +185,20 @@ def test_uncorrected_errors_of_memory_count(nvml: SimpleNamespace) -> None:
     assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.UNDER
     nvml.errors = 1
     assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.OVER
+
+
+def test_a_critical_error_that_the_driver_reports_is_named(nvml: SimpleNamespace) -> None:
+    """An Xid counts once, in the look after it; the reader listens to all devices."""
+    [watch] = parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = 'xid'", "w.toml").watches
+    reader = reader_of(watch)
+    assert reader.read(0).verdict is Verdict.UNDER
+    assert nvml.listening == [0, 1]
+    nvml.xids = [79, 79, 48]
+    over = reader.read(1)
+    assert (over.verdict, over.text) == (Verdict.OVER, "the driver reports Xid 79, 48 (NVIDIA's list of Xids)")
+    assert reader.read(2).verdict is Verdict.UNDER
+    reader.close()
+    assert nvml.listening == []
 
 
 def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:

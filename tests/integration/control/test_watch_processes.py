@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.actions.stacks import dump, py_spy
+from elastic_agent.control.actions.stacks import dump, py_spy, stacks_of
 from elastic_agent.control.commands import NoAnswer
 from elastic_agent.control.decisions.watches import Reading, Verdict
 from elastic_agent.control.readings import memory
@@ -25,6 +25,8 @@ from elastic_agent.control.readings.reader import Reader
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
+from support.etcd_servers import VERSIONS, serving
+from support.harness import free_port
 
 LOOK_S = 0.02
 WAIT_S = 20.0
@@ -125,7 +127,7 @@ def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
     (job / "memory.current").write_text("8000000000\n")
     (job / "memory.stat").write_text("anon 7000000000\nfile 1000000000\nshmem 0\n")
     a_watch = watch("memory", threshold="60 % used")
-    reading = memory.Memory(a_watch, proc, cgroups).read(0)
+    reading = memory.Memory(a_watch, proc=proc, cgroups=cgroups).read(0)
     assert (reading.verdict, reading.text) == (
         Verdict.OVER,
         "memory in its cgroup: 70.0 % used, 3 GB free (limit 60 % used)",
@@ -200,6 +202,34 @@ def test_a_controller_that_is_down_is_no_job_that_is_gone(squeue: Callable[[str]
         reader_of(watch("job", job="train-70b")).read(0)
 
 
+@contextmanager
+def store_of(kind: str, folder: Path) -> Iterator[str]:
+    """HOST:PORT of a store of this kind that a job may use."""
+    if kind == "c10d":
+        yield f"127.0.0.1:{free_port()}"
+        return
+    with serving(VERSIONS[0], folder) as servers:
+        yield str(servers.members[0].endpoint)
+
+
+@pytest.mark.parametrize("kind", ["c10d", "etcd"])
+def test_a_job_is_found_by_its_run_id_in_its_store(kind: str, tmp_path: Path) -> None:
+    """By that run id, and by no other; no more once its agent is gone."""
+    (tmp_path / "wait.py").write_text("import time; time.sleep(60)")
+    with store_of(kind, tmp_path) as where:
+        flags = ["--nnodes", "1:2", "--rdzv-backend", kind, "--rdzv-endpoint", where, "--rdzv-id", "70b"]
+        command = [sys.executable, "-m", "elastic_agent", *flags, "wait.py"]
+        reader = reader_of(watch("job", store=f"{kind}://{where}", run_id="70b"))
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
+            try:
+                assert "job '70b' has nodes in" in until(reader, Verdict.UNDER).text
+                other = reader_of(watch("job", store=f"{kind}://{where}", run_id="7b"))
+                assert other.read(0).verdict is Verdict.OVER
+            finally:
+                agent.terminate()
+        assert until(reader, Verdict.OVER).text == f"no node of job '70b' is in {kind}://{where}"
+
+
 def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:
     """Its age grows from its last change, and a new line ends it."""
     log = tmp_path / "rank0.log"
@@ -218,6 +248,24 @@ def test_a_log_that_is_old_at_the_first_look_is_believed(tmp_path: Path) -> None
     log.write_text("step 1\n")
     os.utime(log, (time.time() - 3600, time.time() - 3600))
     assert reader_of(watch("hang", path=str(log), threshold="10 min")).read(0).verdict is Verdict.OVER
+
+
+def test_the_limit_of_a_log_is_learned_from_its_own_pauses(tmp_path: Path) -> None:
+    """A line each minute, for half an hour; then silence. Played on a clock of the test's."""
+    log = tmp_path / "log"
+    log.write_text("")
+    reader = reader_of(watch("hang", path=str(log), least="10 s"))
+    now = 0.0
+    for line in range(30):
+        log.write_text("x" * line)
+        reader.read(now)
+        now += 60.0
+        under = reader.read(now)
+        assert under.verdict is Verdict.UNDER, under
+    assert reader.read(now + 10 * 60.0).verdict is Verdict.UNDER
+    over = reader.read(now + 26 * 60.0)
+    assert over.verdict is Verdict.OVER
+    assert "learned from 29 changes" in over.text
 
 
 def test_a_job_that_does_not_run_does_not_hang(tmp_path: Path) -> None:
@@ -241,7 +289,24 @@ def test_stacks_name_the_odd_rank_first(tmp_path: Path) -> None:
     [file] = (tmp_path / "stacks").iterdir()
     assert line.startswith(f"stacks in {file}: rank 2 (pid {processes[2].pid}) in load_data (<string>:"), line
     assert "; rank 0 (pid" in line
-    assert file.read_text().count("Thread ") == 4
+    text = file.read_text()
+    assert text.count("Thread ") == 4 + 2
+    assert text.count(", with native frames\n") == 2
+    assert re.search(r"\(libc[^)]*\)", text.partition("with native frames")[2])
+
+
+def test_without_py_spy_the_worker_library_answers_with_its_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By faulthandler, in a thread of its own: the main thread waits in C."""
+    monkeypatch.setattr("elastic_agent.control.actions.stacks.py_spy", lambda: "")
+    path = str(tmp_path / "ask")
+    code = f"from elastic_agent.worker.loop.answers import answer\nanswer({path!r})\n"
+    code += "def waits(): time.sleep(60)\nprint('up', flush=True)\nwaits()"
+    with child(code, "library", RANK="3") as process:
+        found = stacks_of([process.pid], "", {process.pid: path})
+        assert process.poll() is None
+    assert re.fullmatch(r"rank 3 \(pid \d+\) in waits \(<string>:4\)", found.summary), found.summary
 
 
 def test_without_py_spy_the_process_is_asked_by_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

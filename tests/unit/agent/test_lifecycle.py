@@ -141,6 +141,28 @@ def test_a_lost_store_of_the_workers_breaks_the_round_and_charges_nobody() -> No
     assert events.SignalWorkers(15) in after.effects
 
 
+def test_a_worker_that_stands_still_breaks_the_round_and_is_charged() -> None:
+    """Its node stops all its workers, as for any failure; the message and the stacks are the failure's."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0, 1})), latest_round=RUNNING)
+    after = machine.step(node, events.HangFound(node.round, 1, "stands still for 9 s", "stacks"), 0.0, RULES)
+    published = [effect.record for effect in after.effects if isinstance(effect, events.Publish)]
+    assert [each.state for each in published] == [NodeState.BROKEN]
+    failure = published[0].failure
+    assert failure is not None
+    assert charges(failure)
+    assert (failure.local_rank, failure.message, failure.said) == (1, "stands still for 9 s", "stacks")
+    assert after.node.phase is Phase.STOPPING
+    assert events.SignalWorkers(15) in after.effects
+
+
+@pytest.mark.parametrize(("number", "local_rank"), [(2, 0), (1, 2)], ids=["another round", "it has exited"])
+def test_a_hang_that_is_over_changes_nothing(number: int, local_rank: int) -> None:
+    """Between the finding and the order the round may have ended, or the worker."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0, 1})), latest_round=RUNNING)
+    after = machine.step(node, events.HangFound(number, local_rank, "stands still"), 0.0, RULES)
+    assert (after.node, after.effects) == (node, ())
+
+
 def test_a_host_that_keeps_losing_its_workers_store_is_left() -> None:
     """The third time in a row, as with any failure of the host."""
     node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0})), latest_round=RUNNING)

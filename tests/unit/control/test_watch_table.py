@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.errors import UsageError
+from elastic_agent.control.in_agent.usual import USUAL, table_of
 from elastic_agent.control.notify.channels import channel
 from elastic_agent.control.table.kinds import KINDS
 from elastic_agent.control.table.parse import check_actions, parse_table, read_table
@@ -102,7 +103,7 @@ def test_two_watches_of_one_thing_are_told_apart() -> None:
         ),
         (
             "[[watch]]\nwhat='gpu'\nthreshold='hot'",
-            "give '90 C', '90 % used', '2 GB free', 'throttled', 'ecc' or 'lost'",
+            "give '90 C', '90 % used', '2 GB free', 'throttled', 'ecc', 'xid' or 'lost'",
         ),
         ("[[watch]]\nwhat='clock'\nthreshold='2 s'\nreference='here'", "reference = 'here': give 'ntp://HOST' or an"),
         ("watch = 3", "w.toml: no watches; begin each with a line [[watch]]"),
@@ -166,3 +167,37 @@ def test_times_and_sizes_refuse_each_other() -> None:
     assert time_s("5 GB") is None
     assert size_b("5 s") is None
     assert size_text(3.14159e9) == "3.14 GB"
+
+
+@pytest.mark.parametrize("name", sorted(USUAL))
+def test_usual_watches_have_names(name: str) -> None:
+    """Each is a table that an agent can run as it is."""
+    table = table_of(name)
+    check_actions(table, inside=True)
+    assert {watch.what for watch in table.watches} == {name}
+
+
+def test_several_usual_watches_are_one_table() -> None:
+    """With commas between; anything else is a file."""
+    assert [watch.what for watch in table_of("hang, slow").watches] == ["hang", "slow"]
+    with pytest.raises(UsageError, match=r"^hang,all: cannot be read"):
+        table_of("hang,all")
+
+
+def test_outside_of_an_agent_a_watch_needs_to_be_told_more() -> None:
+    """Whose workers, and it cannot restart them."""
+    for keys, said in (
+        ("what = 'hang'", "path is missing"),
+        ("what = 'slow'", "process is missing"),
+        ("what = 'hang'\npath = 'log'\ndo = ['restart']", "do = "),
+    ):
+        assert said in error(f"[[watch]]\n{keys}")
+        parse_table(f"[[watch]]\n{keys}", "w.toml", inside=True)
+
+
+def test_what_concerns_the_whole_job_is_watched_by_one_node() -> None:
+    """By its kind, unless the file says otherwise."""
+    text = "[[watch]]\nwhat = 'quota'\ncommand = 'echo 9%'\nthreshold = '9 % used'\n"
+    table = f"{text}{text}of = 'node'\n[[watch]]\nwhat = 'memory'\nthreshold = '9 % used'\nof = 'job'\n"
+    assert [watch.whole_job for watch in parse_table(table, "w", inside=True).watches] == [True, False, True]
+    assert not parse_table(text, "w").watches[0].whole_job

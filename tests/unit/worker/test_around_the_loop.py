@@ -236,7 +236,7 @@ def test_the_plain_bar_shows_epoch_place_step_and_values(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     monkeypatch.setattr(progress, "DRAWN_EVERY_S", 0.0)
     run, screen = Run(tmp_path / "c", every=NEVER), Terminal()
-    run.progress = Progress(run._place, 0, screen)
+    run.progress = Progress(run.progress._where, 0, screen)
     trained(run, lambda: run.progress(loss=torch.tensor(0.25)))
     lines = screen.getvalue().split("\r")
     assert lines[1].strip() == "epoch 0  [##......................] 4/40  step 1  loss 0.25"

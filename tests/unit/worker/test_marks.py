@@ -1,107 +1,160 @@
-"""Draws are seen without drawing, and checksums are the same whoever computes them."""
+"""What a worker shows of its progress, as its agent reads it."""
 
 from __future__ import annotations
 
-import importlib
-import random
-import sys
-import zlib
-from collections.abc import Callable
-from typing import Any
+import time
+from pathlib import Path
 
 import pytest
-import torch
 
-from elastic_agent.worker.checkpoints.crc import fastest
-from elastic_agent.worker.data import marks
-from elastic_agent.worker.data.randomness import LIBRARIES, Draws
-
-np: Any = importlib.import_module("numpy")
-TORCH = torch.Generator()
-PYTHON = random.Random()
-
-KINDS: dict[str, tuple[marks.Mark, Callable[[int], Any], Callable[[int], Any]]] = {
-    "torch": (marks.mark_of_torch(TORCH), TORCH.manual_seed, lambda n: torch.rand(n, generator=TORCH)),
-    "random": (marks.mark_of_python(PYTHON), PYTHON.seed, lambda n: [PYTHON.getrandbits(32) for _ in range(n)]),
-    "numpy": (marks.mark_of_numpy(np.random), np.random.seed, lambda n: np.random.randint(0, 1 << 31, n)),
-}
+from elastic_agent.proto import progress
+from elastic_agent.proto.durations import FIRST_S, UPPER_S, Durations
+from elastic_agent.proto.progress import Progress
+from elastic_agent.worker.loop.marks import EVALUATION, SAVE, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("draws", [1, 2, 623, 624, 1248])
-def test_any_number_of_draws_shows(kind: str, draws: int) -> None:
-    """624 words are a whole turn of a Mersenne Twister: the place is the same, the words are not."""
-    mark, seed, draw = KINDS[kind]
-    seed(7)
-    draw(1)
-    before = mark()
-    assert mark() == before
-    draw(draws)
-    assert mark() != before
+class Clock:
+    """Stands for both clocks: the time, and the processor time of the thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: self.cpu)
+
+    def compute(self, seconds: float) -> None:
+        self.now += seconds
+        self.cpu += seconds
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_seed_shows(kind: str) -> None:
-    mark, seed, _ = KINDS[kind]
-    seed(7)
-    before = mark()
-    seed(8)
-    assert mark() != before
-    seed(7)
-    assert mark() == before
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
-def test_words_are_read_in_memory_in_this_torch_and_python() -> None:
-    """Where they are not found, states are asked for: right, but slow."""
-    assert marks._where_torch_has_it() is not None
-    assert marks.mark_of_python(PYTHON) != PYTHON.getstate
+def shown(memory: bytearray) -> Progress:
+    found = progress.read(memory)
+    assert found is not None
+    return found
 
 
-def test_a_torch_whose_state_lies_elsewhere_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "_where_torch_has_it", lambda: None)
-    mark = marks.mark_of_torch(TORCH)
-    before = mark()
-    assert mark() == before
-    torch.rand(1, generator=TORCH)
-    assert mark() != before
+def warm(marks: Marks, clock: Clock) -> None:
+    for _ in range(WARM_STEPS):
+        clock.compute(5.0)
+        marks.step()
 
 
-def test_a_python_whose_state_lies_elsewhere_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "_read", lambda generator, where: (0, 0, 0))
-    assert marks.mark_of_python(PYTHON) == PYTHON.getstate
+def test_sections_are_told_apart(clock: Clock) -> None:
+    """Warm-up, steps, evaluation and saves have times of their own, and a step's does not hold those in its midst."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    for _ in range(4):
+        clock.compute(1.0)
+        marks.step()
+    clock.compute(0.25)
+    for _ in range(3):
+        marks.got(evaluates=True)
+        clock.compute(2.0)
+    marks.got(evaluates=False)
+    with marks.section(SAVE):
+        clock.wait(30.0)
+    clock.compute(0.75)
+    marks.step()
+    found = shown(memory)
+    assert found.section == STEP
+    assert found.steps == WARM_STEPS + 5
+    told = {name: [each.count, each.total_s, each.longest_s] for name, each in found.sections.items()}
+    assert set(told) == {WARM_UP, STEP, EVALUATION, SAVE}
+    assert told[WARM_UP] == pytest.approx([3, 15.0, 5.0])
+    assert told[STEP] == pytest.approx([5, 5.0, 1.0])
+    assert told[EVALUATION] == pytest.approx([3, 6.0, 2.0])
+    assert told[SAVE] == pytest.approx([1, 30.0, 30.0])
 
 
-def test_a_replaced_numpy_generator_shows() -> None:
-    kept = np.random.get_bit_generator()
-    mark = marks.mark_of_numpy(np.random)
-    before = mark()
-    try:
-        np.random.set_bit_generator(np.random.PCG64(3))
-        assert mark() != before
-    finally:
-        np.random.set_bit_generator(kept)
+def test_the_section_that_goes_on_is_shown(clock: Clock) -> None:
+    """From its first moment."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    assert shown(memory).section == WARM_UP
+    warm(marks, clock)
+    assert shown(memory).section == STEP
+    with marks.section("evaluation of the teacher"):
+        assert shown(memory).section == "evaluation of the teacher"
+    assert shown(memory).section == STEP
 
 
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_a_number_that_training_left_over_is_not_taken_for_no_draw(library: Any) -> None:
-    """gauss() makes two numbers and keeps one, which the next call gives without a draw."""
-    draw = {"torch": lambda: torch.randn(1), "random": lambda: random.gauss(0, 1), "numpy": np.random.randn}
-    draws = Draws(always=False, held=(), on_sample=None)
-    draw[library.name]()
-    draws.park()
-    draw[library.name]()
-    assert draws.found_more()
-    assert draws._in_use == (library,)
+def test_own_time_is_what_a_rank_computes_and_waits_for_data(clock: Clock) -> None:
+    """Not what it waits for others in a collective, and not a save."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    marks.asked()
+    clock.wait(0.5)
+    marks.got(evaluates=False)
+    clock.compute(1.0)
+    clock.wait(2.0)  # in a collective
+    with marks.section(SAVE):
+        clock.compute(7.0)
+    marks.step()
+    found = shown(memory)
+    assert [found.stepped_s, found.own_s] == pytest.approx([3.5, 1.5])
 
 
-def test_zlib_computes_checksums_where_nothing_faster_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zlib_ng.zlib_ng", None)
-    assert fastest() is zlib.crc32
+def test_what_is_being_written_is_not_read(clock: Clock) -> None:
+    """A reader comes again."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    marks._lock()
+    assert progress.read(memory) is None
+    assert progress.read(bytearray(progress.SIZE)) is None
 
 
-def test_zlib_ng_computes_the_same_checksums() -> None:
-    faster = pytest.importorskip("zlib_ng.zlib_ng", reason="zlib-ng is not installed").crc32
-    assert importlib.import_module("elastic_agent.worker.checkpoints.crc").crc32 is faster
-    data = random.Random(1).randbytes(100_000)
-    for first, last in ((0, 0), (0, 1), (3, 70_000), (1, 100_000)):
-        assert faster(data[first:last], 17) == zlib.crc32(data[first:last], 17)
+def test_more_sections_than_there_is_room_for_are_counted_as_the_last(clock: Clock) -> None:
+    """And nothing is written beyond the memory."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    for number in range(20):
+        with marks.section(f"section {number}"):
+            clock.wait(1.0)
+    assert len(shown(memory).sections) == progress.SECTIONS
+
+
+def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable, and where the directory is gone."""
+    monkeypatch.delenv(progress.DIRECTORY, raising=False)
+    for _ in range(2):
+        marks = marks_of(0, "")
+        marks.step()
+        with marks.section("x"):
+            marks.got(evaluates=True)
+        monkeypatch.setenv(progress.DIRECTORY, str(tmp_path / "gone"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 us at most, on a shared machine."""
+    monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
+    monkeypatch.setattr("elastic_agent.worker.loop.marks.answer", lambda path: None)
+    marks = marks_of(3, "")
+    best_s = min(_timed(marks) for _ in range(20))
+    assert best_s < 20e-6
+    assert (tmp_path / "0-3").stat().st_size == progress.SIZE
+
+
+def _timed(marks: Marks) -> float:
+    begun = time.perf_counter()
+    for _ in range(100):
+        marks.asked()
+        marks.got(evaluates=False)
+        marks.step()
+    return (time.perf_counter() - begun) / 100
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-4, 0.0033, 1.0, 59.9, 86400.0])
+def test_a_percentile_is_never_too_little_and_at_most_a_fifth_too_much(seconds: float) -> None:
+    """As the buckets are a quarter octave wide."""
+    found = Durations().with_one(seconds).with_one(10 * seconds).percentile(50)
+    assert found == UPPER_S[0] if seconds < FIRST_S else seconds <= found <= 1.19 * seconds

@@ -1,0 +1,25 @@
+"""The usual watches by their names, for `--watch hang,disk` instead of a file."""
+
+from __future__ import annotations
+
+from ..table.parse import parse_table, read_table
+from ..table.watch import Table
+
+USUAL = {
+    "hang": '[[watch]]\nwhat = "hang"\ndo = ["dump", "notify"]\n',
+    "disk": '[[watch]]\nwhat = "disk"\nthreshold = "80 % used"\n'
+    '[[watch]]\nwhat = "disk"\nthreshold = "12 hours left"\nfor = "5 min"\n',
+    "inodes": '[[watch]]\nwhat = "inodes"\nthreshold = "90 % used"\n',
+    "memory": '[[watch]]\nwhat = "memory"\nthreshold = "95 % used"\n'
+    '[[watch]]\nwhat = "memory"\nthreshold = "30 minutes left"\nfor = "10 min"\n',
+    "slow": '[[watch]]\nwhat = "slow"\nfor = "5 min"\n',
+    "gpu": '[[watch]]\nwhat = "gpu"\n[[watch]]\nwhat = "gpu"\nthreshold = "xid"\n',
+}
+
+
+def table_of(watch: str) -> Table:
+    """The table of a file, or of names of usual watches with commas between. Raises UsageError."""
+    names = [name.strip() for name in watch.split(",")]
+    if all(name in USUAL for name in names):
+        return parse_table("".join(USUAL[name] for name in names), f"--watch {watch}", inside=True)
+    return read_table(watch, inside=True)

@@ -1,0 +1,122 @@
+"""Runs a table of watches beside an agent, and tells people how its job fares."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ...agent.agent import Agent
+from ...agent.errors import UsageError
+from ...agent.report import Report
+from ...proto import progress
+from ...rendezvous.failures import EndKind
+from ...rendezvous.records import Round, RoundPhase
+from ...rendezvous.text import count
+from ..actions.perform import Actor
+from ..notify.channels import channel
+from ..notify.notifier import Notifier
+from ..table.parse import check_actions
+from ..table.watch import Table
+from ..watcher.runner import Runner
+from .usual import table_of
+from .view import AgentsJob
+
+CLOSE_S = 10.0
+"""How long messages may take to go out when the job has ended."""
+JOIN_S = 15.0
+"""How long the threads may take to end, actions that were begun included; they are daemons."""
+
+
+class Watching:
+    """What `--watch` and `--notify` ask for. `announced` is called on the agent's thread, and returns at once."""
+
+    def __init__(self, path: str, notify: Iterable[str], run_id: str, tell: Callable[[str, bool], None]) -> None:
+        """`tell` gets alarms, and whether a line is routine. Raises UsageError for a mistake in the file or in a URL,
+        and where the host refuses a directory."""
+        self._tell = tell
+        table = table_of(path) if path else Table("--notify", "", ())
+        self.table = replace(table, notify=(*table.notify, *notify), job=table.job or run_id)
+        check_actions(self.table, inside=True)
+        channels = [channel(url) for url in self.table.notify]
+        for each in channels:
+            each.check()
+        self._notifier = Notifier(channels, self.table.pace, self.table.job, _node(), self._log)
+        try:
+            self._job = AgentsJob()
+        except OSError as error:
+            raise UsageError(f"--watch: no directory for the workers' progress: {error}; set TMPDIR") from None
+        self._runner = Runner(
+            self.table, Actor(self.table, self._notifier, _node(), self._log, self._job), self._detail, self._job
+        )
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._told = 0
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For the workers' environment."""
+        return {progress.DIRECTORY: self._job.directory}
+
+    def begin(self, agent: Agent) -> None:
+        """Watch, from now on, the job of this agent."""
+        self._job.begin(agent)
+        if self.table.watches:
+            self._thread = threading.Thread(
+                target=self._runner.run, args=(self._stop,), name="elastic-agent-watches", daemon=True
+            )
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                self._thread = None
+                self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
+
+    def announced(self, announcement: Round) -> None:
+        """An announcement that this node makes as the coordinator: it is the one that tells how rounds end."""
+        ended = announcement.ended
+        settled = announcement.phase is not RoundPhase.OVER
+        unplanned = ended is not None and ended.kind in (EndKind.FAILURE, EndKind.DEPARTURE)
+        if ended is not None and unplanned and settled and ended.round > self._told and announcement.outcome is None:
+            self._told = ended.round
+            self._notifier.tell(
+                f"round {ended.kind.value}",
+                f"round {ended.round} ended: {ended.because}\nnext: nothing; the job goes on",
+            )
+        if announcement.outcome is not None:
+            self._notifier.tell("job ended", f"the job ended: {announcement.because}")
+
+    def ended(self, report: Report | None) -> None:
+        """The agent has ended, or never ran. Sends what waits, for at most CLOSE_S. Does nothing the second time."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._runner.wake()
+        if report is not None and _nobody_told(report):
+            self._notifier.tell(
+                f"node {_node()} ended",
+                f"node {_node()} ended with status {report.verdict.exit_code}: {report.verdict.because}\n"
+                "next: docs/exit-codes.md; queue the job again",
+            )
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+        for name, events in self._notifier.close(CLOSE_S).items():
+            number = sum(number for _, _, number in events)
+            self._tell(f"{name}: {count(number, 'event')} of watches were not delivered", False)
+        self._job.close()
+
+    def _log(self, line: str) -> None:
+        self._tell(line, False)
+
+    def _detail(self, line: str) -> None:
+        self._tell(line, True)
+
+
+def _nobody_told(report: Report) -> bool:
+    """Whether this end was announced by no coordinator, and asked for by nobody: the store is lost, say."""
+    verdict = report.verdict
+    return verdict.outcome is None and verdict.exit_code not in (0, 75) and verdict.exit_code < 128
+
+
+def _node() -> str:
+    return os.uname().nodename

@@ -1,0 +1,58 @@
+"""A training whose steps do what a test says: go on, stand still, leak, or compute more on one rank.
+
+    watched.py DIRECTORY MODE [STEPS]
+
+MODE: `hang` (rank 1 stands still in its 40th step, in the first round), `leak` (10 MB a step, until it is restarted),
+`slow` (rank 1 computes six times as much), `steady`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from elastic_agent.worker import Every, Run
+
+HUNG_STEP = 40
+LEAK_BYTES = 10_000_000
+
+
+def stands_still() -> None:
+    while True:
+        time.sleep(1.0)
+
+
+def compute(seconds: float) -> None:
+    """Use the processor for so long."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def main(directory: str, mode: str, steps: int) -> None:
+    dist.init_process_group("gloo")
+    rank, first_round = dist.get_rank(), os.environ["ELASTIC_AGENT_ROUND"] == "1"
+    run = Run(directory, seed=1, every=Every(seconds=None), model=torch.nn.Linear(2, 2))
+    kept = []
+    while run.steps < steps and not run.stopping:
+        if mode == "hang" and rank == 1 and first_round and run.steps == HUNG_STEP:
+            stands_still()
+        if mode == "leak" and rank == 1 and first_round:
+            kept.append(bytearray(os.urandom(1)) * LEAK_BYTES)
+        if mode == "slow":
+            compute(0.06 if rank == 1 else 0.01)
+        else:
+            time.sleep(0.02)
+        dist.all_reduce(torch.ones(1))
+        run.step()
+    run.close()
+    dist.destroy_process_group()
+    print(f"rank {rank} ended at step {run.steps}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 200)
