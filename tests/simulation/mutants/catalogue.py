@@ -120,22 +120,22 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     # -- why a round ends
     Mutant("a failure of an earlier round ends this one", coordinator._why_over, branch(0).operand(1).removed()),
     Mutant("failures go unnoticed", coordinator._why_over, branch(0).never()),
-    Mutant("a lost member goes unnoticed", coordinator._why_over, branch(2).never()),
+    Mutant("a lost member goes unnoticed", coordinator._why_over, branch(3).never()),
     Mutant(
         "a departure goes unnoticed",
         coordinator._why_over,
-        branch(3).never(),
+        branch(4).never(),
     ),
     Mutant(
         "a place given up goes unnoticed",
         coordinator._why_over,
-        branch(4).never(),
+        branch(5).never(),
     ),
     # -- which node is charged
     Mutant(
         "a departure excuses no failure",
         charging._final,
-        branch(1).never(),
+        branch(2).never(),
     ),
     Mutant(
         "reports of members are not waited for",
@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a window is too short", restart_policy.restarts_left, comparison(0).operand(1).times(0.5)),
     Mutant("a crash loop is never recognised", restart_policy.failures_in_a_row, returned(0).becomes(1)),
     Mutant("a pause is too short", restart_policy._pause_s, returned(-1).operand(0).times(0.5)),
-    Mutant("no crash loop pauses", transitions.rejoin, branch(0).always()),
+    Mutant("no crash loop pauses", transitions.rejoin, branch(1).always()),
     Mutant("a pause has no end", on_deadline.on_time_while_joining, branch(1).always()),
     # -- which nodes are lost
     Mutant("the time before a late reading counts as silence", leases._unwatched_s, returned(0).becomes(0.0)),
@@ -179,12 +179,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         condition(0).becomes(both(ITSELF, negated(looped(0).element(1).attribute(SEEN.lost)))),
     ),
     # -- how a job ends
-    Mutant("one finished node is success", coordinator._judge_running, branch(1).calls(any)),
-    Mutant("the barrier never begins", observations.observe_node, branch(1).never()),
+    Mutant("one finished node is success", coordinator._judge_running, branch(6).calls(any)),
+    Mutant("the barrier never begins", observations.observe_node, branch(2).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
-        branch(2).never(),
+        branch(7).never(),
     ),
     Mutant(
         "the barrier is short",
@@ -253,7 +253,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
     Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
-    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(1).always()),
+    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(2).always()),
     Mutant(
         "a lost nursery is no failure",
         on_workers.on_nursery_lost,
@@ -267,8 +267,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the host leaves first", on_store.on_written, branch(1).never()),
     Mutant("the host leaves when a call breaks", on_store.on_went_away_while_ending, branch(0).always()),
     Mutant("the host does not wait for its last record", on_deadline._serve_on, branch(1).never()),
-    Mutant("finished nodes share the failure", verdicts.of_closed, branch(0).never()),
-    Mutant("every outcome exits 0", verdicts.of_closed, subscript(0).becomes(exit_status.OK)),
+    Mutant("finished nodes share the failure", verdicts.of_closed, branch(1).never()),
+    Mutant("every outcome exits 0", verdicts.of_closed, subscript(1).becomes(exit_status.OK)),
     Mutant(
         "a lost store exits like a failed worker",
         verdicts.of_store_lost,
@@ -314,7 +314,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a node that stands still stands for coordinator", Driver._campaign, choice(0).always()),
     Mutant("nobody looks at the host's heartbeat", health.Health.host_stands, returned(0).becomes(False)),
     Mutant("a thread without answers goes unnoticed", health.Health._is_overdue, returned(0).becomes(False)),
-    Mutant("a report has no time limit", deadlines.report_due, returned(0).becomes(None)),
+    Mutant("a report has no time limit", deadlines.report_due, returned(1).becomes(None)),
     # -- tables
     Misplaced(
         "a finished node ignores the close",
