@@ -220,6 +220,9 @@ class Workers:
         if isinstance(fact, Started):
             self._pids[fact.key] = fact.pid
             self._started_s[fact.key] = time.monotonic()
+            if self.member is not None and len(self._started_s) == self.member.nproc:
+                # An agreement that came with the round was asked for when no worker ran yet.
+                yield from self.steps.review(self.supervisor.alive())
         elif isinstance(fact, SpawnFailed):
             yield StartFailed(self._start_failure(fact.key, fact.reason, host=fact.host))
         elif isinstance(fact, Exited):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+
+import torch.distributed as dist
 
 from ...proto.endings import PREEMPTED
 from . import deadline as times
@@ -52,5 +55,12 @@ class EarlyEnd:
         """Behind the loop: what follows it in the script belongs to a training that is over, so that under an agent the
         process ends here, with the code that says that the job is to be started again."""
         if "ELASTIC_AGENT_ROUND" in os.environ:
+            # Behind the script's own clean-up: torch's threads may abort an interpreter that ends beside them.
+            atexit.register(_leave_process_group)
             self._log.info("stopped at step %d, to go on with the next start of the job: exit %d", step, PREEMPTED)
             raise SystemExit(PREEMPTED)
+
+
+def _leave_process_group() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

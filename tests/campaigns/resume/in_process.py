@@ -7,6 +7,7 @@ import io
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +58,8 @@ class Memory:
     newest: tuple[Snapshot, dict[str, Any]] | None = None
     writes: bool = True
     busy: bool = False
+    took_s: float = 0.0
+    folder: Any = field(default_factory=lambda: SimpleNamespace(path="."))
 
     def find(self, things: Any) -> Found | None:
         return self.begins

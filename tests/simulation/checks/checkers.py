@@ -232,8 +232,11 @@ class Checkers:
         if saved:
             self.world.reached.note("workers saved before an arrival")
         # Without a boundary they were asked, and have not all answered in time, or cannot.
-        asked = before.agreement is not None and before.agreement.act is Act.SETTLE and not before.agreement.at
-        self.need(saved or asked, SAVED_FIRST, f"round {ending.round} was ended because {ending.because}")
+        settles = before.agreement is not None and before.agreement.act is Act.SETTLE
+        asked = before.agreement is not None and settles and not before.agreement.at
+        leader, limit_s = self.world.leader, self.world.job.settle_s - ROUNDING_S
+        too_long = settles and leader is not None and leader.clock() - before.agreed_at >= limit_s
+        self.need(saved or asked or too_long, SAVED_FIRST, f"round {ending.round} was ended because {ending.because}")
 
     def _settled(self, ending: Ending) -> None:
         self.endings[ending.round] = ending

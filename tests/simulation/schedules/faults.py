@@ -14,6 +14,7 @@ from elastic_agent.rendezvous.driver.connection import patience_s
 from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 
 from ..checks.liveness import RESIGNS_S, SLACK_S
+from ..stores.driver_link import DriverLink
 from ..stores.shared import SharedEtcd, SharedTcpStore
 
 if TYPE_CHECKING:
@@ -320,8 +321,9 @@ def _stays_unknown(world: World, node: SimNode, term: int, until: float) -> None
         # Where no other node could, it coordinates again, with threads whose calls have not taken too long yet.
         world.reached.note("a coordinator that received nothing was elected again")
         term, until = world.term, _found_out_at(world)
-    if node.link.away_since is not None:
-        until = _found_out_at(world)  # no thread is judged while the store is away for all
+    idle = isinstance(node.link, DriverLink) and "announcer" in node.link.silent and not node.link.announces
+    if idle or node.link.away_since is not None:
+        until = _found_out_at(world)  # no thread is judged while it asks nothing, or the store is away for all
     if world.now < until:
         world.checkers.last_fault = world.now
         if world.now + 1.0 >= until:

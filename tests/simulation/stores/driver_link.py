@@ -119,6 +119,12 @@ class DriverLink:
             self._unaccepted[effect.round.epoch, effect.round.version] = effect.round
         self._as_node(self.driver.carry_out, effect)
 
+    @property
+    def announces(self) -> bool:
+        """A call of its announcer is under way."""
+        term = self.driver._term
+        return term is not None and "announcer" in term.under_way()
+
     def accepted(self, version: int, epoch: int) -> None:
         """The store, which elects, has accepted this announcement of the node."""
         if self.node.coordinator is not None:
