@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards preloads survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ many-nodes: setup ## a thousand nodes on one c10d store, 1,024 descriptors for e
 
 causes: setup ## which cause is named when jobs fail in known ways, beside torchrun; ARGS="--seeds 20 --torchrun 3"
 	$(PY) -m tests.campaigns.causes $(ARGS)
+
+guards: setup .frameworks/.ready ## the long tests of guards: real SLURM, the demo, slow ranks, busy hosts
+	$(PYTEST) -m campaign tests/integration $(ARGS)
 
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)

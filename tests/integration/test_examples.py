@@ -59,6 +59,7 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> None:
     """`make guard-demo`: a labelled checkpoint, two endings with 83, one with 75 after which no sample is lost, a leak

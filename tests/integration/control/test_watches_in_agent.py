@@ -138,6 +138,7 @@ def test_a_job_without_the_library_is_watched_by_its_output(tmp_path: Path) -> N
         assert "in idle (idle.py:3)" in ended.said
 
 
+@pytest.mark.campaign
 def test_a_steady_job_raises_no_alarm(tmp_path: Path) -> None:
     """Warm-up, saves and the end of the script are sections of their own."""
     table = '[[watch]]\nwhat = "hang"\nevery = "0.05 s"\nleast = "1 s"\n'
@@ -164,6 +165,7 @@ def test_a_worker_that_leaks_is_restarted_at_a_step_boundary_without_a_charge(tm
 # -- slow ranks ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_a_slow_rank_is_named_with_its_share_of_the_lost_time(tmp_path: Path) -> None:
     """It computes 60 ms a step, the other 10: most of what that one waits is its doing."""
     table = '[[watch]]\nwhat = "slow"\nthreshold = "5 % lost"\nevery = "1 s"\n'

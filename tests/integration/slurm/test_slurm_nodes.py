@@ -14,7 +14,7 @@ from support.desk import WORKER, Desk, Worker
 from support.harness import free_port
 from support.outside.slurm_cluster import BOUND_S, SCRIPTS, SlurmCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.campaign
 
 
 TRAINING = str(Path(WORKER).with_name("enduring.py"))

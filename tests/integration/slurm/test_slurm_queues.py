@@ -116,6 +116,7 @@ def test_a_job_queues_itself_again_after_75(cluster: SlurmCluster, played: Playe
     assert cluster.state(job) == "COMPLETED"
 
 
+@pytest.mark.campaign
 def test_failures_of_hosts_in_a_row_are_queued_again_a_few_times_only(cluster: SlurmCluster, played: Played) -> None:
     """With one retry, the second 76 in a row is the last."""
     played.plan(76, 76, 76)
@@ -128,7 +129,7 @@ def test_failures_of_hosts_in_a_row_are_queued_again_a_few_times_only(cluster: S
     assert not list(cluster.home.glob(".elastic-agent*")), "the count is removed at the end"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_usr1_ahead_of_the_limit_saves_the_job_and_queues_it_again(cluster: SlurmCluster, played: Played) -> None:
     """SLURM's own signal, sent because the limit is near, reaches each agent once; they end with 75, and the job is
     queued again."""
@@ -141,6 +142,7 @@ def test_usr1_ahead_of_the_limit_saves_the_job_and_queues_it_again(cluster: Slur
     assert cluster.state(job) == "COMPLETED"
 
 
+@pytest.mark.campaign
 def test_a_bad_node_is_drained_and_the_next_start_has_another(cluster: SlurmCluster, played: Played) -> None:
     """The agent of n2 gives its host up with 71: SLURM gives the job n3 in its place, and n2 to nobody."""
     played.plan(75, 0)

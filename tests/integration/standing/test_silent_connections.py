@@ -146,7 +146,7 @@ def busy(load: int) -> Iterator[None]:
             process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("backend", ["c10d", "etcd"])
 def test_a_busy_host_raises_no_alarm(backend: str, tmp_path: Path) -> None:
     """Ten processes that compute on each core, for longer than anything may go without an answer."""
