@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+NO_BEAT, SPOILED = -1, -2
+"""Values of `Store.host_count` that are no counts."""
+
 
 class StoreError(Exception):
     """Root of what a store raises. One line: the endpoint or key, what was found, what to do."""
@@ -106,8 +109,9 @@ class Store(Protocol):
 
     @property
     def host_count(self) -> int | None:
-        """The heartbeat counter of the node that hosts the store, as of this connection's last `beat`; -1: it had none.
-        None on an electing store, whose coordinator has a lease."""
+        """The heartbeat counter of the node that hosts the store, as of this connection's last `beat`;
+        NO_BEAT before its first; SPOILED if another program has written over it. None on an electing store, whose
+        coordinator has a lease."""
         ...
 
     @property

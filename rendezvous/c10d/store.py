@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
-from ..store import HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
+from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
 from .claim import PortTaken, claim
 from .client import HandshakeTimeout, TcpStoreClient, connect
 from .descriptors import DescriptorWatch
@@ -80,7 +80,7 @@ class C10dStore(HostedLeadership):
         # These counters only grow; one that went back was written by another program.
         self._log_seen = (0, 0)
         self._newest_version_seen = 0
-        self._host_count = -1
+        self._host_count = NO_BEAT
 
     @property
     def hosted(self) -> bool:
@@ -150,8 +150,7 @@ class C10dStore(HostedLeadership):
         head, compacted = self._log_seen
         self._log_seen = checked_log(where, keys, found, max(head, self._published.number), compacted)
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
-        host_count = parse_count(found.get(keys.host_beat, b""))
-        self._host_count = -1 if host_count is None else host_count
+        self._host_count = _host_count(found.get(keys.host_beat))
         if own:
             self._published.restore(self._client, where, keys, node, found, self._log_seen[1])
         return self._newest_version_seen
@@ -238,6 +237,13 @@ class C10dStore(HostedLeadership):
         if self._server is not None:
             self._compaction.verify(where, keys, compacted)
         return head, compacted
+
+
+def _host_count(found: bytes | None) -> int:
+    if found is None:
+        return NO_BEAT
+    count = parse_count(found)
+    return SPOILED if count is None else count
 
 
 @dataclass(frozen=True, slots=True)

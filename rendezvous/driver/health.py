@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from ..store import NO_BEAT
+
 
 class Standstill:
     """For how long something has stayed the same, in seconds. Used by one thread."""
@@ -122,6 +124,5 @@ class Health:
 
     def host_stands(self, count: int | None, newest: int) -> bool:
         """Whether the node that hosts the store has sent no heartbeat for too long, and announced nothing either.
-        `count`: its heartbeat counter, negative where there is none; None: no node hosts the store, or this one does.
-        `newest`: the newest version that there is."""
-        return self._host.look(None if count is None else (count, newest)) >= self._limit_s
+        `count`: as `Store.host_count`. `newest`: the newest version that there is."""
+        return self._host.look(None if count in (None, NO_BEAT) else (count, newest)) >= self._limit_s

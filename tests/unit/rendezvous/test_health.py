@@ -11,6 +11,7 @@ from elastic_agent.rendezvous.driver import health
 from elastic_agent.rendezvous.driver.connection import CallGuard, patience_s
 from elastic_agent.rendezvous.driver.health import Health, LoopWatch, Newest, Standstill
 from elastic_agent.rendezvous.driver.term import READER_WAIT_S
+from elastic_agent.rendezvous.store import NO_BEAT, SPOILED
 
 LIMIT_S, BEAT_S = 5.0, 1.0
 
@@ -133,19 +134,21 @@ def test_a_coordinator_that_is_cut_off_is_found_within_ten_seconds_or_its_lease(
 
 
 def test_a_host_whose_heartbeat_does_not_change_stands_still(clock: Clock) -> None:
-    """One that is no count (-1) stays as it is, too; a store that no node hosts has none to look at (None)."""
+    """One that a stranger wrote over (SPOILED) stays as it is, too. Before the host's first (NO_BEAT), and on a store
+    that no node hosts (None), there is none to look at."""
     node, spoiled, nobody = Questions().health, Questions().health, Questions().health
     for _ in range(5):
         assert not node.host_stands(7, 1)
-        assert not spoiled.host_stands(-1, 1)
+        assert not spoiled.host_stands(SPOILED, 1)
         clock.now += BEAT_S
-    assert spoiled.host_stands(-1, 1)
+    assert spoiled.host_stands(SPOILED, 1)
     assert node.host_stands(7, 1)
     assert not node.host_stands(7, 2)  # what it announces shows that it goes on, as a heartbeat does
     assert not node.host_stands(8, 2)
-    for _ in range(20):
-        assert not nobody.host_stands(None, 1)
-        clock.now += BEAT_S
+    for count in (None, NO_BEAT):
+        for _ in range(20):
+            assert not nobody.host_stands(count, 1)
+            clock.now += BEAT_S
 
 
 def test_a_standstill_counts_from_the_first_look(clock: Clock) -> None:
