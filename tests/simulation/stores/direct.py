@@ -311,7 +311,7 @@ class DirectLink:
         mute = node.frozen or node.done or self.up_cut
         if mute and self._mute_since is None:
             self._mute_since = self.world.now
-        elif not mute and self._mute_since is not None:
+        elif beating:
             self._mute_since = None
 
     def excused(self, frozen_s: float) -> None:
