@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost preloads survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ causes: setup ## which cause is named when jobs fail in known ways, beside torch
 guards: setup .frameworks/.ready ## the long tests of guards: real SLURM, the demo, slow ranks, busy hosts
 	$(PYTEST) -m campaign tests/integration $(ARGS)
 
+guard-cost: setup ## what all guards on at once cost the digits job, beside the same job without, in 5 minutes; ARGS="--pairs 8"
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.guard_cost $(ARGS)
+
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)
 
@@ -145,9 +148,16 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
 	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
-	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0
+	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0 torchx==0.7.0
 	@touch $@
 
+# Its torchvision needs the CUDA build of torch: some gigabytes, so no other target asks for it.
+streaming: setup ## the tests with MosaicML Streaming's own package, which it installs first (several GB)
+	$(PYTHON) -m venv .streaming
+	.streaming/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 $(PIP_FLAGS) --editable . \
+	  mosaicml-streaming==0.13.0
+	$(PYTEST) tests/integration/resume/test_streams_of_others.py $(ARGS)
+
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .frameworks .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .streaming .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -14,12 +14,12 @@ from ..rendezvous.coordinator.state import DEFAULT_SETTLE_S, Rendezvous
 from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.shared_values import SharedValues
 from . import signals
 from .errors import (
     AgentError,
     HostFailed,
     InternalError,
-    KillSwitch,
     in_any_case,
     is_of_host,
     is_thread_refusal,
@@ -49,6 +49,7 @@ class Link(Protocol):
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
     def carry_out(self, effect: coordination.StoreEffect) -> None: ...
+    def values(self) -> SharedValues | None: ...
     def resign(self) -> None: ...
     def close(self) -> None: ...
 
@@ -80,7 +81,10 @@ class Agent:
         UsageError if the log directory cannot be used, KillSwitch if its file is there."""
         host = os.uname().nodename
         self.name = name or f"{host}:{os.getpid()}"
-        _look_at_kill_switch(workers.guards.kill_switch, self.name)
+        if workers.guards.kill_switch:
+            from .steps.switches import look_first
+
+            look_first(workers.guards.kill_switch, self.name, tell)
         node = os.urandom(8).hex()
         self._spec = workers
         self._rules = _node_rules(node, self.name, workers, rendezvous)
@@ -89,10 +93,10 @@ class Agent:
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
-        self.workers = self._workers = Workers(workers, self.name, host, logs, self._tell, self._post)
+        self.workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
-        self._link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
+        self.link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
         self._node = Node()
         self._coordinator = Rendezvous()
         self._conclusion: events.Conclude | None = None
@@ -133,7 +137,7 @@ class Agent:
             ) from error
         finally:
             watches = [each.close for each in (watch, switches) if each is not None]
-            in_any_case(*watches, self._workers.close, self._link.close, lambda: give_back(last), self._loop.close)
+            in_any_case(*watches, self.workers.close, self.link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
     def leave(self, reason: str) -> None:
@@ -152,7 +156,7 @@ class Agent:
 
     def status(self) -> Status:
         """Where this node stands."""
-        return status_of(self._node, self._rules, self._workers.pids, self._workers.logs.path, self._workers.preload)
+        return status_of(self._node, self._rules, self.workers.pids, self.workers.logs.path, self.workers.preload)
 
     def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
         """End this round as by a failure of a worker that stands still, if both go on. `because`: its message."""
@@ -177,7 +181,7 @@ class Agent:
             for order in step.effects:
                 self._carry_out(order)
             return
-        if overtaken(event, self._link.newest):
+        if overtaken(event, self.link.newest):
             return
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
@@ -187,8 +191,7 @@ class Agent:
 
     def _mention(self, before: Node, event: object, now: float) -> None:
         node = self._node
-        seen = describe(self.name, before, node, event, now)
-        if seen is None:
+        if (seen := describe(self.name, before, node, event, now)) is None:
             return
         if node.phase is Phase.STOPPING and before.phase is not Phase.STOPPING and node.verdict is not None:
             self._tell(f"stopping this node's workers; SIGKILL after {self._rules.grace_s:g} s", False)
@@ -210,10 +213,7 @@ class Agent:
         else:
             if isinstance(order, coordination.Announce) and self._on_announce is not None:
                 self._on_announce(order.round)
-            self._link.carry_out(order)
-
-    def _post(self, event: object) -> None:
-        self._loop.post(event)
+            self.link.carry_out(order)
 
     def _signalled(self, signum: int) -> None:
         guards = self._spec.guards
@@ -226,14 +226,17 @@ class Agent:
         else:
             self._loop.post(events.ForwardAsked(signum))
 
+    def _post(self, event: object) -> None:
+        self._loop.post(event)
+
     def _open_nursery(self) -> None:
-        self._workers.open()
-        self._loop.watch(self._workers.fileno, self._observe)
+        self.workers.open()
+        self._loop.watch(self.workers.fileno, self._observe)
 
     def _observe(self) -> list[events.Event]:
-        found = self._workers.observe()
-        if not self._workers.supervisor.is_open:
-            self._loop.forget(self._workers.fileno)  # closed by now
+        found = self.workers.observe()
+        if not self.workers.supervisor.is_open:
+            self._loop.forget(self.workers.fileno)  # closed by now
         return found
 
     def _watch_stuck(self) -> StuckWatch | None:
@@ -241,7 +244,7 @@ class Agent:
             return None
         from .processes.stuck import StuckWatch
 
-        return StuckWatch(self._spec.stuck_s, lambda: self._workers.alive, self.leave)
+        return StuckWatch(self._spec.stuck_s, lambda: self.workers.alive, self.leave)
 
     def _watch_switches(self) -> Switches | None:
         guards = self._spec.guards
@@ -254,49 +257,49 @@ class Agent:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _open_store(self, effect: events.OpenStore) -> None:
-        self._link.open()
+        self.link.open()
 
     def _prepare_place(self, effect: events.PreparePlace) -> None:
         try:
-            nproc, port = self._workers.prepare()
+            nproc, port = self.workers.prepare()
         except (AgentError, OSError) as error:
             self._loop.post(events.PlaceFailed(refusal(error), is_of_host(error)))
             return
         self._loop.post(events.PlacePrepared(nproc, port))
 
     def _publish(self, effect: events.Publish) -> None:
-        self._link.publish(effect.record)
+        self.link.publish(effect.record)
 
     def _start_workers(self, effect: events.StartWorkers) -> None:
-        for event in self._workers.start(effect.round, effect.member, effect.restart_count):
+        for event in self.workers.start(effect.round, effect.member, effect.restart_count):
             self._loop.post(event)
-        if self._workers.steps.fileno >= 0:
-            self._loop.watch(self._workers.steps.fileno, self._workers.observe_steps)
+        if self.workers.steps.fileno >= 0:
+            self._loop.watch(self.workers.steps.fileno, self.workers.observe_steps)
 
     def _signal_workers(self, effect: events.SignalWorkers) -> None:
-        self._workers.signal(effect.signum)
+        self.workers.signal(effect.signum)
 
     def _forward_signal(self, effect: events.ForwardSignal) -> None:
-        self._workers.supervisor.forward(effect.signum)
+        self.workers.supervisor.forward(effect.signum)
 
     def _ask_bound(self, effect: events.AskBound) -> None:
-        for event in self._workers.ask_bound(effect.agreement):
+        for event in self.workers.ask_bound(effect.agreement):
             self._loop.post(event)
 
     def _decide_workers(self, effect: events.DecideWorkers) -> None:
-        self._workers.steps.decide(effect.agreement)
+        self.workers.steps.decide(effect.agreement)
 
     def _release_workers(self, effect: events.ReleaseWorkers) -> None:
-        self._workers.steps.release(effect.agreement)
+        self.workers.steps.release(effect.agreement)
 
     def _kill_workers(self, effect: events.KillWorkers) -> None:
-        self._workers.kill()
+        self.workers.kill()
 
     def _name_leftovers(self, effect: events.NameLeftovers) -> None:
-        self._workers.supervisor.name_leftovers()
+        self.workers.supervisor.name_leftovers()
 
     def _keep_leftovers(self, effect: events.KeepLeftovers) -> None:
-        self._workers.keep_leftovers()
+        self.workers.keep_leftovers()
 
     def _restart_nursery(self, effect: events.RestartNursery) -> None:
         try:
@@ -308,7 +311,7 @@ class Agent:
         self._loop.wake_at(effect.when, events.DeadlineReached())
 
     def _conclude(self, effect: events.Conclude) -> None:
-        self._link.resign()
+        self.link.resign()
         self._conclusion = effect
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -321,25 +324,15 @@ class Agent:
         return Report(
             verdict=conclusion.verdict,
             failures=node.tally.failures,
-            reports=dict(self._workers.reports),
-            log_dir=self._workers.logs.path,
-            temporary_dir=self._workers.logs.temporary,
+            reports=dict(self.workers.reports),
+            log_dir=self.workers.logs.path,
+            temporary_dir=self.workers.logs.temporary,
             round=node.round,
-            member=self._workers.member,
-            nodes=self._workers.nodes,
-            pids=self._workers.pids,
-            ranks=self._workers.ranks if node.finished else (),
+            member=self.workers.member,
+            nodes=self.workers.nodes,
+            pids=self.workers.pids,
+            ranks=self.workers.ranks if node.finished else (),
         )
-
-
-def _look_at_kill_switch(path: str, node: str) -> None:
-    """Raises KillSwitch. Before a log directory is made: the elements of a job array must not leave thousands."""
-    if not path:
-        return
-    from .steps.switches import killed_by
-
-    if because := killed_by(path):
-        raise KillSwitch(f"{because}; no worker was started", node=node)
 
 
 _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from ..proto.frozen import dataclass, field
 from ..rendezvous.driver import events as store_events
 from ..rendezvous.failures import WorkerFailure
 from ..rendezvous.records import Member

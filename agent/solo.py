@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..rendezvous.coordinator.events import Announce, BeatsSeen, Elected, NodeSeen, ReadBeats, StoreEffect
 from ..rendezvous.driver.events import LeadershipChanged, OthersEnded, Post, RecordWritten, RoundSeen, StoreOpened
 from ..rendezvous.records import NodeRecord
+from ..rendezvous.shared_values import SharedValues
 from ..rendezvous.store import FIRST_EPOCH
 
 
@@ -35,6 +36,10 @@ class Solo:
             self._post(BeatsSeen({}))
         else:
             self._post(OthersEnded())
+
+    def values(self) -> SharedValues | None:
+        """There is no other node to share them with."""
+        return None
 
     def resign(self) -> None:
         """No other node could coordinate."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from ..proto.frozen import dataclass, field
 from .lifecycle.restart_policy import Policy
 from .lifecycle.stop_ladder import LEFTOVER_S, Leftovers
 
@@ -107,6 +107,9 @@ class WorkerSpec:
     """How long a worker may be in uninterruptible sleep before this node leaves the job; 0: nobody looks."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
+    own_directory: str = ""
+    """A directory that this agent has made for its workers to write into, and removes: one that outlives the agent
+    removes it if the agent is killed. Files, no directories, are in it. Empty: none."""
     worker_store: str = "agent"
     """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0;
     "rank0", the worker of rank 0."""

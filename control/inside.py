@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ..proto.progress import Progress
 from ..rendezvous.agreements import Act
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What the nodes of the round have answered."""
+
+    found: Mapping[str, Mapping[str, Any]]
+    """By the name of the node; what is in them is not checked yet."""
+    silent: tuple[str, ...] = ()
+    """Nodes that have not answered in time."""
+    trouble: str = ""
+    """Why none but this node was asked, if so."""
+
+
 class Job(Protocol):
-    """This node's part of the job. Every method may be called from any thread, and returns at once."""
+    """This node's part of the job. Every method may be called from any thread, and returns at once but for `ask_nodes`
+    and `conclude`."""
 
     @property
     def round(self) -> int:
@@ -44,6 +59,31 @@ class Job(Protocol):
 
     def answers(self, rank: int) -> str:
         """Path of the socket at which a worker's library answers questions; it may not be there."""
+        ...
+
+    def ranks_of(self, node: str) -> range:
+        """The ranks of a node of the round, by its name."""
+        ...
+
+    def ask_nodes(self, kind: str, body: Mapping[str, Any], wait_s: float) -> Answers:
+        """Ask all nodes of the round, this one too, and wait so long for answers. Where others cannot be asked, only
+        this one has answered."""
+        ...
+
+    def conclude(
+        self,
+        kind: str,
+        body: Mapping[str, Any],
+        wait_s: float,
+        think: Callable[[Answers], Mapping[str, Any]],
+        again_s: float,
+    ) -> tuple[Mapping[str, Any], str]:
+        """What `think` makes of such answers, and an empty name; or the conclusion of another node that has asked the
+        same in the last `again_s` of this round, and its name. At most three times as long."""
+        ...
+
+    def publish(self, kind: str, body: Mapping[str, Any]) -> bool:
+        """Let the agents of the round know this, once in a round. Whether that was possible."""
         ...
 
     def end_round(self, round_number: int, rank: int, because: str, said: str) -> None:

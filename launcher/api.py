@@ -13,13 +13,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ..agent.agent import Agent
 from ..agent.errors import AgentError, UsageError
-from ..agent.report import AgentEvent, Report, Status
 from ..agent.spec import PASSWORD_VARIABLE
+from ..proto.frozen import dataclass, replace
 from .config.config import LaunchConfig, Plan, plan
 from .reporting.exceptions import error_of
 from .watched import Watched
@@ -28,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ..agent.agent import Agent
+    from ..agent.report import AgentEvent, Report, Status
     from ..rendezvous.records import Round
     from ..rendezvous.store import Store
     from .in_worker.functions import FunctionCall
@@ -283,8 +283,7 @@ def _environment(console: Console) -> Mapping[str, str]:
 
 def _open_event_file(console: Console) -> EventFile | None:
     """The file that ELASTIC_AGENT_EVENTS names; without the variable its module is not loaded either."""
-    path = os.environ.get("ELASTIC_AGENT_EVENTS")
-    if not path:
+    if not (path := os.environ.get("ELASTIC_AGENT_EVENTS")):
         return None
     from .reporting.event_file import EventFile
 
@@ -313,9 +312,14 @@ def make_agent(
     as_program: bool = False,
 ) -> Agent:
     """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
-    spec = made.rendezvous
+    if as_program:
+        from ..agent.processes.nursery_process import begin_ahead
+
+        begin_ahead(made.workers)
+    from ..agent.agent import Agent
+
+    spec, make_link = made.rendezvous, None
     # A job of one node loads no module of stores.
-    make_link = None
     if store is not None or spec.backend != "memory":
         from .store_link import link_to
 
@@ -337,8 +341,6 @@ def fitted(config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) 
 
     if not end_of_time.says_something(os.environ, made.workers.base_env):
         return made
-    from dataclasses import replace
-
     given = config.shutdown_timeout is not None or "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in os.environ
     return replace(made, workers=end_of_time.fitted(made.workers, os.environ, tell, grace_given=given))
 
@@ -366,8 +368,6 @@ def noticing(config: LaunchConfig, agent: Agent, tell: Callable[[str, bool], Non
 def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:
     if store is None:
         return config
-    from dataclasses import replace
-
     return replace(config, rdzv_backend="c10d", rdzv_endpoint=config.rdzv_endpoint or "localhost", standalone=False)
 
 

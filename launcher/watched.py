@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
-from ..agent.agent import Agent
-from ..agent.report import Report
+from ..proto.frozen import replace
 from .config.config import LaunchConfig, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..agent.agent import Agent
+    from ..agent.report import Report
     from ..control.in_agent.watching import Watching
     from ..rendezvous.records import Round
 
@@ -33,7 +33,8 @@ class Watched:
 
         self._watching = Watching(os.fspath(config.watch), notify, made.workers.run_id, tell)
         environ = {**made.workers.base_env, **self._watching.variables}
-        self.plan = replace(made, workers=replace(made.workers, base_env=environ))
+        workers = replace(made.workers, base_env=environ, own_directory=self._watching.directory)
+        self.plan = replace(made, workers=workers)
 
     def announcing(self, also: OnAnnounce | None) -> OnAnnounce | None:
         """What is to be called with each announcement of this node as the coordinator."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+
+from .frozen import dataclass
 
 BUCKETS = 120
 FIRST_S = 1e-4
@@ -14,14 +16,7 @@ UPPER_S = tuple(float(FIRST_S * 2.0 ** (bucket / PER_OCTAVE)) for bucket in rang
 
 def bucket_of(seconds: float) -> int:
     """The bucket that a duration is counted in: the first whose upper edge is not below it."""
-    low, high = 0, BUCKETS - 1
-    while low < high:
-        middle = (low + high) // 2
-        if UPPER_S[middle] < seconds:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return min(bisect_left(UPPER_S, seconds), BUCKETS - 1)
 
 
 @dataclass(frozen=True)

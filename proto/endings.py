@@ -13,6 +13,9 @@ sysexits.h, and the exit status of the agents then."""
 FORWARDED = "ELASTIC_AGENT_FORWARD_SIGNALS"
 """Variable of workers: numbers of the signals that are passed on to them, with commas. They are ignored in a worker
 until its script, or the worker library, handles them."""
+ASKING = "ELASTIC_AGENT_ASK_SIGNALS"
+"""Variable of workers: numbers of the signals by which their agent is asked to kill or save, with commas. A worker
+ignores them unless its script handles them."""
 COMMAND = "ELASTIC_AGENT_COMMAND"
 """Variable of workers: digest of the job's command, script and arguments."""
 MARK = "complete.json"

@@ -8,9 +8,9 @@ of a host. Standard library only: a worker loads it, and an agent that watches.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 
 from .durations import BUCKETS, Durations
+from .frozen import dataclass, field
 
 VERSION = 0x45504731
 """The first word: `1GPE`, for the form of what follows."""
@@ -19,12 +19,22 @@ SECTIONS = 8
 NAME_BYTES = 40
 DIRECTORY = "ELASTIC_AGENT_PROGRESS"
 """The variable with the directory in which workers show their progress; without it they show none."""
-HEADER = struct.Struct("<IIQQQddd")
+HEADER = struct.Struct("=IIQQQddd")
 """VERSION, the section that goes on, writes (odd while one is under way), marks, steps, when the last mark was made,
 `Progress.stepped_s`, `Progress.own_s`."""
-SECTION = struct.Struct(f"<{NAME_BYTES}sQdd{BUCKETS}I")
+SECTION = struct.Struct(f"={NAME_BYTES}sQdd{BUCKETS}I")
 SIZE = HEADER.size + SECTIONS * SECTION.size
 """Bytes of the whole."""
+LONG = 8
+"""All of it is words of so many bytes, and pairs of half as many. Below, numbers of such words."""
+WRITES = 1
+COUNT, TOTAL, LONGEST, BUCKETS_AT = range(NAME_BYTES // LONG, NAME_BYTES // LONG + 4)
+"""Of a section, behind its first word."""
+
+
+def section_at(slot: int) -> int:
+    """The first word of a section."""
+    return HEADER.size // LONG + slot * (SECTION.size // LONG)
 
 
 def file_of(directory: str, round_number: int, rank: int) -> str:
@@ -50,8 +60,9 @@ class Progress:
     sections: dict[str, Durations] = field(default_factory=dict)
 
 
-def read(memory: bytes | bytearray | memoryview) -> Progress | None:
-    """What the memory says; None where nothing was written yet, or it is in another form, or is being written."""
+def read(memory: bytes | bytearray | memoryview, afterwards: bytes | bytearray | memoryview) -> Progress | None:
+    """What the memory says; None where nothing was written yet, or it is in another form, or is being written.
+    afterwards: its header, read behind it."""
     version, now_in, writes, marks, steps, at_s, stepped_s, own_s = HEADER.unpack_from(memory)
     if version != VERSION or writes % 2:
         return None
@@ -62,7 +73,7 @@ def read(memory: bytes | bytearray | memoryview) -> Progress | None:
         names.append(text)
         if text:
             sections[text] = Durations(count, total_s, longest_s, tuple(buckets))
-    if HEADER.unpack_from(memory)[2] != writes:
+    if HEADER.unpack_from(afterwards)[2] != writes:
         return None
     current = names[now_in] if now_in < SECTIONS else ""
     return Progress(current, marks, steps, at_s, stepped_s, own_s, sections)

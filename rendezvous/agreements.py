@@ -8,8 +8,9 @@ start of a worker's process; all ranks come to each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from ..proto.frozen import dataclass
 
 MAX_REQUESTS = 8
 """Requests that a node's record holds; further ones wait for these."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import socket
-from dataclasses import dataclass
 
+from ..proto.frozen import dataclass
 from .store import StoreUnreachable
 
 DEFAULT_PORT = 29400

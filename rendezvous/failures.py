@@ -6,10 +6,10 @@ Frozen values and questions about one of them; what many exits say together is j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ..proto.endings import PREEMPTED
+from ..proto.frozen import dataclass
 from .text import duration
 
 MAX_REPORTED_EXITS = 8

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .store import HostedLeadership, StoreFenced, StoreUnreachable
+from .store import NO_BEAT, HostedLeadership, StoreFenced, StoreUnreachable
 
 KEEP_VERSIONS = 64
 """Announced versions kept. Readers ask for the newest only; the others make repeated announcements idempotent."""
@@ -28,7 +28,7 @@ class _Incarnation:
         """Node to (notification number, value), oldest notification first."""
         self.notifications = 0
         self.beats: dict[str, int] = {}
-        self.host_count = -1
+        self.host_count = NO_BEAT
         self.versions: dict[int, bytes] = {}
         self.newest = 0
         self.leases: dict[str, float] = {}
@@ -36,6 +36,7 @@ class _Incarnation:
         self.leader = ""
         self.epoch = 0
         """Of the newest term, whether it is over or not."""
+        self.values: dict[str, bytes] = {}
 
     def notify(self, node: str, value: bytes) -> None:
         """Store the node's record under the next notification, so that `wait_nodes` returns it."""
@@ -210,6 +211,26 @@ class MemorySession(HostedLeadership):
             self.announce(version, value, epoch)
             return self.write_job(job, over) == job
 
+    def write_value(self, name: str, value: bytes, *, over: bool = False) -> bool:
+        with self._shared.changed:
+            self._check()
+            values = self._state.values
+            values[name] = bytes(value) if over else values.get(name, bytes(value))
+            self._shared.changed.notify_all()
+            return values[name] == value
+
+    def wait_values(self, names: Sequence[str], timeout_s: float) -> Mapping[str, bytes]:
+        values = self._state.values
+        self._await(lambda: True if all(name in values for name in names) else None, timeout_s)
+        with self._shared.changed:
+            return {name: values[name] for name in names if name in values}
+
+    def delete_values(self, names: Sequence[str]) -> None:
+        with self._shared.changed:
+            self._check()
+            for name in names:
+                self._state.values.pop(name, None)
+
     def _fence(self, epoch: int) -> None:
         """No check here: on a hosted store the version alone fences."""
 
@@ -281,6 +302,7 @@ class ElectingSession(MemorySession):
             if self._state.leads(epoch):
                 self._state.records.clear()
                 self._state.versions.clear()
+                self._state.values.clear()
                 self._state.newest = 0
 
     def _campaign(self, node: str) -> int | None:

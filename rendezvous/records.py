@@ -7,9 +7,9 @@ a notification changes nothing but latency. The record of the job itself is in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 
+from ..proto.frozen import dataclass, replace
 from .agreements import Agreement, Answer, Request
 from .failures import Ending, WorkerFailure
 
@@ -179,6 +179,8 @@ class Round:
     """With CLOSED."""
     agreement: Agreement | None = None
     """What the ranks of this round do at one boundary: the newest of the round, also when it is over."""
+    served: tuple[tuple[str, int], ...] = ()
+    """Requests, by node and number, that are done or given up and that records still hold; at most `MAX_SERVED`."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

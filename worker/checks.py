@@ -1,4 +1,4 @@
-"""What `Run(...)` refuses at its start, and why."""
+"""What `Run(...)` checks at its start, and refuses, and why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 from .checkpoints.manifest import Manifest
 from .data.order import VERSION as ORDER_VERSION
 from .errors import Misused, WrongState
+from .frameworks.fsdp1 import adapted
 
 
-def check_states(states: dict[str, Any]) -> None:
-    """Raises Misused where one of the states cannot be kept."""
+def keepable(states: dict[str, Any]) -> dict[str, Any]:
+    """The states as they are kept. Raises Misused where one cannot be."""
     for name, thing in states.items():
         if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
             raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+    return adapted(states)
 
 
 def check_run(manifest: Manifest, seed: int, where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +73,9 @@ class Ledger:
         self._chains: dict[str, Chain] = {}
         self._waiting: list[Span] = []
 
-    def add(self, span: Span) -> None:
-        self._waiting.append(span)
+    def add(self, spans: Iterable[Span]) -> None:
+        """Of one loader in their order."""
+        self._waiting += spans
         if len(self._waiting) >= _TOGETHER:
             self._count()
 
@@ -109,8 +111,7 @@ class Ledger:
         for name, ranges in kept.items():
             ledger._chains[name] = Chain()
             for epoch, first, last, batch, ends in ranges:
-                for span in Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name):
-                    ledger.add(span)
+                ledger.add(Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name))
         return ledger
 
     def faults(self) -> list[str]:

@@ -15,27 +15,21 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from ..proto.endings import COMMAND, MARK
-from .checkpoints.copies import Copier, fetch, storage_at
+from .agreement import Agreement
+from .checkpoints.copies import Copier, storage_at
 from .checkpoints.fence import Claim
-from .checkpoints.files import (
-    CheckedWriter,
-    Content,
-    Reader,
-    compare,
-    load_tensors,
-    read_file,
-    sync_directory,
-    write_file,
-)
+from .checkpoints.files import Content, load_tensors, read_file, write_file
 from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
-from .checkpoints.manifest import HELD, NAME, Manifest, surroundings
+from .checkpoints.lineage import KEY, Starts
+from .checkpoints.manifest import HELD, Manifest, surroundings
 from .checkpoints.pieces import Divided, divide, is_sharded, tensors
 from .checkpoints.staging import Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
-from .checkpoints.writer import STATE, Alone, Order, Writer, Writers
+from .checkpoints.transfer import Homes
+from .checkpoints.writer import STATE, Alone, Order, Writer
 from .errors import CheckpointNotWritten, Misused, NotResumable
-from .world import World
+from .world import Party, World
 
 LEDGER = "ledger.json"
 OWN = "run."
@@ -44,7 +38,6 @@ SHARED_BYTES = 64 << 20
 """A replicated state of so many bytes is written in parts by all ranks that see one file system. Below it, three
 exchanges between the ranks cost more than one rank's writing."""
 FORMATS = ("torch", "safetensors")
-_CHUNK = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -92,11 +85,13 @@ class Persistence:
         nodes = world.gather(os.environ.get("ELASTIC_AGENT_NODE", ""))
         self._claim = Claim(token, number, tuple(sorted({node for node in nodes if node})))
         self.folder = Folder(directory, log)
-        self._first_of = self._find_first()
-        self._members = [rank for rank, first in enumerate(self._first_of) if first == self._first_of[world.rank]]
-        self.writes = self._first_of[world.rank] == world.rank
+        self.homes = Homes(tuple(self._find_first()))
+        self._first = self.homes.first_of[world.rank]
+        self.writes = self._first == world.rank
         """Whether this rank commits checkpoints: the first of those that see its file system."""
-        self._party: Writers | None = None
+        self._parties: dict[int, Party] = {}
+        self._starts: Starts = []
+        """Those that lead to this one's checkpoints, itself included."""
         self._staging = Staging()
         self._held_s = 0.0
         """How long the last save held the training up; 0: none was made."""
@@ -127,96 +122,30 @@ class Persistence:
                 probes[rank].unlink()
         return cast("list[int]", found)
 
-    # -- the start -----------------------------------------------------------------------------------------------------
-
     def find(self, things: Mapping[str, Any]) -> Found | None:
-        """Collective: the newest checkpoint that verifies on any node; other nodes get a copy of it from there, and all
-        from slower storage where no node has one.
+        """Collective: the newest checkpoint that is whole on some nodes; see `agreement`.
 
         things: what `Run` was given. Raises WrongState where a newer round writes to the directory, NotResumable where
-        the state is sharded and the ranks do not see the same files.
+        parts of a checkpoint are on no node, or cannot be copied.
         """
-        self._check_layout(things)
-        newest = self._world.together(self._newest_here)
-        if not any(newest) and any(self._world.gather(self._storage is not None)):
-            newest = self._world.together(self._fetched)
-        steps = [found[1] if found else -1 for found in newest]
-        if max(steps) < 0:
+        self._check_copies(things)
+        agreement = Agreement(self._world, self.folder, self._claim, self.homes, self._log)
+        found = agreement.reach(self._storage, things)
+        self._starts = agreement.starts
+        if found is None:
             return None
-        source = steps.index(max(steps))
-        have = [newest[rank] for rank in set(self._first_of)]
-        if all(found is not None and found[2] == newest[source][2] for found in have):
-            name = newest[self._first_of[self._world.rank]][0]
-        else:
-            name = self._hand_over(source, newest)
-        folder = self.folder.path / name
-        manifest = Manifest.read(folder)
+        folder, manifest = found
         return Found(manifest, read_file(folder / LEDGER), lambda things: load_states(folder, manifest, things))
 
-    def _check_layout(self, things: Mapping[str, Any]) -> None:
-        if len(set(self._first_of)) == 1:
+    def _check_copies(self, things: Mapping[str, Any]) -> None:
+        if len(self.homes.firsts) == 1 or not any(self._world.gather(self._storage is not None)):
             return
         for name, thing in things.items():
             if any(is_sharded(tensor) for _, tensor in tensors(thing.state_dict())):
-                far = next(rank for rank, first in enumerate(self._first_of) if first)
                 raise NotResumable(
-                    f"{name} is sharded over the ranks, and rank {far} does not see rank 0's files in "
-                    f"{self.folder.path}: give Run a directory that all nodes share"
+                    f"{name} is sharded over nodes that do not see each other's files in {self.folder.path}, and "
+                    "Run(copy_to=...) copies one node's: give a directory that all nodes share, or leave copy_to out"
                 )
-
-    def _newest_here(self) -> list[Any] | None:
-        """Name, step and identity of this file system's newest checkpoint."""
-        if not self.writes:
-            return None
-        self.folder.claim(self._claim)
-        self.folder.sweep(self._claim.token)
-        return _told(self.folder.newest())
-
-    def _fetched(self) -> list[Any] | None:
-        """The same for slower storage: the newest copy there, which is a checkpoint here now."""
-        if self._storage is None:
-            return None
-        return _told(fetch(self._storage, self.folder, self._claim.token, self._log))
-
-    def _hand_over(self, source: int, newest: list[Any]) -> str:
-        """Collective: the checkpoint of `source` for those file systems that lack it. Gives its name on this one."""
-        folder = self.folder.path / newest[source][0]
-        have = newest[self._first_of[self._world.rank]]
-        lacks = have is None or have[2] != newest[source][2]
-        gets = self.writes and lacks
-        aside = self.folder.path / f".{newest[source][0]}.{self._claim.token}"
-        self._world.together(lambda: aside.mkdir() if gets else None)
-        data = read_file(folder / NAME) if self._world.rank == source else b""
-        manifest = Manifest.parse(self._world.broadcast_bytes(data, source), newest[source][0])
-        for name, content in manifest.files.items():
-            self._hand_over_file(source, folder / name, aside / name if gets else None, content)
-
-        def place() -> str:
-            if not gets:
-                return str(have[0]) if self.writes else ""
-            write_file(aside / NAME, manifest.to_bytes())
-            sync_directory(aside)
-            named = self.folder.place(aside, manifest)
-            self.folder.sync()
-            return named.name
-
-        return str(self._world.together(place)[self._first_of[self._world.rank]])
-
-    def _hand_over_file(self, source: int, path: Path, to: Path | None, content: Content) -> None:
-        reader = Reader(path) if self._world.rank == source else None
-        writer = CheckedWriter(to) if to is not None else None
-        try:
-            for first in range(0, content.length, _CHUNK):
-                data = reader.read(min(_CHUNK, content.length - first)) if reader is not None else b""
-                got = self._world.broadcast_bytes(data or b"", source)
-                if writer is not None:
-                    writer.write(got)
-            if writer is not None:
-                compare(path.name, writer.finish(), content)
-        finally:
-            for file in (reader, writer):
-                if file is not None:
-                    file.close()
 
     # -- saves ---------------------------------------------------------------------------------------------------------
 
@@ -251,10 +180,15 @@ class Persistence:
         with suppress(CheckpointNotWritten):
             self._writer.wait()
         sharded = any(is_sharded(tensor) for _, tensor in tensors(states))
-        large = len(self._members) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
-        writers: Writers = Alone()
-        if any(self._world.most([int(sharded), int(large)])):
-            writers = self._party = self._party or self._world.party(self._members)
+        mine = self.homes.members(self._first)
+        large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
+        anywhere_sharded, anywhere_large = self._world.most([int(sharded), int(large)])
+        writers: Party = Alone()
+        homes = Homes()
+        if anywhere_sharded:
+            writers, homes = self._party(list(range(self._world.size))), self.homes
+        elif anywhere_large:
+            writers, homes = self._party(mine), Homes((0,) * len(mine))
         elif not self.writes:
             return
 
@@ -266,7 +200,7 @@ class Persistence:
                 self._claim.token,
                 self._claim.round,
                 snapshot.places,
-                snapshot.run,
+                {**snapshot.run, KEY: self._starts},
                 snapshot.ledger_head,
                 files,
                 snapshot.label,
@@ -274,16 +208,23 @@ class Persistence:
             )
 
         safe = self._form == "safetensors" and isinstance(writers, Alone)
-        state = self._staged(self._divided(states, writers, safe))
-        self._writer.start(Order(snapshot.step, state, {LEDGER: snapshot.ledger}, manifest, writers, safe))
+        state = self._staged(self._divided(states, None if isinstance(writers, Alone) else mine, safe))
+        self._writer.start(Order(snapshot.step, state, {LEDGER: snapshot.ledger}, manifest, writers, homes, safe))
         self._held_s = time.monotonic() - began_s
 
-    def _divided(self, states: dict[str, Any], writers: Writers, safe: bool) -> Divided:
+    def _party(self, members: list[int]) -> Party:
+        """Collective among the members, the first time."""
+        if len(members) not in self._parties:
+            self._parties[len(members)] = self._world.party(members)
+        return self._parties[len(members)]
+
+    def _divided(self, states: dict[str, Any], sharers: list[int] | None, safe: bool) -> Divided:
+        """sharers: the ranks that write replicated tensors together, for one directory; None: one rank writes all."""
         given = {name: state for name, state in states.items() if not name.startswith(OWN)}
         if safe:
             state = divide(given, (0, 1), fits_safetensors)
-        elif not isinstance(writers, Alone):
-            state = divide(given, (writers.rank, writers.size))
+        elif sharers is not None:
+            state = divide(given, (sharers.index(self._world.rank), len(sharers)))
         else:
             state = Divided(given)
         own = {name: held for name, held in states.items() if name.startswith(OWN)}
@@ -301,10 +242,6 @@ class Persistence:
         self._writer.wait()
         if self._copier is not None:
             self._copier.wait()
-
-
-def _told(found: tuple[Path, Manifest] | None) -> list[Any] | None:
-    return [found[0].name, found[1].step, found[1].identity()] if found is not None else None
 
 
 def load_states(folder: Path, manifest: Manifest, things: Mapping[str, Any]) -> dict[str, Any]:

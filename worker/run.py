@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
-from .checks import check_names, check_run, check_states
+from .checks import check_names, check_run, keepable
 from .data.cursors import Account, Cursor, Span
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
@@ -73,7 +73,7 @@ class Run:
 
         Collective. Raises Misused, WrongState.
         """
-        check_states(states)
+        states = keepable(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
@@ -96,7 +96,7 @@ class Run:
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
-        self._requests = Requests(self.rank, self.world_size)
+        self._requests = Requests(self.rank, self.world_size, self.log)
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
@@ -172,11 +172,11 @@ class Run:
         """After each optimizer step: the batches that were handed out are trained on. What is due, a save or an
         exchange of requests, is done when the loop asks for its next batch, so that whatever follows the step in the
         loop belongs to it; at once where no loader is looped over. That is collective."""
-        if self._sharding is not None:
-            self._sharding.check_closed()
+        if (sharding := self._sharding) is not None:
+            sharding.check_closed()
         self.steps += 1
         self._enter(self.account.step())
-        if self._sharding is not None or not self._keyed_by_batch:
+        if sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
         if (every := self._every.steps) is not None and self.steps % every == 0:
@@ -280,12 +280,13 @@ class Run:
         """See `Context`."""
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
-        self._marks.got(self.account.evaluating())
+        if (marks := self._marks).shows:
+            marks.got(self.account.evaluating())
 
     def asked(self) -> None:
         """See `Context`."""
-        if spans := self.account.take():
-            self._enter(spans)
+        if self.account.committed:
+            self._enter(self.account.take())
         self._boundary()
         self._marks.asked()
 
@@ -298,12 +299,11 @@ class Run:
     def _boundary(self) -> None:
         """Between two batches, or two steps: all ranks come here equally often."""
         self._boundaries += 1
-        requests = self._requests
-        requests.reached()
+        asked = (requests := self._requests).reached()
         if self.world_size > 1:
             due = self._exchanges.due(self._boundaries)
         else:  # it need ask nobody: whether it has anything to do, for the price of a clock
-            due = requests.pending or self._early.pending or time.monotonic() >= self._timetable.due_s
+            due = asked or self._early.pending or time.monotonic() >= self._timetable.due_s
         if due or requests.forced:
             self._between(force=requests.forced)
 
@@ -312,10 +312,10 @@ class Run:
         return self._commits, self.steps, self.epoch
 
     def _enter(self, spans: list[Span]) -> None:
+        self.ledger.add(spans)
+        self._commits += len(spans)
         for span in spans:
-            self.ledger.add(span)
-            self._commits += 1
-            if (loader := self._loaders[span.loader]).is_stream:
+            if (loader := self._loaders[span[0]]).is_stream:
                 cursor = self.account.cursors[span.loader]
                 loader.committed(cursor.epoch, cursor.position)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .checkpoints.folder import Folder
 from .checkpoints.foreign import check_foreign
+from .checkpoints.lineage import ends, left_behind
 from .checkpoints.manifest import Manifest
 from .errors import CheckpointDamaged
 from .ledger import Ledger
@@ -31,13 +32,16 @@ def verify(directory: Path) -> Report:
         raise FileNotFoundError(f"{directory} is no directory")
     folder = Folder(directory, lambda text: None)
     lines, newest = [], None
-    damaged = False
+    damaged, ended = False, ends(folder.histories())
     for kept in folder.kept():
         try:
             manifest = folder.verify(kept.path)
         except (CheckpointDamaged, OSError) as damage:
             lines.append(f"{kept.path.name}: DAMAGED: {damage}")
             damaged = True
+            continue
+        if why := left_behind(manifest, ended):
+            lines.append(f"{kept.path.name}: left behind, and set aside at the next start: {why}")
             continue
         lines.append(
             f"{kept.path.name}: whole, {sum(c.length for c in manifest.files.values())} bytes, {_label(manifest)}"

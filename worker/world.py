@@ -48,6 +48,20 @@ class Party:
         dist.all_gather(parts, mine, group=self._group())
         return [_bytes_of(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
 
+    def send(self, data: bytes, target: int) -> None:
+        """At least one byte for a member, which waits for it in `receive`."""
+        dist.send(_tensor_of(data), self._of_all(target), group=self._group())
+
+    def receive(self, length: int, source: int) -> bytes:
+        """So many bytes, at least one, that a member sends."""
+        buffer = torch.empty(length, dtype=torch.uint8)
+        dist.recv(buffer, self._of_all(source), group=self._group())
+        return _bytes_of(buffer)
+
+    def _of_all(self, member: int) -> int:
+        """A member's number among all ranks."""
+        return dist.get_global_rank(self._group(), member)
+
     def together(self, act: Callable[[], Any]) -> list[Any]:
         """Collective: what `act` returned on each rank, by rank. Where it raised on any, all raise: its own error on
         that rank, elsewhere one of the same class (OSError for those that are not of this library)."""

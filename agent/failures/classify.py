@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ...rendezvous.failures import Sign
 from ...rendezvous.text import shorten
 

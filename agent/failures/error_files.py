@@ -10,8 +10,8 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ...rendezvous.failures import WorkerFailure
 from ...rendezvous.text import shorten
 from .classify import classify_exit, error_excerpt, signal_name

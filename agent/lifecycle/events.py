@@ -5,8 +5,7 @@ What the store has to do with is in `rendezvous/driver/events.py`, as it happens
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...proto.frozen import dataclass
 from ...rendezvous.agreements import Act, Agreement
 from ...rendezvous.driver.events import Event as StoreEvent
 from ...rendezvous.failures import WorkerFailure

@@ -10,9 +10,9 @@ this host's monotonic clock, in seconds, and always an argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
+from ...proto.frozen import dataclass
 from ...rendezvous.driver.events import (
     LeadershipChanged,
     OthersEnded,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ...rendezvous.agreements import MAX_REQUESTS, Act, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
@@ -36,9 +35,11 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
     node, published = _republished(node, without_served(node, seen, rules), now, rules)
     node = replace(node, agreement=agreement)
     if known is None or known.number != agreement.number:
+        # Only the newest announcement is read, so the end of an earlier agreement of this round may be missed.
+        released = (ReleaseWorkers(known.number),) if known is not None and known.round == agreement.round else ()
         if agreement.over:
-            return node, published
-        return node, (*published, AskBound(agreement))
+            return node, (*released, *published)
+        return node, (*released, *published, AskBound(agreement))
     effects: tuple[Effect, ...] = ()
     if agreement.at and not known.at:
         because = f"all ranks {agreement.act.value} at boundary {agreement.at}: {agreement.because}"
@@ -76,10 +77,9 @@ def _answer(node: Node, answer: Answer, now: float, rules: Rules) -> Move:
 
 def without_served(node: Node, seen: Round, rules: Rules) -> Node:
     """The node without those of its requests that are done, or given up. Its next record shows that."""
-    agreement = seen.agreement
-    if agreement is None or not agreement.over or not node.requests:
+    if not seen.served or not node.requests:
         return node
-    served = {number for name, number in agreement.requests if name == rules.node}
+    served = {number for name, number in seen.served if name == rules.node}
     return replace(node, requests=tuple(request for request in node.requests if request.number not in served))
 
 

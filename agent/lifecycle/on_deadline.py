@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from .. import exit_status
 from . import on_request, on_workers, stop_ladder, transitions, verdicts
 from .events import DeadlineReached, WakeAt, WorkersGone

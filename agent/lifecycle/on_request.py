@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ...rendezvous.agreements import Act
 from ...rendezvous.records import NodeState
 from .. import exit_status

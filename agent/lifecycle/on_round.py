@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ...rendezvous.driver.events import RoundSeen
 from ...rendezvous.failures import EndKind, charges
 from ...rendezvous.records import NodeState, Round, RoundPhase
@@ -91,6 +90,7 @@ def on_round_while_working(node: Node, event: RoundSeen, now: float, rules: Rule
     held_s = stop_ladder.HOLD_S if seen.hold else 0.0
     if seen.hold and ended is not None and ended.kind is EndKind.PREEMPTION:
         held_s = rules.grace_s
+    node = on_agreement.without_served(node, seen, rules)
     return transitions.stop(node, rules, now, NodeState.STOPPING, because, held_s=held_s)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ...rendezvous.driver.events import (
     LeadershipChanged,
     OthersEnded,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...proto.endings import PREEMPTED
+from ...proto.frozen import replace
 from ...rendezvous.driver.events import RoundSeen
 from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo, preempts
 from ...rendezvous.records import NodeState

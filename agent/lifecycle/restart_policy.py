@@ -8,8 +8,7 @@ host are counted apart, and a host that keeps failing leaves the job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from ...proto.frozen import dataclass, replace
 from ..exit_status import NO_RESTART
 
 MAX_HOST_FAILURES = 3

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
+from ...proto.frozen import dataclass, field
 from ...rendezvous.agreements import Agreement, Answer, Request
 from ...rendezvous.failures import Ending, WorkerFailure
 from ...rendezvous.records import NodeRecord, Outcome, Round

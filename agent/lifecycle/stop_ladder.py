@@ -6,8 +6,9 @@ uninterruptible state does not die, and the agent must not wait for it for ever.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
+
+from ...proto.frozen import dataclass, replace
 
 FOREVER = float("inf")
 

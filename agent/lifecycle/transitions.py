@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
 from ...rendezvous.records import Member, NodeRecord, NodeState, Round
 from ...rendezvous.text import count, shorten

@@ -82,6 +82,13 @@ class Descendants:
         self._signal_outside(late - set(groups), seen | late, groups, signum)
         return seen | late
 
+    def open_cgroup(self) -> int:
+        """As `Cgroup.open`; -1 without one to fork into, or where the host refuses another descriptor."""
+        try:
+            return self.cgroup.open() if self.cgroup is not None and self.cgroup.forks else -1
+        except OSError:
+            return -1
+
     def enter_cgroup(self, pid: int = 0) -> None:
         """Move a process, about to become a worker, into the workers' cgroup; 0 is the calling one."""
         if self.cgroup is not None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 READ_BYTES = 1 << 18
+DESCRIPTORS_MAX = 5
+"""As many come with a frame."""
 
 
 def framed(fields: Sequence[bytes]) -> bytes:
@@ -40,7 +42,8 @@ class Frames:
 
     def receive(self, link: _socket.socket, flags: int = 0) -> Iterator[list[bytes]]:
         """Read once, and yield the frames that are complete by then. Raises what `recvmsg` does."""
-        data, extras, _, _ = link.recvmsg(READ_BYTES, _socket.CMSG_SPACE(16), flags | _socket.MSG_CMSG_CLOEXEC)
+        room = _socket.CMSG_SPACE(4 * DESCRIPTORS_MAX)
+        data, extras, _, _ = link.recvmsg(READ_BYTES, room, flags | _socket.MSG_CMSG_CLOEXEC)
         for _, _, raw in extras:
             self.fds += [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
         self._received += data

@@ -1,6 +1,6 @@
 """The guardian: the parent of the nursery, and what clears up if the nursery is killed.
 
-    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS
+    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS OWN_DIRECTORY
 
 BOOT (in `agent/processes/nursery_process.py`) calls `main` here, which forks: the child is the nursery (`server.py`),
 the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): a process that loses its parent becomes a
@@ -134,13 +134,29 @@ def guard_or_serve() -> int:
     if os.getppid() != agent:
         if descendants.cgroup is not None:
             descendants.cgroup.remove()
+        remove_directory(sys.argv[6])
         return 0
     guardian = os.getpid()
     if (nursery := os.fork()) != 0:
-        return Guardian(fd, watched, nursery, descendants, grace_s).run()
+        code = Guardian(fd, watched, nursery, descendants, grace_s).run()
+        if os.getppid() != agent:
+            remove_directory(sys.argv[6])  # the agent was killed, or it would have done it itself
+        return code
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
     return serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory that holds files only; nothing where `path` is empty or it is gone."""
+    try:
+        for name in os.listdir(path) if path else ():
+            os.unlink(os.path.join(path, name))
+        if path:
+            os.rmdir(path)
+    except OSError as error:
+        if os.path.isdir(path):
+            os.write(2, f"elastic-agent: {path} of an agent that was killed is left: {error.strerror}\n".encode())
 
 
 def workers_cgroup() -> cgroups.Cgroup | None:

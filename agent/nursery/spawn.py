@@ -100,14 +100,15 @@ class Spawner:
         ends: list[int] = []
         try:
             ends += os.pipe()
-            pid = os.fork()
+            cgroup = self.descendants.cgroup
+            pid, in_cgroup = (os.fork(), True) if cgroup is None else cgroup.fork()
         except OSError as error:
             self.report("fork_failed", launch.key, f"{error.strerror}: cannot fork")
             close_fds(*ends)
             launch.close()
             return
         if pid == 0:
-            exec_launch(launch, ends[1], self.defaulted, self.descendants)
+            exec_launch(launch, ends[1], self.defaulted, self.descendants, enter=not in_cgroup)
         close_fds(ends[1])
         launch.close()
         self.add(launch.key, pid, ends[0])
@@ -140,12 +141,12 @@ def close_fds(*fds: int) -> None:
 
 
 def exec_launch(
-    launch: Launch, start_pipe: int, defaulted: Defaults, descendants: Descendants, *, in_cgroup: bool = True
+    launch: Launch, start_pipe: int, defaulted: Defaults, descendants: Descendants, *, enter: bool
 ) -> NoReturn:
     """Turn this child into the worker; if that fails, write the reason to `start_pipe`, which exec closes, and exit
     with 127.
 
-    `in_cgroup`: it belongs into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked
+    `enter`: it is to move into the workers' cgroup. Exec closes all descriptors but stdio. All signals are blocked
     until just before, so none is lost meanwhile.
     """
     where, whose = "", b""
@@ -155,12 +156,13 @@ def exec_launch(
         descendants.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
         if os.getppid() != nursery:
             os._exit(127)  # the nursery exited before prctl took effect
-        if in_cgroup:
+        if enter:
             descendants.enter_cgroup()
         defaulted.restore()
-        for number in launch.env.get(b"ELASTIC_AGENT_FORWARD_SIGNALS", b"").split(b","):
-            if number:  # a scheduler's own copy of such a signal must end no script that still imports
-                _signal.signal(int(number), _signal.SIG_IGN)
+        for name in (b"ELASTIC_AGENT_FORWARD_SIGNALS", b"ELASTIC_AGENT_ASK_SIGNALS"):
+            for number in launch.env.get(name, b"").split(b","):
+                if number:  # a scheduler's own copy of such a signal must end no script that does not handle it
+                    _signal.signal(int(number), _signal.SIG_IGN)
         for target, fd in enumerate(launch.stdio, 1):
             if fd >= 0:
                 os.dup2(fd, target)

@@ -83,7 +83,7 @@ class ZygoteClient:
             os.set_inheritable(theirs.fileno(), True)
             set_zygote_variables(self.zygote.env, theirs.fileno())
             defaulted, descendants = self.spawner.defaulted, self.spawner.descendants
-            exec_launch(self.zygote, theirs.fileno(), defaulted, descendants, in_cgroup=False)
+            exec_launch(self.zygote, theirs.fileno(), defaulted, descendants, enter=False)
         theirs.close()
         self.socket = ours
         self.spawner.descendants.excluded.add(self.pid)
@@ -161,8 +161,8 @@ class ZygoteClient:
     def handle(self, verb: str, rest: str) -> bool:
         """Handle one line from the zygote. False: it was killed for it, and what it sent besides does not count."""
         if verb == "forked":
-            key, pid = rest.split()
-            self.release(key, int(pid))
+            key, pid, in_cgroup = rest.split()
+            self.release(key, int(pid), in_cgroup=in_cgroup == "1")
         elif verb == "cannot_fork":
             self.close()
             self.spawner.report("preload_failed", rest)
@@ -229,18 +229,21 @@ class ZygoteClient:
             return
         gate_read, gate_write, start_read, start_write = ends
         env = [name + b"=" + value for name, value in launch.env.items()]
-        has = [b"0" if fd < 0 else b"1" for fd in launch.stdio]
+        cgroup = self.spawner.descendants.open_cgroup()
+        has = [b"0" if fd < 0 else b"1" for fd in (*launch.stdio, cgroup)]
         fields = [b"fork", launch.key.encode(), *has, launch.cwd, b"%d" % len(launch.argv), *launch.argv, *env]
         self.requested[launch.key] = launch, gate_write, start_read
-        fds = [*(fd for fd in launch.stdio if fd >= 0), gate_read, start_write]
-        self.send(framed(fields), fds, [gate_read, start_write])
+        fds = [fd for fd in (*launch.stdio, cgroup) if fd >= 0]
+        ours = [gate_read, start_write, *([cgroup] if cgroup >= 0 else [])]
+        self.send(framed(fields), [*fds, gate_read, start_write], ours)
 
-    def release(self, key: str, pid: int) -> None:
+    def release(self, key: str, pid: int, *, in_cgroup: bool) -> None:
         """List a worker that was forked and waits at its gate, then let it run."""
         launch, gate, start_pipe = self.requested.pop(key)
         self.has_forked = True
         self.spawner.add(key, pid, start_pipe)
-        self.spawner.descendants.enter_cgroup(pid)
+        if not in_cgroup:
+            self.spawner.descendants.enter_cgroup(pid)
         launch.close()
         for signum in self.pending_signals:
             signal_group(pid, signum)  # all signals are blocked in it until it is released

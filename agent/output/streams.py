@@ -6,9 +6,9 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from time import monotonic
 
+from ...proto.frozen import dataclass
 from .lines import ConsoleLines, Prefix, no_prefix
 from .sinks import FileSink, Sink
 from .writers import QueuedWriter

@@ -3,13 +3,17 @@ killed."""
 
 from __future__ import annotations
 
+# The C module: nothing that `socket` adds is used, and importing it would lengthen the agent's start-up.
+import _socket
 import os
 import posix
 import signal
 import sys
+from typing import NamedTuple
 
+from ..descriptors import raise_soft_limit
 from ..errors import HostFailed
-from ..spec import PASSWORD_VARIABLE
+from ..spec import PASSWORD_VARIABLE, WorkerSpec
 
 BOOT = (
     "import os, sys; '' in sys.path and sys.path.remove(''); "
@@ -17,20 +21,66 @@ BOOT = (
 )
 """With -I and -S Python does not find our package, so its folder is an argument; importing all of `elastic_agent` would
 be slower. Without -I it would first search the working directory."""
+MARK = "ELASTIC_AGENT_NURSERY"
+"""A variable in the environment of the nursery and of every worker. By its value the agent finds what is left of a
+nursery that was killed together with its guardian."""
 SIGNALLED = 128
 """The guardian exits with this plus n if signal n ended the nursery, as a shell does."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
+class Begun(NamedTuple):
+    """A nursery that was started; it serves some 40 ms later, and orders that are sent before wait for it."""
+
+    link: _socket.socket
+    """The agent's end of the socket; if it is closed, guardian and nursery end."""
+    guardian: int
+    """Its pid."""
+    mark: str
+    """NAME=VALUE of `MARK`."""
+
+
+_ahead: dict[tuple[float, str], Begun] = {}
+"""By what they were begun with: nurseries that were begun before there was an agent to serve, one at most."""
+
+
+def begin_ahead(spec: WorkerSpec) -> None:
+    """Start the nursery of the agent that this process is about to make, so that both start at the same time. For a
+    process that makes one agent only. Does nothing where the host refuses it: the agent tries it again, and says so."""
+    asked = (spec.orphan_grace_s, spec.own_directory)
+    try:
+        _ahead[asked] = begin(*asked)
+    except (OSError, HostFailed):
+        _ahead.clear()
+
+
+def begin(grace_s: float, own_directory: str) -> Begun:
+    """The nursery that was begun ahead, or a new one. Returns before it serves. Arguments, and what it raises, as with
+    `spawn_nursery`."""
+    if (ahead := _ahead.pop((grace_s, own_directory), None)) is not None:
+        return ahead
+    mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        guardian = spawn_nursery(theirs.fileno(), grace_s, mark, raise_soft_limit(), own_directory)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    return Begun(ours, guardian, mark)
+
+
+def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int, own_directory: str) -> int:
     """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError,
     and HostFailed without a /proc.
 
     `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
-    environment. `descriptors`: their soft limit of open descriptors. By posix_spawn(3): no Python runs between fork and
-    exec, so other threads, torch's among them, do not matter. By `posix`, not `os`: debuggers and profilers that follow
-    child processes replace the functions of `os`, and would run in guardian and nursery, which must have one thread and
-    close all descriptors.
+    environment. `descriptors`: their soft limit of open descriptors. `own_directory`: as in `WorkerSpec`. By
+    posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not matter. By
+    `posix`, not `os`: debuggers and profilers that follow child processes replace the functions of `os`, and would run
+    in guardian and nursery, which must have one thread and close all descriptors.
     """
     if not sys.executable:
         raise OSError("cannot start the nursery: sys.executable is empty; set it to a Python interpreter")
@@ -40,7 +90,7 @@ def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int) -> int:
             "/proc)"
         )
     target = 3 if fd != 3 else 4  # dup2 of a descriptor to itself would leave it close-on-exec
-    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors))
+    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors), own_directory)
     name, _, value = mark.partition("=")
     env = {**os.environ, name: value}
     env.pop(PASSWORD_VARIABLE, None)  # a caller of the library may have it

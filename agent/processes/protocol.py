@@ -14,19 +14,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ...rendezvous.text import shorten
 from ..errors import InternalError, UsageError
 from ..lifecycle.events import LeftoversNamed, NurseryLost, SignalNotForwarded, WorkersGone
+from .nursery_process import MARK
 
 COMMAND_MAX = 60
 """Characters of a process's command that go into a message."""
-MARK = "ELASTIC_AGENT_NURSERY"
-"""A variable in the environment of the nursery and of every worker. By its value the agent finds what is left of a
-nursery that was killed together with its guardian."""
-
-
 CPUS = "ELASTIC_AGENT_CPUS"
 """A variable of a launch, which the worker does not get: the CPUs it may use (`0-3,8`); empty or missing: those that
 the nursery may use."""

@@ -16,12 +16,11 @@ import select
 import time
 from collections.abc import Iterable, Sequence
 
-from ..descriptors import raise_soft_limit
 from ..errors import InternalError
 from ..lifecycle.events import NurseryLost, WorkersGone
 from ..nursery.frames import rights
-from .nursery_process import kill_leftovers, reap_guardian, spawn_nursery
-from .protocol import MARK, Exited, Fact, Launch, Started, command_fields, encode, fds_of, parse_fact
+from .nursery_process import begin, kill_leftovers, reap_guardian
+from .protocol import Exited, Fact, Launch, Started, command_fields, encode, fds_of, parse_fact
 
 SEND_TIMEOUT_S = 5.0
 """A nursery that does not read for this long is given up."""
@@ -33,9 +32,11 @@ READ_BYTES = 1 << 16
 class Supervisor:
     """Owns this node's worker processes. For one thread only. Starts nothing before `open`."""
 
-    def __init__(self, orphan_grace_s: float = 0.0) -> None:
-        """`orphan_grace_s`: the time between SIGTERM and SIGKILL for workers if this process is killed."""
+    def __init__(self, orphan_grace_s: float = 0.0, own_directory: str = "") -> None:
+        """`orphan_grace_s`: the time between SIGTERM and SIGKILL for workers if this process is killed.
+        `own_directory`: what is removed then, as in `WorkerSpec`."""
         self._orphan_grace_s = orphan_grace_s
+        self._own_directory = own_directory
         self._socket: _socket.socket | None = None
         self._guardian = self._nursery = 0
         """Their pids; the nursery's is 0 until it has reported it."""
@@ -60,19 +61,8 @@ class Supervisor:
         it cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
         if self._socket is not None:
             raise InternalError(f"open() on a supervisor whose nursery (pid {self._nursery}) runs; close() it first")
-        mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        try:
-            self._guardian = spawn_nursery(theirs.fileno(), self._orphan_grace_s, mark, raise_soft_limit())
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
+        self._socket, self._guardian, self._mark = begin(self._orphan_grace_s, self._own_directory)
         self._nursery, self._cgroup = 0, ""
-        self._mark = mark
-        self._socket = ours
 
     @property
     def is_open(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
+from ...proto.frozen import replace
 from ...rendezvous.agreements import Agreement
 from ...rendezvous.failures import Sign, WorkerFailure
 from ...rendezvous.records import Member, Round
@@ -78,7 +78,7 @@ class Workers:
         self._spec, self._log = spec, log
         self._preloading = _preloading(spec, log)
         self._name, self._host, self.logs = name, host, logs
-        self.supervisor = Supervisor(spec.orphan_grace_s)
+        self.supervisor = Supervisor(spec.orphan_grace_s, spec.own_directory)
         self.reports: dict[WorkerFailure, ErrorReport] = {}
         """The error report of each worker of the last round that exited or could not be started; for the summary."""
         self.round_logs: RoundLogs | None = None

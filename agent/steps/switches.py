@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from ...rendezvous.agreements import Act
+from ..errors import KillSwitch
 from ..spec import GuardSpec
 
 LOOK_S = 0.25
 """Between two looks."""
 CLOSE_S = 1.0
 """How long the end of the thread is waited for: a look at a dead file server does not return."""
+ANSWER_S = 5.0
+"""How long a switch's file system has to answer at the start: a job must not wait for one that is dead."""
 READ_BYTES = 1024
 """What is read of a switch; only its first line counts."""
 UNNAMED = "save-switch"
 """Label of a checkpoint for a save switch without content."""
+Answer = TypeVar("Answer")
 Ask = Callable[[Act, str, str], None]
 """An act, who asks in one sentence, and a label."""
 
@@ -101,6 +106,27 @@ class Switches:
         if text != self._trouble:
             self._trouble = text
             self._warn(text)
+
+
+def look_first(path: str, node: str, tell: Callable[[str, bool], None] | None) -> None:
+    """Before anything is made or started: the elements of a job array must not leave thousands of log directories.
+
+    Raises KillSwitch. Says so, and goes on, where the file system of the switch does not answer in ANSWER_S."""
+    because = in_time(lambda: killed_by(path))
+    if because:
+        raise KillSwitch(f"{because}; no worker was started", node=node)
+    if because is None and tell is not None:
+        tell(f"the file system of the kill switch {path} gave no answer in {ANSWER_S:g} s; the job starts", False)
+
+
+def in_time(look: Callable[[], Answer], limit_s: float = ANSWER_S) -> Answer | None:
+    """What a look at a file gives; None where it takes longer. The thread that looks then waits on, as one that waits
+    for a dead file server does until that answers or the process ends."""
+    found: list[Answer] = []
+    thread = threading.Thread(target=lambda: found.append(look()), name="elastic-agent-look", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return found[0] if found else None
 
 
 def killed_by(path: str) -> str:

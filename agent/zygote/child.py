@@ -25,16 +25,17 @@ class ForkRequest:
 
     def __init__(self, fields: list[bytes], frames: Frames) -> None:
         self.key = fields[1].decode()
-        stdout, stderr, self.gate, self.start_pipe = frames.take([*fields[2:4], b"1", b"1"])
+        stdout, stderr, self.cgroup, self.gate, self.start_pipe = frames.take([*fields[2:5], b"1", b"1"])
+        """`cgroup`: the directory of the workers' cgroup; -1 if there is none."""
         self.stdio = {1: stdout, 2: stderr}
-        self.cwd, argc = os.fsdecode(fields[4]), int(fields[5])
-        self.argv = [os.fsdecode(field) for field in fields[6 : 6 + argc]]
-        pairs = (os.fsdecode(field).partition("=") for field in fields[6 + argc :])
+        self.cwd, argc = os.fsdecode(fields[5]), int(fields[6])
+        self.argv = [os.fsdecode(field) for field in fields[7 : 7 + argc]]
+        pairs = (os.fsdecode(field).partition("=") for field in fields[7 + argc :])
         self.env = {name: value for name, _, value in pairs}
 
     def close(self) -> None:
         """Close its descriptors."""
-        for fd in (*self.stdio.values(), self.gate, self.start_pipe):
+        for fd in (*self.stdio.values(), self.cgroup, self.gate, self.start_pipe):
             if fd >= 0:
                 os.close(fd)
 

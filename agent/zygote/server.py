@@ -11,6 +11,7 @@ import site
 import sys
 import time
 
+from ..nursery.cgroups import fork_into
 from ..nursery.frames import Frames
 from .child import ForkRequest, Parent, become_worker
 from .eligibility import Command, differing, mismatch
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 VARIABLE = "ELASTIC_AGENT_ZYGOTE"
 """Holds the number of the descriptor of the zygote's socket."""
 AUTO = "auto"
+AT_ONCE = 4
+"""Workers that are being forked at the same time; each holds six descriptors of the zygote meanwhile."""
 
 
 class CannotFork(Exception):
@@ -40,6 +43,18 @@ class CannotFork(Exception):
         super().__init__("; ".join(reasons))
         self.reasons = reasons
         self.rest = rest
+
+
+class Forking:
+    """A worker whose fork has begun. (No dataclass: every script would find that module imported.)"""
+
+    def __init__(self, request: ForkRequest, between: int, pid_read: int, in_cgroup: bool) -> None:
+        self.request = request
+        self.between = between
+        """Pid of the process between zygote and worker."""
+        self.pid_read = pid_read
+        """The worker writes its pid to the other end of this pipe."""
+        self.in_cgroup = in_cgroup
 
 
 class Zygote:
@@ -68,6 +83,8 @@ class Zygote:
         self.generators: list[Any] = []
         """Generators of random numbers that each worker seeds anew."""
         self.parent = Parent(os.getppid())
+        self.forking: list[Forking] = []
+        """Workers whose fork has begun, oldest first."""
 
     def report(self, *words: object) -> None:
         """Send the nursery a line."""
@@ -142,46 +159,61 @@ class Zygote:
         poll = select.poll()
         poll.register(self.socket.fileno(), select.POLLIN)
         while not self.frames.ended:
-            if not poll.poll(self.trace.due_ms() if self.trace else None):
+            if poll.poll(0 if self.forking else self.trace.due_ms() if self.trace else None):
+                for fields in self.frames.receive(self.socket):
+                    request = ForkRequest(fields, self.frames)
+                    self.check(request)
+                    if self.fork(request, request.cgroup):
+                        return True
+            elif not self.forking:
                 self.import_traced()
-                continue
-            for fields in self.frames.receive(self.socket):
-                if self.fork(ForkRequest(fields, self.frames)):
-                    return True
+            if self.forking and (len(self.forking) >= AT_ONCE or not poll.poll(0)) and self.finish_fork():
+                return True
         return False
 
-    def fork(self, request: ForkRequest) -> bool:
-        """Fork a worker whose parent is the nursery. True in the worker. Raises CannotFork.
-
-        Forked twice: the child between exits at once, and the kernel makes the worker a child of the nearest subreaper
-        above, the nursery. That has happened when the one between can be waited for (exit_notify in Linux'
-        kernel/exit.c). The nursery receives the pid only then, so it never releases a worker that is not its child yet.
-        """
+    def check(self, request: ForkRequest) -> None:
+        """Before a worker is forked: raise CannotFork if it has to be started plainly."""
         if reason := mismatch(self.command, request.argv, request.cwd, request.env):
             raise CannotFork(reason)
         self.check_reads(request.env)
         self.worker_env = request.env
         if self.trace:
             self.trace.allocate(request)
+
+    def fork(self, request: ForkRequest, cgroup: int) -> bool:
+        """Begin to fork a worker whose parent is the nursery; `finish_fork` does the rest. True in the worker.
+
+        Forked twice: the child between exits at once, and the kernel makes the worker a child of the nearest subreaper
+        above, the nursery. That has happened when the one between can be waited for (exit_notify in Linux'
+        kernel/exit.c). The nursery receives the pid only then, so it never releases a worker that is not its child yet.
+        With torch imported a fork takes 10 ms and more, and so does the exit, so several of those between run at once.
+        """
         pid_read, pid_write = os.pipe()
-        between = os.fork()
+        between, in_cgroup = fork_between(cgroup)
         if between == 0:
-            worker = os.fork()
-            if worker == 0:
+            if os.fork() == 0:
                 os.close(pid_read)
                 self.become_worker(request, pid_write)
                 return True
             os._exit(0)
         os.close(pid_write)
-        os.waitpid(between, 0)
-        worker_pid = os.read(pid_read, 32).decode()
-        os.close(pid_read)
-        request.close()
+        self.forking.append(Forking(request, between, pid_read, in_cgroup))
+        return False
+
+    def finish_fork(self) -> bool:
+        """Wait for the worker whose fork began first, and report it. True in the worker. Raises CannotFork."""
+        begun = self.forking.pop(0)
+        os.waitpid(begun.between, 0)
+        worker_pid = os.read(begun.pid_read, 32).decode()
+        os.close(begun.pid_read)
+        if not worker_pid and begun.in_cgroup:
+            return self.fork(begun.request, -1)  # the nursery has killed the cgroup meanwhile
+        begun.request.close()
         if not worker_pid:
             raise CannotFork("this host refuses another process (ulimit -u, or the cgroup's pids.max)")
         if self.trace:
-            self.trace.forked(request.key)
-        self.report("forked", request.key, worker_pid)
+            self.trace.forked(begun.request.key)
+        self.report("forked", begun.request.key, worker_pid, int(begun.in_cgroup))
         return False
 
     def become_worker(self, request: ForkRequest, pid_write: int) -> None:
@@ -192,9 +224,25 @@ class Zygote:
         self.socket.close()
         for fd in self.frames.fds:
             os.close(fd)  # the next worker's
+        for each in self.forking:
+            each.request.close()
+            os.close(each.pid_read)
         become_worker(request, self.parent, self.command, self.generators)
         if self.trace and (recorder := self.trace.recorder(request)):
             recorder.install()
+
+
+def fork_between(cgroup: int) -> tuple[int, bool]:
+    """As `Cgroup.fork`, for the process between zygote and worker. `cgroup`: its open directory, or -1.
+
+    The worker itself is forked by the C library, with all handlers of pthread_atfork(3) that modules have registered.
+    A module's thread (jemalloc's) may hold a lock that such a handler takes, so beside one the one between is, too."""
+    if cgroup >= 0 and len(os.listdir("/proc/self/task")) == 1:
+        try:
+            return fork_into(cgroup), True
+        except OSError:
+            pass  # the nursery moves the worker
+    return os.fork(), False
 
 
 def reads(by: Import, name: str) -> str:

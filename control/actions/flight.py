@@ -22,9 +22,9 @@ def begun(flight: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def behind(flights: Mapping[int, Mapping[str, Any]]) -> tuple[tuple[int, ...], str]:
-    """(ranks that have not come to a collective that others are in, a sentence about it); nothing where all have."""
-    by_rank = {rank: begun(flight) for rank, flight in flights.items() if flight}
+def behind(by_rank: Mapping[int, Mapping[str, tuple[int, str]]]) -> tuple[tuple[int, ...], str]:
+    """(ranks that have not come to a collective that others are in, a sentence about it); nothing where all have.
+    `by_rank`: what each has begun."""
     for group in sorted({group for groups in by_rank.values() for group in groups}):
         numbers = {rank: groups[group][0] for rank, groups in by_rank.items() if group in groups}
         most = max(numbers.values())

@@ -1,17 +1,19 @@
-"""What a watch does to the job around it: save stacks of all its workers, end the round, leave."""
+"""What a watch does to the job around it: save stacks of all its workers, of all nodes, end the round, leave."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from ...rendezvous.agreements import Act
-from ...rendezvous.text import shorten
-from ..answers import ask
-from ..inside import Job
-from ..readings.processes import matching
+from ...rendezvous.text import duration, shorten
+from ..decisions.questions import END, STACKS
+from ..inside import Answers, Job
 from ..table.watch import Table, Watch
-from .flight import behind
-from .stacks import Dump, save, stacks_of
+from .everywhere import chosen, compare, reply
+from .stacks import save
 
 INSIDE = ("dump", "restart", "drain", "save", "stop")
 """What a watch in an agent does by the agent; the last two by the switches that the table names, if it does."""
@@ -22,7 +24,14 @@ DONE = {
     "restart": "all ranks were asked to save at their next step, and be started again; no node is charged",
 }
 OTHERS_FIRST_S = 10.0
-"""How long a node whose workers all wait for others leaves it to these to end the round: theirs is the cause."""
+"""How long a node leaves it to others to end the round, whose rank is the cause, or may be."""
+STACKS_S = 30.0
+"""How long the nodes of the round have to answer with their stacks."""
+AGAIN_S = 60.0
+"""How long the stacks that another node has compared serve for this one: limits of nodes differ, so they find one hang
+one after the other."""
+LINE_MAX = 2000
+"""Characters of what people are told of them."""
 MESSAGE_MAX = 600
 """Characters of a failure's message."""
 SAID_MAX = 4000
@@ -37,37 +46,98 @@ def inside(job: Job, action: str, table: Table, watch: Watch, sentence: str) -> 
     if action != "dump" and not (action == "restart" and watch.what == "hang"):
         job.ask(ASKED[action], sentence)
         return DONE[action]
-    number, workers = job.round, job.workers()
-    chosen = {rank: pid for rank, pid in workers.items() if not watch.process or pid in matching(watch.process)}
-    if not chosen:
+    number = job.round
+    if not chosen(job, watch.process):
         return "no stacks: no worker of this node runs"
-    found, late, said = _dump(job, chosen, table.dumps, watch.signal)
-    line = f"{found.line}; {said}" if said else found.line
-    if action == "dump":
-        return line
-    rank = _odd(found, late, chosen)
-    message = shorten(" ".join(f"{sentence}; {said + '; ' if said else ''}{found.summary}".split()), MESSAGE_MAX)
+    if watch.what == "hang":
+        found, node = job.conclude(
+            STACKS, {"watch": watch.number}, STACKS_S, lambda answers: _conclusion(answers, table.dumps), AGAIN_S
+        )
+    else:
+        found, node = _conclusion(Answers({"": reply(job, watch)}), table.dumps), ""
+    conclusion = Conclusion.of(found)
+    line = f"{conclusion.line}; {node} has compared them" if node else conclusion.line
+    return line if action == "dump" else f"{line}; {_end(job, number, conclusion, sentence)}"
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What the stacks of all ranks say, for people and for the failure of a rank."""
+
+    line: str
+    """Where the stacks are, who stands where, who has not come, who has not answered."""
+    brief: str
+    """The same, without the file."""
+    text: str
+    """Stacks, the odd rank's first."""
+    rank: int
+    """The rank that the failure is about."""
+    unsure: bool
+    """All ranks that are known wait for others, and of some nothing is known."""
+
+    @staticmethod
+    def of(found: Mapping[str, Any]) -> Conclusion:
+        """From what a node has published; nothing in it is relied on."""
+        line, brief, text = (str(found.get(key, "")) for key in ("line", "brief", "text"))
+        rank = found.get("rank")
+        return Conclusion(
+            " ".join(line.split())[:LINE_MAX],
+            " ".join(brief.split())[:LINE_MAX],
+            text[:SAID_MAX],
+            rank if type(rank) is int else -1,
+            found.get("unsure") is True,
+        )
+
+
+def _conclusion(answers: Answers, folder: str) -> dict[str, Any]:
+    world = compare(answers.found, named=len(answers.found) + len(answers.silent) > 1)
+    silent = _silence(answers)
+    if not world.found.groups:
+        return {"line": f"no stacks: {silent or 'no worker runs'}", "rank": -1, "unsure": True}
+    remarks = [each for each in (world.said, silent) if each]
+    found = save(world.found, folder, *world.native, *remarks)
     text = "\n\n".join(f"{group[0].who}\n{group[0].text}" for group in found.groups)[:SAID_MAX]
-    if found.waits and not late and job.nodes > 1:
-        timer = threading.Timer(OTHERS_FIRST_S, job.end_round, (number, rank, message, text))
-        timer.daemon = True
-        timer.start()
-        return f"{line}; all workers of this node wait for others, whose node may end the round in {OTHERS_FIRST_S:g} s"
-    job.end_round(number, rank, message, text)
-    return f"{line}; the round ends, and is charged as a failure of rank {rank}"
+    return {
+        "line": "; ".join([found.line, *remarks])[:LINE_MAX],
+        "brief": "; ".join([*remarks, found.summary])[:LINE_MAX],
+        "text": text,
+        "rank": world.odd,
+        "unsure": found.waits and not world.late and bool(answers.silent),
+    }
 
 
-def _dump(job: Job, workers: dict[int, int], folder: str, signal: str) -> tuple[Dump, tuple[int, ...], str]:
-    """(stacks, ranks that are behind by torch's flight recorder, a sentence about it)."""
-    sockets = {rank: job.answers(rank) for rank in workers}
-    found = stacks_of(list(workers.values()), signal, {workers[rank]: path for rank, path in sockets.items()})
-    flights = {rank: answer.flight for rank, path in sockets.items() if (answer := ask(path)) is not None}
-    late, said = behind(flights)
-    return save(found, folder, said), late, said
+def _silence(answers: Answers) -> str:
+    """Who has not answered, or why nobody was asked; empty where all have."""
+    if answers.trouble:
+        return answers.trouble
+    if not answers.silent:
+        return ""
+    more = f" and {len(answers.silent) - 4} more" if len(answers.silent) > 4 else ""
+    return f"no answer from {', '.join(answers.silent[:4])}{more} within {duration(STACKS_S)}"
 
 
-def _odd(found: Dump, late: tuple[int, ...], workers: dict[int, int]) -> int:
-    """The rank that the failure is about: one that is behind in a collective, else the first of the odd group."""
-    of_pid = {pid: rank for rank, pid in workers.items()}
-    odd = [of_pid[each.pid] for each in found.groups[0]]
-    return next((rank for rank in late if rank in workers), min(odd))
+def _end(job: Job, number: int, conclusion: Conclusion, sentence: str) -> str:
+    """End the round by a failure of the odd rank, by its agent; where that one does not, by this one. Returns what was
+    done."""
+    message = shorten(" ".join(f"{sentence}; {conclusion.brief}".split()), MESSAGE_MAX)
+    own = sorted(job.workers())
+    if conclusion.rank in own and not conclusion.unsure:
+        job.end_round(number, conclusion.rank, message, conclusion.text)
+        return f"the round ends, and is charged as a failure of rank {conclusion.rank}"
+    if not own:
+        return "the round has ended meanwhile"
+    whose = "all known workers wait for others, whose node may end the round"
+    if not conclusion.unsure and conclusion.rank >= 0:
+        job.publish(END, {"rank": conclusion.rank, "message": message, "text": conclusion.text})
+        whose = f"the node of rank {conclusion.rank} ends the round"
+    timer = threading.Timer(OTHERS_FIRST_S, job.end_round, (number, own[0], message, conclusion.text))
+    timer.daemon = True
+    timer.start()
+    return f"{whose}, or in {OTHERS_FIRST_S:g} s this one"
+
+
+def end_asked(job: Job, number: int, body: Mapping[str, Any]) -> None:
+    """Another node says that a rank makes the round stand still: end the round if it is one of this node's."""
+    rank, message, text = body.get("rank"), body.get("message"), body.get("text")
+    if type(rank) is int and rank in job.workers() and isinstance(message, str) and isinstance(text, str):
+        job.end_round(number, rank, message[:MESSAGE_MAX], text[:SAID_MAX])

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Stacks:
     pid: int = 0
     waits: bool = False
     """It waits for other ranks there."""
+    rank: int = -1
+    """Its rank, where it is known to be a worker's."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,17 @@ class Dump:
 
 def dump(pids: Sequence[int], folder: str, signal_name: str = "") -> str:
     """Save the stacks of these processes in a new file of the folder. Returns one line: where, and who is odd."""
-    return save(stacks_of(pids, signal_name), folder).line
+    found = stacks_of(pids, signal_name)
+    return save(found, folder, *native(found)).line
 
 
 def stacks_of(pids: Sequence[int], signal_name: str = "", paths: Mapping[int, str] | None = None) -> Dump:
     """The stacks of these processes. `paths`: of the sockets at which some of them answer, by process id."""
-    taken = [take(pid, signal_name, (paths or {}).get(pid, "")) for pid in pids[:PROCESSES_MAX]]
+    return grouped([take(pid, signal_name, (paths or {}).get(pid, "")) for pid in pids[:PROCESSES_MAX]])
+
+
+def grouped(taken: Iterable[Stacks]) -> Dump:
+    """Those with equal stacks together, the smallest group first, and those that wait for others last."""
     groups: dict[str, list[Stacks]] = {}
     for each in taken:
         groups.setdefault(each.key, []).append(each)
@@ -84,13 +91,13 @@ def stacks_of(pids: Sequence[int], signal_name: str = "", paths: Mapping[int, st
     return replace(found, line=found.summary or "no stacks: no process matches")
 
 
-def save(found: Dump, folder: str, more: str = "") -> Dump:
-    """Write them into a new file of the folder, with native frames, and `more`."""
+def save(found: Dump, folder: str, *more: str) -> Dump:
+    """Write them into a new file of the folder, and `more` behind them."""
     if not found.groups:
         return found
-    first = min(each.pid for group in found.groups for each in group)
+    first = min(each.pid for group in found.groups for each in group) or os.getpid()
     path = Path(folder) / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}-{first}.txt"
-    parts = [*(_block(group) for group in found.groups), *_native(found), more]
+    parts = [*(_block(group) for group in found.groups), *more]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(part for part in parts if part) + "\n")
@@ -101,12 +108,15 @@ def save(found: Dump, folder: str, more: str = "") -> Dump:
     return replace(found, line=f"stacks in {path}: {found.summary}")
 
 
-def _native(found: Dump) -> list[str]:
-    """Native frames of one process of each of the first groups."""
+def native(found: Dump, *, waiting: bool = True) -> list[str]:
+    """Native frames of one process of each of the first groups; without `waiting`, not of those that wait for others.
+    The processes are of this host."""
     if not (tool := py_spy()):
         return []
     parts = []
     for group in found.groups[:GROUPS_NAMED]:
+        if group[0].waits and not waiting:
+            continue
         try:
             text = Asker().run(
                 [tool, "dump", "--native", *_blocking(group[0].pid), "--pid", str(group[0].pid)], NATIVE_S
@@ -123,7 +133,7 @@ def _members(group: Sequence[Stacks]) -> str:
 
 def _block(group: Sequence[Stacks]) -> str:
     return f"{', '.join(each.who for each in group)}: in {group[0].at}\n\n" + "\n\n".join(
-        f"{each.who}\n{each.text.rstrip()}" for each in group
+        f"{each.who}\n{each.text.rstrip()}" for each in group if each.text
     )
 
 

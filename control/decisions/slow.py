@@ -17,6 +17,17 @@ LEAST_STEPS = 5
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What one rank has counted since its start."""
+
+    steps: int
+    stepped_s: float
+    """How long all of them took together."""
+    own_s: float
+    """The part of it in which the rank waited for no other."""
+
+
+@dataclass(frozen=True)
 class Pace:
     """One rank's steps over some time."""
 
@@ -39,8 +50,17 @@ class Straggler:
     text: str
 
 
-def straggler(paces: Mapping[int, Pace]) -> Straggler | None:
-    """The slowest of two ranks or more; None where there are fewer, or too few steps."""
+def pace(before: Counts, after: Counts) -> Pace:
+    """The steps between two looks."""
+    steps = after.steps - before.steps
+    if steps <= 0:
+        return Pace(0, 0.0, 0.0)
+    return Pace(steps, (after.stepped_s - before.stepped_s) / steps, (after.own_s - before.own_s) / steps)
+
+
+def straggler(paces: Mapping[int, Pace], nodes: Mapping[int, str] | None = None) -> Straggler | None:
+    """The slowest of two ranks or more; None where there are fewer, or too few steps. `nodes`: names of the nodes by
+    rank, where there are several."""
     known = {rank: pace for rank, pace in paces.items() if pace.steps >= LEAST_STEPS and pace.step_s > 0}
     if len(known) < 2:
         return None
@@ -51,11 +71,23 @@ def straggler(paces: Mapping[int, Pace]) -> Straggler | None:
     waits_s = max(step_s - usual_s, lost_s)
     lost, of_waits = min(1.0, lost_s / step_s), (lost_s / waits_s if waits_s else 0.0)
     others = named(rank for rank in known if rank != slowest)
+    where = _where(slowest, known, nodes or {})
     text = (
-        f"rank {slowest} is the slowest: {duration(own_s)} of its own in a step of {duration(step_s)}, {others} "
+        f"rank {slowest}{where} is the slowest: {duration(own_s)} of its own in a step of {duration(step_s)}, {others} "
         f"{duration(usual_s)}; this costs {100 * lost:.0f} % of the time, {100 * of_waits:.0f} % of what others wait"
     )
     return Straggler(slowest, lost, of_waits, text)
+
+
+def _where(slowest: int, known: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
+    """The slowest rank's node, and whether it is that node that is slow."""
+    if slowest not in nodes:
+        return ""
+    there = [pace.own_s for rank, pace in known.items() if nodes.get(rank) == nodes[slowest]]
+    others = [pace.own_s for rank, pace in known.items() if nodes.get(rank) != nodes[slowest]]
+    whole = len(there) > 1 and others and min(there) > max(others)
+    which = f", of which all {len(there)} ranks are slower than those of other nodes," if whole else ""
+    return f" on {nodes[slowest]}{which}"
 
 
 def _median(numbers: list[float]) -> float:

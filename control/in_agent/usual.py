@@ -13,6 +13,7 @@ USUAL = {
     "memory": '[[watch]]\nwhat = "memory"\nthreshold = "95 % used"\n'
     '[[watch]]\nwhat = "memory"\nthreshold = "30 minutes left"\nfor = "10 min"\n',
     "slow": '[[watch]]\nwhat = "slow"\nfor = "5 min"\n',
+    "clock": '[[watch]]\nwhat = "clock"\nfor = "5 min"\n',
     "gpu": '[[watch]]\nwhat = "gpu"\n[[watch]]\nwhat = "gpu"\nthreshold = "xid"\n',
 }
 

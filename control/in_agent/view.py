@@ -6,14 +6,26 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from ...agent.agent import Agent
 from ...proto import progress
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
+from ...rendezvous.records import Member
+from ..decisions.questions import Question
+from ..inside import Answers
+from ..table.watch import Table
+from .exchange import Alone, Exchange
+from .replies import reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the directory that is made there is this user's alone
 """Where the workers' progress is kept if possible: what is written there waits for no disk."""
+
+_LOOKS = 3
+"""A worker that writes while it is read is read again; a write takes a microsecond or two."""
 
 
 class AgentsJob:
@@ -24,13 +36,21 @@ class AgentsJob:
         where = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         self.directory = tempfile.mkdtemp(prefix="elastic-agent-", dir=where)
         self._agent: Agent | None = None
+        self._table = Table("", "", ())
+        self._exchange: Exchange | None = None
 
-    def begin(self, agent: Agent) -> None:
-        """The agent that is about to run."""
-        self._agent = agent
+    def begin(self, agent: Agent, table: Table, warn: Callable[[str], None]) -> None:
+        """The agent that is about to run, and what it watches. Where nodes are to compare that, it asks others, and
+        answers them; `warn` gets a line where it does not. Raises RuntimeError where the host refuses a thread."""
+        self._agent, self._table = agent, table
+        if any(each.asks_nodes for each in table.watches):
+            self._exchange = Exchange(agent.link.values, self._identity, agent.name, self._reply, warn)
+            self._exchange.begin()
 
     def close(self) -> None:
-        """Remove the directory."""
+        """End the thread, and remove the directory."""
+        if self._exchange is not None:
+            self._exchange.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
@@ -55,8 +75,7 @@ class AgentsJob:
         number, found = self.round, {}
         for rank in self.workers():
             with contextlib.suppress(OSError), open(progress.file_of(self.directory, number, rank), "rb") as file:
-                memory = file.read(progress.SIZE)
-                if len(memory) == progress.SIZE and (shown := progress.read(memory)) is not None:
+                if (shown := _shown(file.fileno())) is not None:
                     found[rank] = shown
         return found
 
@@ -74,6 +93,50 @@ class AgentsJob:
     def answers(self, rank: int) -> str:
         return progress.file_of(self.directory, self.round, rank) + ".ask"
 
+    def ranks_of(self, node: str) -> range:
+        members = self._agent.status().members if self._agent else ()
+        names = _names(members)
+        found = next((each for each in members if names[each.node] == node), None)
+        return range(found.rank_offset, found.rank_offset + found.nproc) if found else range(0)
+
+    def ask_nodes(self, kind: str, body: Mapping[str, Any], wait_s: float) -> Answers:
+        number, nodes = self.round, self._nodes()
+        trouble = ""
+        if self._exchange is not None and len(nodes) > 1:
+            try:
+                return _answers(self._exchange.ask(kind, number, body, nodes, wait_s), nodes)
+            except Alone as error:
+                trouble = str(error)
+        return self._own_answer(kind, body, nodes, trouble)
+
+    def conclude(
+        self,
+        kind: str,
+        body: Mapping[str, Any],
+        wait_s: float,
+        think: Callable[[Answers], Mapping[str, Any]],
+        again_s: float,
+    ) -> tuple[Mapping[str, Any], str]:
+        number, nodes = self.round, self._nodes()
+        trouble = ""
+        if self._exchange is not None and len(nodes) > 1:
+            try:
+                return self._exchange.conclude(
+                    kind, number, body, nodes, wait_s, lambda found: think(_answers(found, nodes)), again_s
+                )
+            except Alone as error:
+                trouble = str(error)
+        return think(self._own_answer(kind, body, nodes, trouble)), ""
+
+    def publish(self, kind: str, body: Mapping[str, Any]) -> bool:
+        if self._exchange is None:
+            return False
+        try:
+            self._exchange.publish_once(kind, self.round, body)
+        except Alone:
+            return False
+        return True
+
     def end_round(self, round_number: int, rank: int, because: str, said: str) -> None:
         if self._agent is not None:
             self._agent.hang(round_number, rank - self._offset(), because, said)
@@ -86,6 +149,26 @@ class AgentsJob:
         if self._agent is not None:
             self._agent.leave(reason)
 
+    def _nodes(self) -> dict[str, str]:
+        """Names of the nodes of the round, by their identities."""
+        return _names(self._agent.status().members) if self._agent else {}
+
+    def _identity(self) -> str:
+        """This node's, as the other nodes of the round know it; its name while it has no place."""
+        status = self._agent.status() if self._agent else None
+        if status is None:
+            return ""
+        return next((each.node for each in status.members if each.group_rank == status.group_rank), status.name)
+
+    def _own_answer(self, kind: str, body: Mapping[str, Any], nodes: Mapping[str, str], trouble: str) -> Answers:
+        own = self._identity()
+        answer = self._reply(Question(kind, self.round, own, nodes.get(own, own), body))
+        found = {} if answer is None else {nodes.get(own, own): answer}
+        return Answers(found, tuple(name for node, name in nodes.items() if node != own), trouble)
+
+    def _reply(self, question: Question) -> Mapping[str, Any] | None:
+        return reply(self, self._table, question) if question.round == self.round else None
+
     def _by_rank(self, by_local: dict[int, int]) -> dict[int, int]:
         offset = self._offset()
         return {offset + local: value for local, value in by_local.items()}
@@ -96,3 +179,27 @@ class AgentsJob:
         if status is None or status.group_rank is None:
             return 0
         return next((each.rank_offset for each in status.members if each.group_rank == status.group_rank), 0)
+
+
+def _names(members: Iterable[Member]) -> dict[str, str]:
+    """Names for people by identity; two nodes of one name are told apart."""
+    each = tuple(members)
+    names = Counter(member.name for member in each)
+    return {
+        member.node: member.name if names[member.name] == 1 else f"{member.name} (node {member.group_rank})"
+        for member in each
+    }
+
+
+def _answers(found: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, str]) -> Answers:
+    return Answers(found, tuple(name for name in nodes.values() if name not in found))
+
+
+def _shown(descriptor: int) -> Progress | None:
+    """What a worker shows in this file; None where it has shown nothing yet."""
+    for _ in range(_LOOKS):
+        memory = os.pread(descriptor, progress.SIZE, 0)
+        afterwards = os.pread(descriptor, progress.HEADER.size, 0)
+        if len(memory) == progress.SIZE and (shown := progress.read(memory, afterwards)) is not None:
+            return shown
+    return None

@@ -59,9 +59,14 @@ class Watching:
         """For the workers' environment."""
         return {progress.DIRECTORY: self._job.directory}
 
+    @property
+    def directory(self) -> str:
+        """In which workers show their progress; `close` removes it."""
+        return self._job.directory
+
     def begin(self, agent: Agent) -> None:
         """Watch, from now on, the job of this agent."""
-        self._job.begin(agent)
+        self._begin_asking(agent)
         if self.table.watches:
             self._thread = threading.Thread(
                 target=self._runner.run, args=(self._stop,), name="elastic-agent-watches", daemon=True
@@ -71,6 +76,12 @@ class Watching:
             except RuntimeError as error:
                 self._thread = None
                 self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
+
+    def _begin_asking(self, agent: Agent) -> None:
+        try:
+            self._job.begin(agent, self.table, self._log)
+        except RuntimeError as error:
+            self._tell(f"other nodes are not asked, as this host refuses a thread: {error}; raise ulimit -u", False)
 
     def announced(self, announcement: Round) -> None:
         """An announcement that this node makes as the coordinator: it is the one that tells how rounds end."""
@@ -100,10 +111,10 @@ class Watching:
             )
         if self._thread is not None:
             self._thread.join(JOIN_S)
+        self._job.close()
         for name, events in self._notifier.close(CLOSE_S).items():
             number = sum(number for _, _, number in events)
             self._tell(f"{name}: {count(number, 'event')} of watches were not delivered", False)
-        self._job.close()
 
     def _log(self, line: str) -> None:
         self._tell(line, False)

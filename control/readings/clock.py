@@ -1,7 +1,9 @@
-"""How far this node's clock is from a reference: an NTP server, or the date that a web server sends."""
+"""How far this node's clock is from a reference, an NTP server or the date that a web server sends; or how far the
+clocks of a job's nodes are apart."""
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import time
@@ -9,12 +11,17 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
-from ...rendezvous.text import duration
+from ...rendezvous.text import count, duration
 from ..commands import NoAnswer
+from ..decisions.clocks import skew
+from ..decisions.questions import CLOCK
 from ..decisions.watches import Reading
-from .reader import Reader, judged
+from .reader import Reader, judged, not_yet
 
 ANSWER_S = 5.0
+ASK_S = 2.0
+"""How long the nodes have to answer what their clocks say. One that does not answer makes this longer, and the
+comparison of the others less sure."""
 NTP_PORT = 123
 SINCE_1900_S = 2208988800
 """From NTP's epoch to Unix's; RFC 5905."""
@@ -38,6 +45,36 @@ class Clock(Reader):
         return judged(
             off_s >= self._threshold.value, f"{text}, within {duration(unsure_s)} (limit {self._threshold.text})"
         )
+
+
+class Clocks(Reader):
+    """`clock` without a reference: over while the clock of one node is off those of the others."""
+
+    def read(self, now: float) -> Reading:
+        if self._job is None:
+            raise NoAnswer("clocks of nodes are compared by an agent only; give a reference, or run it by --watch")
+        sent, begun = time.time(), time.monotonic()
+        answers = self._job.ask_nodes(CLOCK, {}, ASK_S)
+        # Half the time that all took: each answer was made in that time, nobody knows when.
+        unsure_s = (time.monotonic() - begun) / 2
+        shown = {node: answer.get("unix_s") for node, answer in answers.found.items()}
+        ahead_s = {
+            node: at_s - sent - unsure_s
+            for node, at_s in shown.items()
+            if isinstance(at_s, int | float) and math.isfinite(at_s)
+        }
+        silent = f"; no answer from {count(len(answers.silent), 'node')}" if answers.silent else ""
+        if len(ahead_s) < 2:
+            return not_yet(f"only one node to compare{silent}")
+        off_s, text = skew(ahead_s)
+        off_s = max(0.0, off_s - 2 * unsure_s)
+        text = f"{text}, within {duration(2 * unsure_s)} (limit {self._threshold.text}){silent}"
+        return judged(off_s >= self._threshold.value, text)
+
+
+def shown_clock() -> dict[str, float]:
+    """A node's answer."""
+    return {"unix_s": time.time()}
 
 
 def _ntp(host: str, port: int) -> tuple[float, float]:

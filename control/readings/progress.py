@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from math import isfinite
+from typing import Any
 
 from ...proto.durations import Durations
 from ...proto.progress import Progress
 from ..commands import NoAnswer
+from ..decisions import standing
 from ..decisions.hang import Finding, Mark, Patience, Standing, judge, look
-from ..decisions.slow import Pace, straggler
+from ..decisions.questions import PACES, STANDING
+from ..decisions.slow import Counts, pace, straggler
 from ..decisions.watches import Reading
-from ..inside import Job
+from ..inside import Answers, Job
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from .reader import Reader, judged, not_yet
@@ -20,6 +24,10 @@ OUTPUT = "output"
 OUTPUT_LEAST_S = 60.0
 OUTPUT_KNOWN = 100
 """Of output, which comes as a script likes, nothing is learned from fewer pauses, and no shorter limit."""
+PACES_S = 5.0
+"""How long the nodes have to answer how far their ranks are."""
+STANDING_S, STANDING_AGAIN_S = 5.0, 10.0
+"""How long the nodes have to answer where their ranks are, and how long that is believed."""
 MISSED = 2.0
 """Of the time between two looks at most so many times what there should have been counts."""
 
@@ -49,7 +57,11 @@ class Stillness(Reader):
             return not_yet("no worker of this node runs")
         marks = self._marks(self._job, running)
         self._standing = look(self._standing, marks, now, MISSED * self._watch.every_s)
-        finding = self._judged()
+        finding = self._judged(self._standing, self._learned)
+        if finding.stands and self._job.nodes > 1 and not self._by_output:
+            # In the words of this node, unless it is to wait for another.
+            with_others = self._judged_with_others(self._job)
+            finding = finding if with_others.stands else with_others
         self.stands = finding.stands
         return judged(bool(finding.stands), finding.because)
 
@@ -67,13 +79,26 @@ class Stillness(Reader):
             self._learned = {**self._learned, OUTPUT: known.with_one(before.still_s)}
         return {first: Mark(OUTPUT, total)}
 
-    def _judged(self) -> Finding:
+    @property
+    def _by_output(self) -> bool:
+        """No worker of this node shows progress."""
+        return any(each.mark.section == OUTPUT for each in self._standing.values())
+
+    def _judged_with_others(self, job: Job) -> Finding:
+        """Ranks of other nodes may be where these have to wait for them."""
+        found, _ = job.conclude(
+            STANDING, {}, STANDING_S, lambda answers: standing.summed_up(answers.found.values()), STANDING_AGAIN_S
+        )
+        others, learned = standing.read(found)
+        return self._judged({**others, **self._standing}, {**learned, **self._learned})
+
+    def _judged(self, ranks: dict[int, Standing], learned: dict[str, Durations]) -> Finding:
         if self._threshold.side == LEARNED:
             least_s, known = self._watch.least_s, 1
-            if any(each.mark.section == OUTPUT for each in self._standing.values()):
+            if self._by_output:
                 least_s, known = max(least_s, OUTPUT_LEAST_S), OUTPUT_KNOWN
-            return judge(self._standing, self._learned, Patience(least_s, known, self._watch.most_s))
-        return judge(self._standing, {}, Patience(0.0, unknown_s=self._threshold.value))
+            return judge(ranks, learned, Patience(least_s, known, self._watch.most_s))
+        return judge(ranks, {}, Patience(0.0, unknown_s=self._threshold.value))
 
 
 def _together(earlier: dict[str, Durations], progress: dict[int, Progress]) -> dict[str, Durations]:
@@ -86,32 +111,71 @@ def _together(earlier: dict[str, Durations], progress: dict[int, Progress]) -> d
 
 
 class Slow(Reader):
-    """`slow`: over while one rank costs the others the threshold's share of the time, or more."""
+    """`slow`: over while one rank costs the others the threshold's share of the time, or more. One node compares the
+    ranks of all nodes, unless each is to compare its own."""
 
     def __init__(self, watch: Watch, job: Job | None = None) -> None:
         super().__init__(watch, job)
-        self._before: tuple[int, dict[int, Progress]] = (0, {})
+        self._before: tuple[int, dict[int, Counts]] = (0, {})
 
     def read(self, now: float) -> Reading:
         if self._job is None:
             raise NoAnswer("slow ranks are found by an agent only; run the watch by --watch")
-        progress = self._job.progress()
+        several = self._watch.whole_job and self._job.nodes > 1
         number, before = self._before
-        self._before = (self._job.round, progress)
-        if not progress:
+        answers = self._job.ask_nodes(PACES, {}, PACES_S) if several else Answers({"": shown_paces(self._job)})
+        nodes, counts = _counts(self._job, answers, several)
+        self._before = (self._job.round, counts)
+        if not counts:
             return not_yet("no worker shows its steps; elastic_agent.worker does")
         if number != self._job.round:
             return not_yet("measuring the steps of each rank")
-        paces = {rank: _pace(before[rank], each) for rank, each in progress.items() if rank in before}
-        found = straggler(paces)
+        paces = {rank: pace(before[rank], each) for rank, each in counts.items() if rank in before}
+        found = straggler(paces, nodes if several else {})
+        silent = f"; no answer from {answers.silent[0]}" if answers.silent else ""
+        silent += f" and {len(answers.silent) - 1} more" if len(answers.silent) > 1 else ""
         if found is None:
-            return not_yet("too few steps, or only one rank on this node")
-        return judged(100.0 * found.lost >= self._threshold.value, f"{found.text} (limit {self._threshold.text})")
+            return not_yet(f"too few steps, or only one rank to compare{silent}")
+        return judged(
+            100.0 * found.lost >= self._threshold.value, f"{found.text} (limit {self._threshold.text}){silent}"
+        )
 
 
-def _pace(before: Progress, after: Progress) -> Pace:
-    steps = after.steps - before.steps
-    if steps <= 0:
-        return Pace(0, 0.0, 0.0)
-    spent_s = after.stepped_s - before.stepped_s
-    return Pace(steps, spent_s / steps, (after.own_s - before.own_s) / steps)
+def shown_standing(job: Job) -> dict[str, Any]:
+    """A node's answer: in which sections its ranks are, as `decisions/standing.py` says."""
+    progress, now_s = job.progress(), time.monotonic()
+    last: dict[str, int] = {}
+    for rank, each in sorted(progress.items()):
+        if each.section and (each.section not in last or each.at_s > progress[last[each.section]].at_s):
+            last[each.section] = rank
+    found = {}
+    for section, rank in last.items():
+        times = Durations()
+        for each in progress.values():
+            times = times.plus(each.sections.get(section, Durations()))
+        found[section] = standing.row(rank, max(0.0, now_s - progress[rank].at_s), times)
+    return {"sections": found}
+
+
+def shown_paces(job: Job) -> dict[str, Any]:
+    """A node's answer: what each of its ranks has counted."""
+    return {"ranks": {str(rank): [each.steps, each.stepped_s, each.own_s] for rank, each in job.progress().items()}}
+
+
+def _counts(job: Job, answers: Answers, several: bool) -> tuple[dict[int, str], dict[int, Counts]]:
+    """(node by rank, what it has counted); what a node says of ranks of others is left out."""
+    nodes, counts = {}, {}
+    for node, answer in answers.found.items():
+        shown = answer.get("ranks")
+        for text, row in shown.items() if isinstance(shown, dict) else ():
+            rank = int(text) if text.isdecimal() else -1
+            if several and rank not in job.ranks_of(node):
+                continue
+            match row:
+                case [int(steps), float() | int() as stepped_s, float() | int() as own_s] if isfinite(
+                    stepped_s + own_s
+                ):
+                    counts[rank] = Counts(steps, stepped_s, own_s)
+                    if several:
+                        nodes[rank] = node
+    return nodes, counts

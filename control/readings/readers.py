@@ -28,7 +28,11 @@ _HOMES = {
 
 def reader_of(watch: Watch, job: Job | None = None) -> Reader:
     """The reader of a watch; `job`: the one around it. Loads only what its kind needs."""
-    inside = watch.what == "hang" and not watch.path
-    module, _, name = ("progress:Stillness" if inside else _HOMES[watch.what]).partition(":")
+    home = _HOMES[watch.what]
+    if watch.what == "hang" and not watch.path:
+        home = "progress:Stillness"
+    elif watch.what == "clock" and not watch.reference:
+        home = "clock:Clocks"
+    module, _, name = home.partition(":")
     found: Reader = getattr(importlib.import_module(f".{module}", __package__), name)(watch, job)
     return found

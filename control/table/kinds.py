@@ -132,6 +132,7 @@ KINDS = {
     "clock": Kind(
         (Form(Dimension.TIME, "", "2 s"),),
         needs=("reference",),
+        default="2 s",
         next_step="start or mend this node's time service",
     ),
     "job": Kind(
@@ -154,6 +155,7 @@ KINDS = {
         needs=("process",),
         default="10 % lost",
         every="30 s",
+        whole_job=True,
         next_step="look at the temperature, the other processes and the disk of that node, or drain it",
     ),
     "gpu": Kind(
@@ -169,6 +171,8 @@ INSIDE = ("process",)
 """Keys that a watch in an agent does not need: it knows its workers."""
 INSIDE_PATH = ("hang", "disk", "inodes")
 """Kinds that need no path there: it knows the workers' progress and output, and the directories of the job."""
+INSIDE_REFERENCE = ("clock",)
+"""Kinds that need no reference there: the nodes are compared with each other."""
 DUMPS = ("hang", "worker-memory", "job", "memory", "load", "slow")
 """Kinds that may name processes, and so may dump their stacks."""
 RESTARTS = ("hang", "memory", "worker-memory", "gpu")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...agent.errors import UsageError
 from ..decisions.outbox import Pace
 from ..decisions.watches import Rule
-from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, KINDS, RESTARTS, Kind, Threshold
+from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, INSIDE_REFERENCE, KINDS, RESTARTS, Kind, Threshold
 from .quantities import size_b, time_s
 from .watch import Table, Watch
 
@@ -159,7 +159,7 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside:
     keys = _Keys(
         f"{path}: watch {number} ({what})", row, (*COMMON, *kind.keys, *(["process"] if what in DUMPS else []))
     )
-    known = (*INSIDE, *(("path",) if what in INSIDE_PATH else ())) if inside else ()
+    known = _known_inside(what) if inside else ()
     for key in kind.needs:
         if key not in keys and key not in known:
             raise keys.wrong(key, _MEANINGS[key])
@@ -221,9 +221,20 @@ def _every_s(kind: Kind, what: str, row: Mapping[str, object]) -> float:
     return time_s(kind.every) or EVERY_S
 
 
+def _known_inside(what: str) -> tuple[str, ...]:
+    """Keys that an agent can do without."""
+    found = [*INSIDE]
+    if what in INSIDE_PATH:
+        found.append("path")
+    if what in INSIDE_REFERENCE:
+        found.append("reference")
+    return tuple(found)
+
+
 def _of(keys: _Keys, kind: Kind, inside: bool) -> str:
     """Whom a watch is about: one node of the job runs it, or each."""
-    of = keys.text("of", "job" if inside and kind.whole_job else "node")
+    compares = "reference" in kind.needs and "reference" not in keys
+    of = keys.text("of", "job" if inside and (kind.whole_job or compares) else "node")
     if of not in OF:
         raise keys.wrong("of", " or ".join(map(repr, OF)))
     return of

@@ -48,6 +48,13 @@ class Watch:
     signal: str = ""
     """The signal at which the processes' own faulthandler writes their stacks."""
 
+    @property
+    def asks_nodes(self) -> bool:
+        """In an agent: whether nodes compare what it is about."""
+        if self.what == "clock":
+            return not self.reference
+        return self.what == "hang" or (self.what == "slow" and self.whole_job)
+
 
 @dataclass(frozen=True)
 class Table:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import uuid
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
+from ...proto.frozen import replace
 from ..config.config import LaunchConfig
 from ..config.flag import Flag
 from ..config.flags import FLAGS

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from ...agent.errors import UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.lifecycle.restart_policy import Policy
 from ...agent.spec import PASSWORD_VARIABLE, LogSpec, RendezvousSpec, Rotation, WorkerSpec
-from ...proto.endings import COMMAND, FORWARDED
+from ...proto.endings import COMMAND
+from ...proto.frozen import dataclass, field
 from ..preemption.completion import digest_of
 from . import torch_fields, values
 from .devices import count_cpus, count_local_workers, counting_rule
 from .ending_flags import ending_variables
-from .guard_flags import guards
+from .guard_flags import guards, ignored_signals
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -212,8 +212,8 @@ def _worker_spec(
     stops = values.signals("signals_to_handle", config.signals_to_handle)
     numa, numa_optional = torch_fields.numa(config.numa_options)
     forwards = values.forwarded("forward_signals", config.forward_signals, stops)
-    base_env |= {FORWARDED: ",".join(map(str, forwards))} if forwards else {}
-    switches, signals = (config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal)
+    asks = guards((config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal), stops + forwards)
+    base_env |= ignored_signals(forwards, asks)
     numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
     return WorkerSpec(
         argv=tuple(argv),
@@ -233,7 +233,7 @@ def _worker_spec(
         signals=stops,
         signals_named=config.signals_to_handle != SIGNALS,
         forward_signals=forwards,
-        guards=guards(switches, signals, (*stops, *forwards)),
+        guards=asks,
         leftovers=leftovers,
         leftover_s=leftover_s,
         stuck_s=torch_fields.stuck_s(env),
@@ -324,7 +324,7 @@ def _random_id() -> str:
 def _with_common(
     spec: RendezvousSpec, config: LaunchConfig, run_id: str, command: tuple[str, ...], env: Mapping[str, str]
 ) -> RendezvousSpec:
-    from dataclasses import replace
+    from ...proto.frozen import replace
 
     barrier_s = _time_or_env(
         config.exit_barrier_timeout, "exit_barrier_timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", env, 300.0

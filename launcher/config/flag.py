@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from ...proto.frozen import dataclass
 
 Reader = Callable[[str, str], object]
 """Turns text into a flag's value; the first argument is what errors call it (`--tee` or `PET_TEE`)."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...agent.errors import UsageError
 from ...agent.spec import GuardSpec
+from ...proto.endings import ASKING, FORWARDED
 from . import values
 from .flag import Flag
 
@@ -105,6 +106,13 @@ def guards(
     return GuardSpec(kill_switch, save_switch, kill_signal, save_signal)
 
 
+def ignored_signals(forwards: Iterable[int], asks: GuardSpec) -> dict[str, str]:
+    """The variables that make workers ignore what is passed on to them, or meant for their agent, from birth."""
+    by_name = {FORWARDED: forwards, ASKING: (asks.kill_signal, asks.save_signal)}
+    texts = {name: ",".join(str(number) for number in numbers if number) for name, numbers in by_name.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
 _SWITCHES, _SIGNALS = ("kill_switch", "save_switch"), ("kill_signal", "save_signal")
 
 
@@ -112,7 +120,9 @@ def _absolute(name: str, path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text:
         return ""
-    if "\0" in text or os.path.isdir(text):
+    from ...agent.steps.switches import in_time  # here: most jobs have no switches
+
+    if "\0" in text or in_time(lambda: os.path.isdir(text)):
         raise UsageError(f"{name} is {text!r}, which is no path of a file; give a file that need not exist")
     return os.path.abspath(text)
 

@@ -8,10 +8,10 @@ meaning if it has an effect here. torch ignores any other key; here that is an e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from ...agent.errors import UsageError
 from ...agent.spec import RendezvousSpec
+from ...proto.frozen import dataclass
 from .values import seconds, suggest, truth, whole
 
 KEYS = {

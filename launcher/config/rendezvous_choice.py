@@ -12,10 +12,10 @@ error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from ...agent.errors import UsageError
 from ...agent.spec import HandlerSpec, RendezvousSpec
+from ...proto.frozen import dataclass, replace
 from .rdzv_conf import KEYS, Conf, RdzvConf, read_rdzv_conf
 from .values import endpoint as parse_endpoint
 from .values import joined, suggest, whole

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from ...agent.errors import UsageError
 from ...agent.spec import NUMA_MODES
+from ...proto.frozen import replace
 from .values import LONGEST_S
 
 LOGS_SPECS_GROUP = "torchrun.logs_specs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 
@@ -18,6 +17,8 @@ def digest_of(command: Sequence[str]) -> str:
 def why_complete(directory: str, command: Sequence[str]) -> str:
     """That this command has said that its training is complete, in one sentence; empty if it has not, or the mark
     cannot be read."""
+    import json
+
     path = os.path.join(directory, MARK)
     try:
         with open(path, encoding="utf-8") as file:

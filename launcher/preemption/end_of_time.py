@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 from ...agent.errors import UsageError
 from ...agent.spec import WorkerSpec
+from ...proto.frozen import dataclass, replace
 from ...rendezvous.text import duration
 
 DEADLINE = "ELASTIC_AGENT_DEADLINE"

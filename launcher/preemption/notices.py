@@ -12,7 +12,8 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from ...proto.frozen import dataclass
 
 EVERY_S = 5.0
 """Between two questions. AWS asks for this much; the shortest notice is 30 s."""

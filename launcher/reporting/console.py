@@ -10,10 +10,13 @@ from collections.abc import Mapping
 
 from ...agent.errors import AgentError, WorkersFailed
 from ...agent.failures.error_files import summary, write_agent_error, write_error_file
-from ...agent.report import Report
 from . import last_line
 from .last_line import PROGRAM
 from .summary import failed_workers, verdict_lines, write_summary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...agent.report import Report
 
 PIECE_CHARS = 1024
 """Written at once: at most PIPE_BUF bytes, which a pipe that has room takes without blocking."""

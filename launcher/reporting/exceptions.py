@@ -18,7 +18,10 @@ from ...agent.errors import (
     UsageError,
     WorkersFailed,
 )
-from ...agent.report import Report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...agent.report import Report
 
 _BY_STATUS: dict[int, type[AgentError]] = {
     exit_status.USAGE: UsageError,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ...agent.errors import AgentError, UsageError
-from ...agent.report import Report
 from ...rendezvous.text import shorten
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...agent.report import Report
 
 PROGRAM = "elastic-agent"
 LONGEST_ERROR = 300

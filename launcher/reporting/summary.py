@@ -6,15 +6,17 @@ node that has not received it reports the failures of its own workers. docs/exit
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
 from ...agent.errors import AgentError
 from ...agent.output.log_dirs import make_temporary_dir
-from ...agent.report import Report
 from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
 from ...rendezvous.records import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...agent.report import Report
 
 VARIABLE = "ELASTIC_AGENT_SUMMARY"
 FILE = "summary.json"
@@ -65,6 +67,8 @@ def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
         return ""
     spare = f"{path}.{os.getpid()}.tmp"
     try:
+        import json
+
         with open(spare, "w", encoding="utf-8") as file:
             json.dump(as_dict(report, name), file, indent=1)
             file.write("\n")

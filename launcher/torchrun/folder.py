@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from ...proto.frozen import dataclass
 from ...rendezvous.etcd.client import EtcdClient
 from ...rendezvous.etcd.errors import EtcdClosed, EtcdRefused
 from ...rendezvous.etcd.keys import TorchrunKeys

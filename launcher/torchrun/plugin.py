@@ -8,10 +8,10 @@ torch nor grpc before a handler is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from ...agent.errors import UsageError
 from ...agent.spec import PASSWORD_VARIABLE, EtcdSpec, RendezvousSpec
+from ...proto.frozen import replace
 from ...rendezvous.endpoint import is_loopback
 from ..config.etcd_conf import KEYS, read_endpoints, read_etcd_conf
 from ..config.rdzv_conf import refuse_unknown

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, is_exact, is_loopback, names_this_host, resolve
 from ..store import StoreError, StoreUnreachable
 

@@ -16,6 +16,7 @@ and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; 
     log/nodes/<n>    ids of nodes that compacted notifications name, each node in one of these keys, `SEPARATOR` between
     round/<version>  an announcement, create-only
     round/head       the newest announced version
+    value/<name>     what nodes share beside that (`shared_values.py`)
 
 and `elastic_agent/served`, the run id that this server serves, written last: once it exists, all other keys do.
 """
@@ -80,6 +81,9 @@ class Keys:
 
     def round(self, version: int) -> str:
         return f"{self.under}round/{version}"
+
+    def value(self, name: str) -> str:
+        return f"{self.under}value/{name}"
 
 
 def parse_count(value: bytes) -> int | None:

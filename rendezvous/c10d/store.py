@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
 from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
 from .claim import PortTaken, claim
@@ -221,6 +221,19 @@ class C10dStore(HostedLeadership):
             first = max(newest - KEEP_VERSIONS, 0) + 1
             self._client.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
 
+    def write_value(self, name: str, value: bytes, *, over: bool = False) -> bool:
+        if over:
+            self._client.put(self._keys.value(name), value)
+        return over or self._client.create(self._keys.value(name), value) == value
+
+    def wait_values(self, names: Sequence[str], timeout_s: float) -> Mapping[str, bytes]:
+        keys, deadline = {self._keys.value(name): name for name in names}, time.monotonic() + timeout_s
+        all(self._client.wait(key, max(0.0, deadline - time.monotonic())) for key in keys)
+        return {keys[key]: value for key, value in self._client.get(list(keys)).items() if value}
+
+    def delete_values(self, names: Sequence[str]) -> None:
+        self._client.delete([self._keys.value(name) for name in names])
+
     def _advance_round_head(self, newest: int, version: int) -> None:
         key, before, after = self._keys.round_head, str(newest).encode("ascii"), str(version).encode("ascii")
         stored = self._client.compare_set(key, before, after)  # not put: that might arrive late, and go back
@@ -256,6 +269,9 @@ class Hosting:
     """Called with lines about what endangers the server."""
 
 
+DEFAULT_HOSTING = Hosting()
+
+
 def open_c10d(
     endpoint: str,
     run_id: str,
@@ -266,7 +282,7 @@ def open_c10d(
     on_wait: Callable[[str], None] | None = None,
     cancelled: threading.Event | None = None,
     join: Join | None = None,
-    hosting: Hosting = Hosting(),
+    hosting: Hosting = DEFAULT_HOSTING,
 ) -> C10dStore:
     """The store of job `run_id` at `endpoint` (HOST:PORT; port 29400 if none), hosted here if HOST is this node.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ...proto import elastic_pb2 as wire
 from ..agreements import MAX_LABEL_BYTES, MAX_SERVED, Act, Agreement, Answer, Request
 from .fields import ForeignBytes, checked, cut, enum_codes, enum_member, utf8
@@ -43,10 +45,7 @@ def agreement_to_message(agreement: Agreement) -> wire.Agreement:
         at=checked("at", agreement.at),
         over=agreement.over,
         round=checked("round", agreement.round),
-        requests=[
-            wire.Served(node=utf8(node), number=checked("request", number))
-            for node, number in agreement.requests[:MAX_SERVED]
-        ],
+        requests=served_to_messages(agreement.requests),
     )
     message.act = ACT_CODES[agreement.act]  # type: ignore[assignment]
     return message
@@ -62,8 +61,18 @@ def agreement_from_message(message: wire.Agreement) -> Agreement:
         at=checked("at", message.at),
         over=message.over,
         round=checked("round", message.round),
-        requests=tuple((served.node, checked("request", served.number)) for served in message.requests[:MAX_SERVED]),
+        requests=served_from_messages(message.requests),
     )
+
+
+def served_to_messages(served: Iterable[tuple[str, int]]) -> list[wire.Served]:
+    """The first `MAX_SERVED` of these requests."""
+    return [wire.Served(node=utf8(node), number=checked("request", number)) for node, number in [*served][:MAX_SERVED]]
+
+
+def served_from_messages(messages: Sequence[wire.Served]) -> tuple[tuple[str, int], ...]:
+    """Raises ForeignBytes."""
+    return tuple((served.node, checked("request", served.number)) for served in messages[:MAX_SERVED])
 
 
 def _label(text: str) -> str:

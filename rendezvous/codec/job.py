@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
 
 from ...proto import elastic_pb2 as wire
+from ...proto.frozen import dataclass, replace
 from ..records import JobSpec, Outcome
 from . import fields
 from . import records as codec

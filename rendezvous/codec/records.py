@@ -20,6 +20,8 @@ from .agreements import (
     answer_to_message,
     request_from_message,
     request_to_message,
+    served_from_messages,
+    served_to_messages,
 )
 from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
 from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, seconds, utf8
@@ -131,6 +133,7 @@ def encode_round(record: Round) -> bytes:
         restarts=checked("restarts", record.restarts),
         finishing=record.finishing,
         hold=record.hold,
+        served=served_to_messages(record.served),
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
@@ -165,6 +168,7 @@ def decode_round(data: bytes) -> Round:
         hold=message.hold,
         outcome=enum_member("outcome", OUTCOMES, message.outcome) if message.outcome else None,
         agreement=agreement_from_message(message.agreement) if message.HasField("agreement") else None,
+        served=served_from_messages(message.served),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ..agreements import HOLDS, MAX_SERVED, STOPS, URGENCY, Act, Agreement, Answer, Request
 from ..failures import Ending, EndKind
+from ..records import NodeRecord
 from .state import RUNNING, Rendezvous, Rules, Seen
 
 
@@ -115,10 +115,19 @@ def _begin(state: Rendezvous, now: float) -> Rendezvous:
 
 
 def _over(state: Rendezvous, agreement: Agreement) -> Rendezvous:
-    served = dict(state.served)
-    for node, number in agreement.requests:
-        served[node] = max(number, served.get(node, 0))
+    served = state.served.union(agreement.requests)
     return replace(state, agreement=replace(agreement, over=True), served=served)
+
+
+def recorded(state: Rendezvous, record: NodeRecord) -> Rendezvous:
+    """The state with this new record's requests: who asks, and what of that was served."""
+    node, numbers = record.node, {request.number for request in record.requests}
+    if bool(numbers) != (node in state.asking):
+        state = replace(state, asking=state.asking ^ {node})
+    if not state.served:
+        return state
+    served = frozenset((name, number) for name, number in state.served if name != node or number in numbers)
+    return state if served == state.served else replace(state, served=served)
 
 
 def _most_urgent(state: Rendezvous) -> tuple[str, Request] | None:
@@ -131,7 +140,7 @@ def _unserved(state: Rendezvous) -> list[tuple[str, Request]]:
         for node in sorted(state.asking)
         if not state.nodes[node].lost
         for request in state.nodes[node].record.requests
-        if request.number > state.served.get(node, 0)
+        if (node, request.number) not in state.served
         and (request.act is not Act.SETTLE or _leaves(state, state.nodes[node]))
     ]
 

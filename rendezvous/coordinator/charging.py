@@ -11,8 +11,7 @@ time to stop must not keep a job from ending.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges, preempts
 from ..records import Member, NodeRecord
 from . import explain, root_cause

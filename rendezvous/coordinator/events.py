@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..records import NodeRecord, Outcome, Round
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..text import count
-from . import deadlines, ranks
+from . import agreements, deadlines, ranks
 from .state import BROKEN, CLOSED, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
 
 ROUNDING = 1e-6
@@ -28,8 +28,8 @@ def tenths(seconds: float) -> str:
 
 
 def names(seen: Iterable[Seen]) -> str:
-    """Names of nodes, in alphabetical order; "no node" if there are none."""
-    return ", ".join(sorted(each.record.name for each in seen)) or "no node"
+    """Names of nodes, in alphabetical order, as `listed` gives them; "no node" if there are none."""
+    return listed(sorted(each.record.name for each in seen)) or "no node"
 
 
 def listed(each: list[str]) -> str:
@@ -55,13 +55,13 @@ def who_is_missing(state: Rendezvous, rules: Rules) -> str:
     """Which nodes joined and which are missing when the join timeout ends."""
     here = state.ready()
     gone = [seen for seen in state.nodes.values() if not seen.waiting and not seen.finished]
-    missing = [f"{seen.record.name} ({'lost' if seen.lost else seen.record.state.value})" for seen in gone]
+    missing = listed([f"{seen.record.name} ({'lost' if seen.lost else seen.record.state.value})" for seen in gone])
     never = rules.min_nodes - len(state.nodes)
     if never > 0:
-        missing.append(f"{count(never, 'node')} that never joined")
+        missing += f"{', ' if missing else ''}{count(never, 'node')} that never joined"
     return (
         f"{len(here)} of at least {rules.min_nodes} nodes joined within the join timeout of "
-        f"{rules.join_timeout_s:g} s: {names(here)}; missing: {', '.join(missing) or 'no other node was ever seen'}"
+        f"{rules.join_timeout_s:g} s: {names(here)}; missing: {missing or 'no other node was ever seen'}"
     )
 
 
@@ -97,7 +97,7 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     if state.phase is CLOSED:
         return _ending(state, now, rules)
     if state.phase is RUNNING:
-        return _barrier(state, now)
+        return _barrier(state, now, rules)
     if state.phase is OVER or state.may_have_workers():
         return _stopping(state, now, rules)
     here = state.ready()
@@ -126,8 +126,11 @@ def _joined(here: list[Seen], bound: str, nodes: int) -> str:
     return f"{len(here)} of at {bound} {count(nodes, 'node')} joined{who}"
 
 
-def _barrier(state: Rendezvous, now: float) -> str:
+def _barrier(state: Rendezvous, now: float, rules: Rules) -> str:
     working = listed(sorted(member.name for member, seen in state.seen_members() if not seen.finished))
+    stop_at = agreements.deadline(state, rules)
+    if agreements.stopping(state) is not None and stop_at is not None:
+        return f"waiting up to {whole(max(0.0, stop_at - now))} s for the workers of {working} to save and exit"
     left_s = max(0.0, (state.barrier_until or now) - now)
     return f"waiting for {working} to finish; the finalisation barrier ends in {whole(left_s)} s"
 

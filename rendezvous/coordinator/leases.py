@@ -12,8 +12,8 @@ A node that sends heartbeats but does not report what all others wait for is los
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
+from ...proto.frozen import replace
 from . import deadlines
 from .events import BeatsSeen
 from .state import ENDED, LeaseReadings, Rendezvous, Rules, Seen
@@ -65,8 +65,11 @@ def _was_paused(seen_at: float | None, now: float, rules: Rules) -> bool:
 
 
 def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
+    if seen.lost and 0 <= count < seen.count:
+        # Set back by late bytes, or by the node after a stranger wrote over it: only a rise from here shows life.
+        return replace(seen, count=count)
     rose = count > seen.count
-    if rose or (count != seen.count and not seen.lost):  # late bytes that set it back revive nobody
+    if rose or (count != seen.count and not seen.lost):
         since = _counted_since(seen, now)
         fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
         alive_at = now if fresh else seen.alive_at
@@ -89,8 +92,9 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
 
 def dead_by(state: Rendezvous, nodes: Collection[str], rules: Rules) -> float:
     """When the lease of each of these nodes is over that died before the last of them came, at the latest: of one that
-    was killed, and started again under another identity."""
-    return max(state.nodes[node].waiting_since for node in nodes) + rules.lease_s + rules.beat_s
+    was killed, and started again under another identity. Leases that a pause renewed are awaited anew."""
+    known = [state.nodes[node] for node in nodes]
+    return max(max(seen.waiting_since, seen.since) for seen in known) + rules.lease_s + rules.beat_s
 
 
 def alive_since(state: Rendezvous, nodes: Collection[str], since: float, rules: Rules) -> bool:

@@ -11,9 +11,9 @@ and an argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
-from ..agreements import Act, Agreement
+from ...proto.frozen import dataclass, replace
+from ..agreements import HOLDS, Act, Agreement
 from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
@@ -208,15 +208,15 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     if ending is not None and ending.kind is EndKind.ARRIVAL and rules.settles:
         state = agreements.advance(agreements.settle(state, now, ending.because), now, rules)
         acted = agreements.acted(before, state)
-        if acted is None or acted.act is not Act.SETTLE:
+        if acted is None or not (acted.act is Act.SETTLE or (acted.act in HOLDS and acted.at)):
             return replace(state, because=f"{ending.because}; its workers first save what they have done")
     if ending is not None:
         return _end(state, now, ending)
+    if all(state.nodes[member.node].finished for member in state.members):
+        return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     state = agreements.advance(state, now, rules)
     if (acted := agreements.acted(before, state)) is not None and (planned := _planned(state, acted)) is not None:
         return _end(state, now, planned)
-    if all(state.nodes[member.node].finished for member in state.members):
-        return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state

@@ -7,10 +7,10 @@ While another node coordinates, only `Elected` means anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from . import charging, leases, standing
+from ...proto.frozen import replace
+from . import agreements, charging, leases, standing
 from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen
 from .state import WAITING, Rendezvous, Rules, Seen
 from .takeover import take_over
@@ -45,8 +45,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         since=old.since if old is not None and same else now,
     )
     known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
-    if bool(record.requests) != (record.node in known.asking):
-        known = replace(known, asking=known.asking ^ {record.node})
+    known = agreements.recorded(known, record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
     return standing.reported(known, record)

@@ -10,8 +10,8 @@ that of the store. `CLAUSES` are tried one after the other; the first that names
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
+from ...proto.frozen import dataclass, replace
 from ..failures import ECHOES, FAULTS, PASSIVE, Judged, Role, Sign, WorkerFailure
 
 Deaths = Sequence[WorkerFailure]

@@ -12,8 +12,8 @@ while after its node has died. Until then it may end a round, but begins none, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import NodeRecord, RoundPhase
 from .state import Placement, Rendezvous, RoundEnd, Rules, Seen

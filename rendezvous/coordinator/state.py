@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from ..agreements import Agreement
+from ...proto.frozen import dataclass, field
+from ..agreements import MAX_SERVED, Agreement
 from ..failures import Ending, WorkerFailure
 from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from .root_cause import Evidence
@@ -194,8 +194,8 @@ class Rendezvous:
     """When its stage last changed."""
     asking: frozenset[str] = frozenset()
     """Nodes whose newest record holds requests."""
-    served: Mapping[str, int] = field(default_factory=dict)
-    """By node: its newest request that was served, or given up."""
+    served: frozenset[tuple[str, int]] = frozenset()
+    """Requests, by node and number, that are done or given up and that records still hold."""
     epoch: int = 0
     """Of this node's term; 0 while another node coordinates, and then nothing else here means anything."""
     version: int = 0
@@ -275,4 +275,5 @@ class Rendezvous:
             hold=end.hold and self.phase is OVER,
             outcome=self.outcome,
             agreement=self.agreement,
+            served=tuple(sorted(self.served)[:MAX_SERVED]) if self.served else (),
         )

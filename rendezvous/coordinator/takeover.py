@@ -18,8 +18,7 @@ Only what was announced was ever decided: the store refuses whatever a coordinat
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
 from . import charging, standing
@@ -52,8 +51,11 @@ def _begin(event: Elected, now: float) -> Rendezvous:
         record.node: _seen(record, arrival, 0, now)
         for arrival, record in enumerate(event.records)
     }  # fmt: skip
-    asking = frozenset(record.node for record in event.records if record.requests)
-    return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, asking=asking, since=now)
+    return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, asking=_asking(event), since=now)
+
+
+def _asking(event: Elected) -> frozenset[str]:
+    return frozenset(record.node for record in event.records if record.requests)
 
 
 def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvous:
@@ -64,12 +66,11 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         unanswered=frozenset(member.node for member in newest.members) if unsettled else frozenset(),
         hold=newest.hold,
     )
-    agreement = newest.agreement
     return Rendezvous(
-        agreement=agreement,
+        agreement=newest.agreement,
         agreed_at=now,
-        asking=frozenset(record.node for record in event.records if record.requests),
-        served=dict(agreement.requests) if agreement is not None and agreement.over else {},
+        asking=_asking(event),
+        served=frozenset(newest.served),
         phase=newest.phase,
         number=newest.number,
         because=newest.because,

@@ -23,6 +23,7 @@ from ..codec import job as jobs
 from ..codec import records as codec
 from ..coordinator.events import Announce, Deposed, Elected, StoreEffect
 from ..records import JobSpec, NodeRecord, NodeState
+from ..shared_values import SharedValues
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
 from .connection import CallGuard, Connection
@@ -79,6 +80,8 @@ class Driver:
         self._threads = ThreadGroup(post, lease_s)
         self._guard = CallGuard(lambda reason: post(StoreWentAway(reason)), lambda: post(StoreCameBack()))
         self._store: Store | None = None
+        self._opened = threading.Event()
+        """The store is open, or never will be."""
         self.newest = 0
         """Version of the newest announcement received here."""
         self._announced = 0
@@ -113,6 +116,16 @@ class Driver:
         if term is not None and not (isinstance(effect, Announce) and effect.round.epoch != term.epoch):
             term.carry_out(effect)
 
+    def values(self) -> SharedValues | None:
+        """A further session, for values that nodes share beside their records; may be called from any thread. Blocks
+        until the store is open. None: the driver is closed, or its store has no such values. Raises StoreError."""
+        self._opened.wait()
+        store = self._store
+        if store is None or self._threads.ending.is_set() or not isinstance(store, SharedValues):
+            return None
+        session = store.session()
+        return session if isinstance(session, SharedValues) else None
+
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.
         Blocks for one call of the store."""
@@ -130,6 +143,7 @@ class Driver:
         """End the threads, and on the host stop serving. A call under way is aborted."""
         self._threads.ending.set()
         self._well.set()
+        self._opened.set()
         self._unwritten.put(None)
         if self._term is not None:
             self._term.end()
@@ -152,6 +166,7 @@ class Driver:
         if not store.elects:
             connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
         own_beats = OwnHeartbeats(self._lease_s / 2)
+        self._opened.set()
         self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)
         loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)

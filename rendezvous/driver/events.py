@@ -7,8 +7,8 @@ A module of its own, because a job on one host needs only this of the driver. Wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..coordinator.events import Event as CoordinatorEvent
 from ..records import Round
 from ..store import StoreError

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..store import NO_BEAT
 
 

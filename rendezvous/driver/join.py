@@ -6,9 +6,9 @@ A node writes the job's record before anything else, so a node that is refused h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from shlex import quote, split
 
+from ...proto.frozen import replace
 from ..codec import command
 from ..codec.fields import ForeignBytes, ProtocolMismatch, cut
 from ..codec.job import SALT_BYTES, JobRecord, decode_job, encode_job, new_record, same_job

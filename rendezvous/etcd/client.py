@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...proto import etcd_pb2 as pb
+from ...proto.frozen import dataclass
 from ..endpoint import Endpoint
 from . import ops
 from .cluster import EtcdCluster, Method

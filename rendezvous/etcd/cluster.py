@@ -11,12 +11,12 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from ...proto import etcd_pb2 as pb
+from ...proto.frozen import dataclass
 from ..endpoint import Endpoint
 from ..store import StoreError
 from .credentials import Login, Tls, TlsFiles, Token

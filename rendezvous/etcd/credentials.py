@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass, field
 from functools import cache
 
+from ...proto.frozen import dataclass, field
 from .errors import EtcdLoginRefused, EtcdTlsRefused
 
 SPREAD_S = 1.0

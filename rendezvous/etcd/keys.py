@@ -9,6 +9,7 @@ and below that, a folder for each incarnation of the job, 1/, 2/ and so on:
     leader               the coordinator's id, on its node's lease; the revision that created it is the term's epoch
     round/<version>      an announcement, create-only
     round-newest         the newest announced version, decimal
+    value/<name>         what nodes share beside that (`shared_values.py`)
 
 node-live/ and leader are attached to a node's lease. All other keys are attached to the job's lease, which every agent
 renews. So nothing stays forever: the keys of a job whose agents were all killed expire, as does an ended job's record.
@@ -60,6 +61,9 @@ class EtcdKeys:
 
     def round(self, version: int) -> bytes:
         return self.rounds_prefix + b"%d" % version
+
+    def value(self, name: str) -> bytes:
+        return self.folder + b"value/" + name.encode("ascii")
 
     def node_of(self, key: bytes) -> tuple[str, bool] | None:
         """The node that this key belongs to, and whether the key is its record (True) or its node-live/ key (False);

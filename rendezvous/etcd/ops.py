@@ -6,10 +6,10 @@ A `Read`, `Put` or `Delete` is a request of its own or part of a transaction; a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from ...proto import etcd_pb2 as pb
+from ...proto.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ..endpoint import Endpoint
 from ..store import Join, StoreFenced, StoreRefused, StoreUnreachable
 from .client import EtcdClient
@@ -23,10 +23,12 @@ from .keepalive import CONFIRM_FRACTION, Keepalive
 from .keys import PREFIX, EtcdKeys
 from .leases import Leases
 from .ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
-from .watch_cache import NewestAnnouncement, NodeRecords, WatchCache, newest_record, parse_version
+from .watch_cache import NewestAnnouncement, NodeRecords, Values, WatchCache, newest_record, parse_version
 
 KEEP_VERSIONS = 64
 """Announced versions kept. Readers read the newest only; the others make repeated announcements idempotent."""
+DELETES_AT_ONCE = 64
+"""Of a transaction; etcd allows 128 by default."""
 RECORD_TTL_S = 24 * 3600.0
 """Default TTL of the job's lease: how long an ended job's record stays, or all keys of a job whose agents were
 killed."""
@@ -199,6 +201,36 @@ class EtcdStore:
     def clear(self, epoch: int) -> None:
         with self._refusals_as_outage():
             self._txn([self._election.is_term(epoch)], [Delete(self._keys.folder, prefix=True)])
+
+    # -- what nodes share beside that ---------------------------------------------------------------------------------
+
+    def write_value(self, name: str, value: bytes, *, over: bool = False) -> bool:
+        key = self._keys.value(name)
+
+        def write() -> Outcome:
+            put = Put(key, value, self._shared.leases.job(self._client))
+            return self._txn([] if over else [is_absent(key)], [put], [Read(key)])
+
+        with self._refusals_as_outage():
+            done = self._shared.leases.with_leases("", write)
+        return done.succeeded or _value(done, 0) == value
+
+    def wait_values(self, names: Sequence[str], timeout_s: float) -> Mapping[str, bytes]:
+        keys = {self._keys.value(name): name for name in names}
+        view = Values(keys)
+        cache = WatchCache(self._client, view)
+        with self._refusals_as_outage():
+            try:
+                cache.wait(view.all, timeout_s)
+            finally:
+                cache.close()
+        return {keys[key]: value for key, value in view.found.items()}
+
+    def delete_values(self, names: Sequence[str]) -> None:
+        with self._refusals_as_outage():
+            for start in range(0, len(names), DELETES_AT_ONCE):
+                part = names[start : start + DELETES_AT_ONCE]
+                self._txn([], [Delete(self._keys.value(name)) for name in part])
 
     def _announce(
         self, version: int, value: bytes, epoch: int, also: tuple[Compare, ...] = (), puts: tuple[Put, ...] = ()

@@ -6,7 +6,7 @@ A watch that ends is replaced after reading the keys anew, so that no change is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, TypeVar
 
 from ..store import StoreForeign
@@ -55,7 +55,7 @@ class WatchCache:
         `ready` is called after each change of the view."""
         deadline = time.monotonic() + timeout_s
         if timeout_s <= SHORT_WAIT_S or time.monotonic() >= self._read_at + REREAD_S:
-            self._close_watch()
+            self.close()
         while True:
             try:
                 if self._watch is None:
@@ -67,7 +67,7 @@ class WatchCache:
                     return found
                 changes = self._watch.wait(max(0.0, deadline - time.monotonic()))
             except (EtcdWatchLost, EtcdCompacted):
-                self._close_watch()
+                self.close()
                 continue
             for change in changes:
                 self._view.apply(change)
@@ -79,7 +79,8 @@ class WatchCache:
         self._read_at = time.monotonic()
         return revision
 
-    def _close_watch(self) -> None:
+    def close(self) -> None:
+        """End the watch; another `wait` begins one anew."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -162,6 +163,30 @@ class NodeRecords:
             self._records[node] = value
         else:
             self._leased.add(node)
+
+
+class Values:
+    """Those of some keys of one folder that exist, with their values."""
+
+    def __init__(self, keys: Collection[bytes]) -> None:
+        self._keys = keys
+        self.watched = next(iter(keys)).rpartition(b"/")[0] + b"/"
+        self.found: dict[bytes, bytes] = {}
+
+    def all(self) -> bool | None:
+        """True if all exist, else None."""
+        return True if len(self.found) == len(self._keys) else None
+
+    def read(self, client: EtcdClient) -> int:
+        found = client.read(Read(self.watched, prefix=True))
+        self.found = {item.key: item.value for item in found.items if item.key in self._keys}
+        return found.revision
+
+    def apply(self, change: Change) -> None:
+        if change.deleted:
+            self.found.pop(change.item.key, None)
+        elif change.item.key in self._keys:
+            self.found[change.item.key] = change.item.value
 
 
 def newest_record(keys: EtcdKeys, items: Iterable[Item]) -> int | None:

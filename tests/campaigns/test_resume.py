@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
 
-from campaigns.resume import campaign
+from campaigns.resume import campaign, real
 from campaigns.resume.schedule import SHAPES, draw
 
 REAL_SEEDS = range(40, 46)
@@ -33,6 +34,26 @@ def test_the_same_with_real_ranks_loader_processes_and_sigkill(seed: int) -> Non
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         _, wrong = campaign.judge_real(seed, most_ranks=4, most_processes=2)
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_schedules_played_by_several_jobs_are_all_played_and_counted() -> None:
+    """None twice, and none left out of the last part."""
+    tally = campaign.in_jobs(campaign.IN_PROCESS, 600, 7, 2, most_ranks=8, most_processes=0)
+    assert tally.played == 7
+    assert tally.lives == sum(len(draw(seed).lives) for seed in range(600, 607))
+    assert tally.wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forks", [False, True])
+def test_interpreters_that_fork_much_keep_their_memory_in_large_pages(forks: bool) -> None:
+    """By variables that the tests themselves do not keep."""
+    before = dict(os.environ)
+    with real.pool_of(1, forks) as pool:
+        there = {name: pool.submit(os.getenv, name).result() for name in real.LARGE_PAGES}
+    assert there == (real.LARGE_PAGES if forks else {name: before.get(name) for name in real.LARGE_PAGES})
+    assert dict(os.environ) == before
 
 
 def test_the_campaign_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,22 +328,22 @@ def test_a_signal_that_is_named_is_handled_even_if_it_was_ignored_at_the_start(h
     assert agent.wait() == 128 + (signal.SIGINT if named else signal.SIGTERM)
 
 
-BLOCKING_INSPECT = """\
+BLOCKING_TYPING = """\
 import os, sys
 print("importing", flush=True)
 sys.stdin.readline()
 sys.path.remove(os.path.dirname(__file__))
-del sys.modules["inspect"]
-import inspect
+del sys.modules["typing"]
+import typing
 """
-"""A module `inspect`, which dataclasses need, whose import waits for a line on stdin, and then imports the real one."""
+"""A module `typing`, which the agent needs, whose import waits for a line on stdin, and then imports the real one."""
 
 
 @pytest.fixture
 def importing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """An agent in the midst of its imports."""
     (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "inspect.py").write_text(BLOCKING_INSPECT)
+    (tmp_path / "slow" / "typing.py").write_text(BLOCKING_TYPING)
     (tmp_path / "job.py").write_text("print('trained', flush=True)\n")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'slow'}{os.pathsep}{os.environ['PYTHONPATH']}"}
     flags = ["--standalone", "--log-dir", os.devnull, "--forward-signals", "usr1"]

@@ -610,6 +610,27 @@ def test_a_killed_zygote_is_replaced(jobs: list[Job], tmp_path: Path) -> None:
     assert job.forked()
 
 
+def test_workers_of_a_round_are_forked_at_the_same_time(jobs: list[Job], tmp_path: Path) -> None:
+    """Each fork is long with torch in memory: none waits until the one before is there."""
+    (tmp_path / "slow_fork.py").write_text(
+        "import os, time\n"
+        "def note():\n"
+        f"    with open({str(tmp_path / 'forks')!r}, 'a') as file:\n"
+        "        print(os.getpid(), flush=True, file=file)\n"
+        "        time.sleep(1)\n"
+        "        print(os.getpid(), flush=True, file=file)\n"
+        "os.register_at_fork(after_in_child=note)\n"
+    )
+    (tmp_path / "script.py").write_text("")
+    job = make(jobs, tmp_path, ["script.py"], ("slow_fork",), PYTHONPATH=str(tmp_path))
+    job.until(Preloaded)
+    assert job.run(2) == [0, 0]
+    assert job.forked(), job.reasons()
+    # Twice the pid of each: one after the other, they would come in pairs.
+    pids = (tmp_path / "forks").read_text().split()
+    assert pids[::2] != pids[1::2]
+
+
 def test_a_stopped_zygote_does_not_delay_kill(jobs: list[Job], tmp_path: Path) -> None:
     """kill() ends workers that were requested from a zygote that does not answer."""
     (tmp_path / "script.py").write_text(SLEEPER)

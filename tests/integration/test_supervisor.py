@@ -21,7 +21,8 @@ import pytest
 from elastic_agent.agent.errors import InternalError, UsageError
 from elastic_agent.agent.lifecycle.events import NurseryLost, SignalNotForwarded, WorkersGone
 from elastic_agent.agent.nursery import cgroups, descendants
-from elastic_agent.agent.processes.protocol import MARK, Exited, Fact, Launch, SpawnFailed, Started
+from elastic_agent.agent.processes.nursery_process import MARK
+from elastic_agent.agent.processes.protocol import Exited, Fact, Launch, SpawnFailed, Started
 from elastic_agent.agent.processes.supervisor import Supervisor
 from support.source_tree import ROOT
 from support.workers import WORKERS
@@ -711,6 +712,38 @@ def test_workers_are_in_a_cgroup_of_their_own_which_is_removed_with_the_nursery(
     assert str(nursery_of(supervisor)) not in (path / "cgroup.procs").read_text().split()
     supervisor.close()
     assert not path.exists()
+
+
+@cgroup_only
+@pytest.mark.parametrize("refused", [False, True], ids=["forked into it", "moved into it"])
+def test_a_worker_is_forked_into_its_cgroup_where_the_kernel_can(refused: bool) -> None:
+    """Moving one takes the kernel 5 to 30 ms, at each restart. Where clone3 is refused, as seccomp filters do, a worker
+    is forked as ever, and moved."""
+    # In a process with one thread, as the nursery is.
+    code = (
+        "import os, sys; sys.path.append(sys.argv[1]); from agent.nursery import cgroups; "
+        "cgroups.NR_CLONE3 = -1 if int(sys.argv[2]) else cgroups.NR_CLONE3; "
+        "made = cgroups.create(cgroups.delegated()); pid, inside = made.fork(); "
+        "pid or (inside or made.enter(), print(inside, open('/proc/self/cgroup').read(), flush=True), os._exit(7)); "
+        "print('exit', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])); made.remove(); print(made.path)"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", code, str(ROOT), str(int(refused))]
+    first, *lines, ended, path = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    own = next(line for line in [first, *lines] if "0::/" in line)
+    assert (first.startswith(str(not refused)), Path(own).name, ended) == (True, Path(path).name, "exit 7")
+    assert not Path(path).exists()
+
+
+@cgroup_only
+def test_workers_start_in_a_cgroup_that_was_killed(supervisor: Supervisor) -> None:
+    """Linux 6.18 kills what is forked into such a one."""
+    for _ in range(2):
+        supervisor.start([launch("sleep", "1000")])
+        facts_until(supervisor, Started)
+        supervisor.kill()
+        facts_until(supervisor, WorkersGone)
+    supervisor.start([launch("/bin/sh", "-c", "exit 7")])
+    assert [fact.exit_code for fact in facts_until(supervisor, WorkersGone) if isinstance(fact, Exited)] == [7]
 
 
 @cgroup_only

@@ -28,7 +28,7 @@ MAY_IMPORT["trainer"] |= {"worker", "the package root"}
 
 PURE_FOLDERS = ("rendezvous/coordinator", "agent/lifecycle", "control/decisions")
 """Folders of decisions. They, and all modules of ours that they import in turn, may import nothing but PURE_IMPORTS."""
-PURE_IMPORTS = {"__future__", "collections.abc", "dataclasses", "enum", "typing"}
+PURE_IMPORTS = {"__future__", "bisect", "collections.abc", "dataclasses", "enum", "typing"}
 
 FOLDER_MODULES = 15
 MODULE_LINES = 400

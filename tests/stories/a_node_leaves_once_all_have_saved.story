@@ -20,6 +20,7 @@ wait 1
     0.1  a signal 15 to its workers
     0.1  b stopping: the agent was stopped by signal 15
     0.1  b signal 15 to its workers
+    0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a joining: workers of round 1 are gone
     0.1  b ending: the agent was stopped by signal 15
     0.1  a joining: waiting for a place in a round

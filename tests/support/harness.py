@@ -212,8 +212,8 @@ class ThreadNode(Node):
     def vanish(self) -> None:
         """Cut it off from the store and kill its workers. Other nodes see the same when a host loses power."""
         inner = self.agent._agent
-        inner._link.close()
-        inner._workers.supervisor.kill()
+        inner.link.close()
+        inner.workers.supervisor.kill()
 
     def end(self) -> None:
         if self._code is None and self._thread.is_alive():

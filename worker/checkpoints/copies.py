@@ -6,17 +6,20 @@ delays training: it has a thread of its own, and what it could not do is said.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ..errors import CheckpointDamaged, Misused, WorkerLibraryError
 from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
-from .folder import Folder, Retention, newest_first
+from .folder import Folder, Retention, name_of, newest_first
+from .lineage import ends, left_behind, starts_of
 from .manifest import NAME, Manifest
 
 _CHUNK = 16 << 20
@@ -122,15 +125,38 @@ def storage_at(where: str | os.PathLike[str]) -> Storage:
 def send(storage: Storage, path: Path) -> None:
     """Copies one checkpoint, its manifest last. Raises CheckpointDamaged where it is not as it was written."""
     manifest = Manifest.read(path)
+    folder = _free(storage, manifest)
     for name, content in manifest.files.items():
         compare(name, sums_of(path / name), content)
-        storage.send(path / name, path.name)
-    storage.send(path / NAME, path.name)
+        storage.send(path / name, folder)
+    storage.send(path / NAME, folder)
+
+
+def _free(storage: Storage, manifest: Manifest) -> str:
+    """The name of a copy: that of the checkpoint, unless a copy of another one of this step has it. So a worker of an
+    older round that still lives, on a node whose files nobody else sees, changes no copy of a newer one's."""
+    for again in itertools.count(1):
+        there = _manifest_of(storage, name := name_of(manifest.step, again))
+        if there is None or there.identity() == manifest.identity():
+            return name
+    raise AssertionError("numbers do not end")
+
+
+def _manifest_of(storage: Storage, folder: str) -> Manifest | None:
+    """None where the folder is not there, or is no whole copy."""
+    try:
+        return Manifest.parse(storage.read(folder, NAME), folder)
+    except (FileNotFoundError, CheckpointDamaged):
+        return None
 
 
 def fetch(storage: Storage, folder: Folder, token: str, log: Callable[[str], None]) -> tuple[Path, Manifest] | None:
     """The newest copy that verifies, as a checkpoint of the folder; None where there is none. Raises OSError."""
-    for name, _ in newest_first(storage.folders()):
+    for copy in _survey(storage):
+        name = copy.name
+        if copy.left_behind:
+            log(f"the copy of {name} is not used: {copy.left_behind}")
+            continue
         aside = folder.path / f".{name}.{token}"
         try:
             aside.mkdir()
@@ -152,6 +178,28 @@ def fetch(storage: Storage, folder: Folder, token: str, log: Callable[[str], Non
     return None
 
 
+@dataclass(frozen=True)
+class _Copy:
+    name: str
+    step: int
+    label: str
+    left_behind: str
+    """Why it is in no history (`lineage`); empty for one that is."""
+
+
+def _survey(storage: Storage) -> list[_Copy]:
+    """The copies that are there, the newest first; half ones, too."""
+    names = newest_first(storage.folders())
+    manifests = {name: there for name, _ in names if (there := _manifest_of(storage, name)) is not None}
+    ended = ends(starts_of(there) for there in manifests.values())
+    return [
+        _Copy(name, step, there.label, left_behind(there, ended))
+        if (there := manifests.get(name)) is not None
+        else _Copy(name, step, "", "")
+        for name, step in names
+    ]
+
+
 class Copier:
     """Copies the newest checkpoint while training goes on. One that is older than what waits is not copied, unless it
     has a label."""
@@ -160,7 +208,6 @@ class Copier:
         self._storage, self._retention, self._log = storage, retention, log
         self._changed = threading.Condition()
         self._waiting: list[Path] = []
-        self._labelled: dict[str, bool] = {}
         self._now: Path | None = None
         self._thread: threading.Thread | None = None
 
@@ -200,21 +247,13 @@ class Copier:
 
     def _retain(self) -> None:
         newest = 0
-        for name, step in newest_first(self._storage.folders()):
-            if self._retention.every and step % self._retention.every == 0:
+        for copy in _survey(self._storage):
+            kept = copy.label or (self._retention.every and copy.step % self._retention.every == 0)
+            if kept or copy.left_behind:
                 continue
             newest += 1
-            if newest > self._retention.newest and not self._is_labelled(name):
-                self._storage.remove(name)
-
-    def _is_labelled(self, name: str) -> bool:
-        """Whether retention keeps a copy for its label. One without a manifest is half a copy."""
-        if name not in self._labelled:
-            try:
-                self._labelled[name] = bool(Manifest.parse(self._storage.read(name, NAME), name).label)
-            except (FileNotFoundError, CheckpointDamaged):
-                self._labelled[name] = False
-        return self._labelled[name]
+            if newest > self._retention.newest:
+                self._storage.remove(copy.name)
 
 
 def _label(path: Path) -> str:

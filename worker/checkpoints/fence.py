@@ -20,6 +20,8 @@ from .files import read_file, sync_directory, write_file
 NAME = "round.json"
 _MOST_NODES = 1000
 """Agents of a job that the fence remembers."""
+_MOST_STARTS = 64
+"""Starts that the fence remembers."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Claim:
     """Identities of the agents in it: by them two rounds are known to be of the same job."""
 
 
-def claim(folder: Path, mine: Claim) -> None:
-    """From now on only this start commits to the folder.
+def claim(folder: Path, mine: Claim) -> list[str]:
+    """From now on only this start commits to the folder. Gives the tokens of those that did before, the oldest first.
 
     Raises WrongState where a newer round of the same job has begun there: this one is over, and does not know it.
     """
@@ -47,11 +49,14 @@ def claim(folder: Path, mine: Claim) -> None:
             f"round {there['round']} of this job writes to {folder}, and this is round {mine.round}, an older one"
         )
     nodes = sorted((known if same_job else set()) | set(mine.nodes))[-_MOST_NODES:]
+    over = [token for token in there.get("starts", []) if token != mine.token][-_MOST_STARTS:]
+    fence = {"round": mine.round, "token": mine.token, "nodes": nodes, "starts": [*over, mine.token]}
     aside = folder / f".{NAME}.{mine.token}"
     aside.unlink(missing_ok=True)
-    write_file(aside, json.dumps({"round": mine.round, "token": mine.token, "nodes": nodes}).encode())
+    write_file(aside, json.dumps(fence).encode())
     os.rename(aside, folder / NAME)
     sync_directory(folder)
+    return over
 
 
 def check(folder: Path, mine: Claim) -> None:
@@ -67,6 +72,8 @@ def _read(folder: Path) -> dict[str, Any]:
     """Empty where there is no fence, or none that can be understood."""
     try:
         kept = json.loads(read_file(folder / NAME))
-        return {"round": int(kept["round"]), "token": str(kept["token"]), "nodes": kept.get("nodes", [])}
+        token = str(kept["token"])
+        starts = [str(start) for start in kept.get("starts", [token])]
+        return {"round": int(kept["round"]), "token": token, "nodes": kept.get("nodes", []), "starts": starts}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}

@@ -8,17 +8,19 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...proto.endings import MARK
 from ..errors import CheckpointDamaged
 from .fence import Claim, check, claim
 from .files import check_file, sync_directory, write_file
+from .lineage import Starts, left_behind, starts_of
 from .manifest import Manifest
 
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
-_ASIDE = re.compile(r"\.(step-\d+\..+|trash-.+|round\.json\..+|probe-.+)")
+_ASIDE = re.compile(rf"\.(step-\d+(-\d+)?\..+|trash-.+|round\.json\..+|{re.escape(MARK)}\..+|probe-.+)")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Folder:
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self.path, self._log = path, log
+        self.ended: Mapping[str, int] = {}
+        """Of starts that others went on from: the last step; see `lineage`."""
         path.mkdir(parents=True, exist_ok=True)
 
     def kept(self) -> list[Kept]:
@@ -62,14 +66,30 @@ class Folder:
             names = [entry.name for entry in entries]
         return [Kept(self.path / name, step) for name, step in newest_first(names)]
 
-    def newest(self) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint whose every byte is as it was written. One that is not is set aside, with why.
+    def histories(self) -> list[Starts]:
+        """Of each checkpoint that can be read: the starts that led to it."""
+        found = []
+        for kept in self.kept():
+            with contextlib.suppress(CheckpointDamaged, OSError):  # said when it is looked at
+                found.append(starts_of(Manifest.read(kept.path)))
+        return found
 
-        Raises OSError where none verifies and the disk would not read one: a run does not begin anew because of that.
+    def newest(self, skip: Collection[str] = ()) -> tuple[Path, Manifest] | None:
+        """The newest checkpoint whose every byte is as it was written. One that is not is set aside, with why, as is
+        one that a later start has left behind.
+
+        skip: identities of some that are passed over. Raises OSError where none verifies and the disk would not read
+        one: a run does not begin anew because of that.
         """
         unread: OSError | None = None
         for kept in self.kept():
             try:
+                manifest = Manifest.read(kept.path)
+                if manifest.identity() in skip:
+                    continue
+                if why := left_behind(manifest, self.ended):
+                    self.set_aside(kept.path, why, "stale")
+                    continue
                 return kept.path, self.verify(kept.path)
             except CheckpointDamaged as damage:
                 self.set_aside(kept.path, str(damage))
@@ -118,14 +138,18 @@ class Folder:
             return named
         raise AssertionError("numbers do not end")
 
-    def set_aside(self, path: Path, why: str) -> None:
-        """Renames a checkpoint that does not verify, and leaves the reason inside. Nothing is deleted."""
+    def set_aside(self, path: Path, why: str, ending: str = "bad") -> None:
+        """Renames a checkpoint that does not verify, or is stale, and leaves the reason inside. Nothing is deleted.
+
+        ending: of its new name.
+        """
         numbers = itertools.count(2)
-        aside = path.with_name(f"{path.name}.bad")
+        aside = path.with_name(f"{path.name}.{ending}")
         while aside.exists():
-            aside = path.with_name(f"{path.name}.bad{next(numbers)}")
+            aside = path.with_name(f"{path.name}.{ending}{next(numbers)}")
+        fault = "damaged" if ending == "bad" else ending
         self._log(
-            f"checkpoint {path.name} is damaged and is set aside as {aside.name}: {why}; the one before it is used"
+            f"checkpoint {path.name} is {fault} and is set aside as {aside.name}: {why}; the one before it is used"
         )
         try:
             path.rename(aside)
@@ -135,9 +159,10 @@ class Folder:
         except OSError as error:
             self._log(f"checkpoint {path.name} is not set aside wholly: {error}")
 
-    def claim(self, mine: Claim) -> None:
-        """From now on only this start commits here. Raises WrongState where a newer round of the same job has begun."""
-        claim(self.path, mine)
+    def claim(self, mine: Claim) -> list[str]:
+        """From now on only this start commits here. Gives the tokens of those that did before. Raises WrongState where
+        a newer round of the same job has begun."""
+        return claim(self.path, mine)
 
     def check_claim(self, mine: Claim) -> None:
         """Raises WrongState where another start has claimed the directory since."""
@@ -157,10 +182,12 @@ class Folder:
         newest = 0
         for kept in self.kept():
             try:
-                label = Manifest.read(kept.path).label
+                manifest = Manifest.read(kept.path)
             except CheckpointDamaged:
                 continue  # what cannot be read is set aside at the next start, not removed
-            if label or (retention.every and kept.step % retention.every == 0):
+            if left_behind(manifest, self.ended):
+                continue  # as is what an older start committed
+            if manifest.label or (retention.every and kept.step % retention.every == 0):
                 continue
             newest += 1
             if newest > retention.newest and kept.path.name not in in_use:

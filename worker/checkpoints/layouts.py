@@ -40,6 +40,23 @@ def fill(skeleton: dict[str, Any], folder: Path, index: Index, things: Mapping[s
     return rebuild(skeleton, put)  # type: ignore[no-any-return]
 
 
+def wanted(skeleton: dict[str, Any], index: Index, things: Mapping[str, Any]) -> set[str]:
+    """The files that `fill` reads on this rank."""
+    names, layout, files = Names(), Layouts(things), set[str]()
+    for place, tensor in tensors(skeleton):
+        if not tensor.is_meta:
+            continue
+        like, name = layout.of(place, tensor.shape), names.name(place)
+        if like is None:
+            box = ((0,) * tensor.dim(), tuple(tensor.shape))
+        elif like.to_local().numel():
+            box = box_of(like)
+        else:
+            continue
+        files |= index.files_with(index.aliases.get(name, name), *box)
+    return files
+
+
 Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
 """Gives a box of a tensor by offsets and sizes."""
 

@@ -16,8 +16,10 @@ from ..errors import CheckpointDamaged, WrongState
 from .files import Content, read_file
 
 NAME = "manifest.json"
-FORMAT = 1
-"""The version of the folder's form. A reader refuses a later one."""
+FORMAT = 2
+"""The version of the folder's form. A reader refuses a later one. Where no file is elsewhere, 1 is written."""
+PART = "_0.distcp"
+"""How the names of files with pieces of tensors end."""
 HELD = "held_s"
 """In `made_by`: how many seconds the save before this one held its rank's training up; 0 where it was the first."""
 
@@ -42,14 +44,23 @@ class Manifest:
     label: str = ""
     """Given with the request; a labelled checkpoint is kept beyond retention."""
     made_by: dict[str, Any] = field(default_factory=lambda: surroundings())  # noqa: PLW0108 - defined below
+    elsewhere: dict[str, Content] = field(default_factory=dict)
+    """Files of the same checkpoint that other nodes have. One that is here all the same was fetched later."""
+
+    def parts(self) -> dict[str, Content]:
+        """The files with pieces of tensors, one a rank that wrote some."""
+        return {name: content for name, content in {**self.files, **self.elsewhere}.items() if name.endswith(PART)}
 
     def identity(self) -> str:
         """What two nodes that save the same state of the same run agree on."""
         return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True)
 
     def to_bytes(self) -> bytes:
-        kept = {**self.__dict__, "format": FORMAT}
+        kept = {**self.__dict__, "format": FORMAT if self.elsewhere else 1}
         kept["files"] = {name: content.to_json() for name, content in self.files.items()}
+        kept["elsewhere"] = {name: content.to_json() for name, content in self.elsewhere.items()}
+        if not self.elsewhere:
+            del kept["elsewhere"]
         return _bytes_of(kept)
 
     @classmethod
@@ -68,11 +79,12 @@ class Manifest:
             if "crc32" in kept and _bytes_of({k: value for k, value in kept.items() if k != "crc32"}) != data:
                 raise CheckpointDamaged(f"{where}: {NAME} is not as it was written")
             kept.pop("crc32", None)  # manifests of earlier versions have none
-            if (version := kept.pop("format")) != FORMAT:
+            if (version := kept.pop("format")) not in range(1, FORMAT + 1):
                 raise (WrongState if isinstance(version, int) and version > FORMAT else CheckpointDamaged)(
-                    f"{where}: its manifest has format {version}, and this version of elastic-agent reads {FORMAT}"
+                    f"{where}: its manifest has format {version}, and this version of elastic-agent reads 1 to {FORMAT}"
                 )
-            kept["files"] = {name: Content.from_json(content) for name, content in kept["files"].items()}
+            for files in ("files", "elsewhere"):
+                kept[files] = {name: Content.from_json(held) for name, held in kept.get(files, {}).items()}
             return cls(**kept)
         except WrongState:
             raise

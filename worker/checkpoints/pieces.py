@@ -32,6 +32,8 @@ class Piece:
     """Of the whole tensor."""
     offsets: tuple[int, ...]
     data: torch.Tensor
+    replicated: bool = False
+    """Whether other ranks hold the same: it is cut for the sake of the work, not because of its layout."""
 
 
 @dataclass
@@ -154,4 +156,5 @@ def _rows(name: str, tensor: torch.Tensor, low: float, high: float) -> list[Piec
     if first == last:
         return []
     data = tensor.detach()
-    return [Piece(name, shape, (first, *(0 for _ in shape[1:])) if shape else (), data[first:last] if shape else data)]
+    offsets = (first, *(0 for _ in shape[1:])) if shape else ()
+    return [Piece(name, shape, offsets, data[first:last] if shape else data, replicated=True)]

@@ -50,6 +50,10 @@ class Index:
         every = [record for records in self.records.values() for record in records]
         return json.dumps({"pieces": every, "aliases": self.aliases}).encode()
 
+    def files_with(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> set[str]:
+        """The files that a box of a tensor is read from."""
+        return {record[5] for record in self.records.get(name, []) if _overlap(record, offsets, sizes)}
+
     @classmethod
     def read(cls, folder: Path, files: Iterable[str]) -> Index:
         """Of a checkpoint with these files; empty where its tensors are all in its state. The files have been verified.
@@ -122,10 +126,10 @@ def read_box(folder: Path, index: Index, name: str, offsets: tuple[int, ...], si
     missing = made.numel()
     for record in records:
         _, _, _, at, size = record[:5]
+        if not _overlap(record, offsets, sizes):
+            continue
         low = [max(a, b) for a, b in zip(at, offsets, strict=True)]
         high = [min(a + n, b + m) for a, n, b, m in zip(at, size, offsets, sizes, strict=True)]
-        if any(first >= last for first, last in zip(low, high, strict=True)):
-            continue
         piece = _read_piece(folder, record)
         there = tuple(slice(a - b, c - b) for a, c, b in zip(low, high, at, strict=True))
         here = tuple(slice(a - b, c - b) for a, c, b in zip(low, high, offsets, strict=True))
@@ -134,6 +138,11 @@ def read_box(folder: Path, index: Index, name: str, offsets: tuple[int, ...], si
     if missing:
         raise CheckpointDamaged(f"{folder.name}: {missing} numbers of tensor {name!r} are in no file")
     return made
+
+
+def _overlap(record: Record, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    spans = zip(record[3], record[4], offsets, sizes, strict=True)
+    return all(max(a, b) < min(a + n, b + m) for a, n, b, m in spans)
 
 
 def _described(piece: Piece) -> list[Any]:

@@ -15,13 +15,14 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 import torch
 
-from ..errors import CheckpointNotWritten, NotResumable
+from ..errors import CheckpointNotWritten, NotResumable, WrongState
+from ..world import Party
 from .fence import Claim
 from .files import CheckedWriter, Content, sync_directory, write_file
 from .folder import Folder, Retention, name_of
@@ -29,6 +30,7 @@ from .manifest import NAME, Manifest
 from .pieces import Divided, tensors
 from .staging import size_of
 from .tensor_files import INDEX, SAFETENSORS, Index, write_pieces, write_safetensors
+from .transfer import Homes, carry, ring
 
 STATE = "state.pt"
 _SPARE_BYTES = 16 << 20
@@ -37,23 +39,8 @@ _INODES = 8
 """Files of a checkpoint that each rank may write."""
 
 
-class Writers(Protocol):
-    """The ranks that write one checkpoint; see `world.Party`."""
-
-    rank: int
-    size: int
-
-    def together(self, act: Callable[[], Any]) -> list[Any]:
-        """Collective: what `act` returned on each rank; raises on all where it raised on any."""
-
-
-class Alone:
+class Alone(Party):
     """One rank that writes all of it."""
-
-    rank, size = 0, 1
-
-    def together(self, act: Callable[[], Any]) -> list[Any]:
-        return [act()]
 
 
 @dataclass
@@ -66,7 +53,10 @@ class Order:
     texts: dict[str, bytes]
     """Further small files."""
     manifest: Callable[[dict[str, Content]], Manifest]
-    writers: Writers = field(default_factory=Alone)
+    writers: Party = field(default_factory=Alone)
+    homes: Homes = field(default_factory=Homes)
+    """Which of the writers see the same files: in each home the first commits what its ranks wrote, and a copy of what
+    those of the home before wrote."""
     safetensors: bool = False
     """The form of the pieces; only where one rank writes."""
     done: threading.Event = field(default_factory=threading.Event)
@@ -130,8 +120,9 @@ class Writer:
 
     def _retain(self) -> None:
         try:
+            self._folder.check_claim(self._claim)
             self._folder.retain(self._retention, self._claim.token, self._in_use())
-        except OSError as error:
+        except (OSError, WrongState) as error:
             self._log(f"an old checkpoint is not removed: {error}")
 
 
@@ -141,13 +132,17 @@ def write(folder: Folder, claim: Claim, order: Order) -> Path | None:
     Whatever fails, nothing under its name is there or changed. Raises OSError, or WrongState where another start of the
     run writes to the folder.
     """
-    first = order.writers.rank == 0
+    rank = order.writers.rank
+    first = order.homes.first_of[rank] == rank
     aside = folder.path / f".{name_of(order.step)}.{claim.token}"
     try:
         order.writers.together(lambda: _begin(folder.path, aside, order) if first else None)
         parts = order.writers.together(lambda: _write_part(aside, order))
+        copies = _exchange(aside, order, parts)
         named: list[Path] = []
-        order.writers.together(lambda: named.append(_commit(folder, claim, aside, order, parts)) if first else None)
+        order.writers.together(
+            lambda: named.append(_commit(folder, claim, aside, order, parts, copies)) if first else None
+        )
     except BaseException:
         if first:
             with contextlib.suppress(OSError):
@@ -158,8 +153,10 @@ def write(folder: Folder, claim: Claim, order: Order) -> Path | None:
 
 def _begin(path: Path, aside: Path, order: Order) -> None:
     shutil.rmtree(aside, ignore_errors=True)
-    needed = size_of(order.state.skeleton) + order.writers.size * sum(size_of(p.data) for p in order.state.pieces)
-    _check_room(path, needed, _INODES * order.writers.size)
+    # Besides the parts of its own ranks, a home keeps those of another one.
+    writers = len(order.homes.members(order.writers.rank)) * min(2, len(order.homes.firsts))
+    needed = size_of(order.state.skeleton) + writers * sum(size_of(piece.data) for piece in order.state.pieces)
+    _check_room(path, needed, _INODES * writers)
     aside.mkdir()
 
 
@@ -176,12 +173,31 @@ def _write_part(aside: Path, order: Order) -> dict[str, Any]:
     return {
         "files": {name: content.to_json() for name, content in files.items()},
         "records": records,
+        "replicated": sorted({piece.name for piece in pieces if piece.replicated}),
         "aliases": order.state.aliases,
         "holds": _structure(order.state.skeleton),
     }
 
 
-def _commit(folder: Folder, claim: Claim, aside: Path, order: Order, parts: list[Any]) -> Path:
+def _exchange(aside: Path, order: Order, parts: list[Any]) -> dict[str, Content]:
+    """Where homes do not see each other's files: those of the home before, copied here. Each part is on two nodes then,
+    so that the loss of a node loses none."""
+    if len(order.homes.firsts) == 1:
+        return {}
+    transfers = ring(order.homes, {first: _files(order.homes, parts, first) for first in order.homes.firsts})
+    order.writers.together(lambda: carry(order.writers, transfers, aside.joinpath, aside.joinpath))
+    return {each.name: each.content for each in transfers if each.target == order.writers.rank}
+
+
+def _files(homes: Homes, parts: list[Any], first: int) -> dict[str, Content]:
+    """What the ranks of one home wrote."""
+    written = (parts[rank]["files"] for rank in homes.members(first))
+    return {name: Content.from_json(kept) for files in written for name, kept in files.items()}
+
+
+def _commit(
+    folder: Folder, claim: Claim, aside: Path, order: Order, parts: list[Any], copies: dict[str, Content]
+) -> Path:
     """The first writer's part: what one rank writes, the manifest over the files of all, and the name."""
     for rank, part in enumerate(parts):
         if part["holds"] != parts[0]["holds"]:
@@ -189,12 +205,15 @@ def _commit(folder: Folder, claim: Claim, aside: Path, order: Order, parts: list
                 f"rank {rank} holds other tensors than rank 0: only states that have the same names and shapes on "
                 "every rank are saved, as of data parallel and fully sharded models"
             )
-    files = {name: Content.from_json(kept) for part in parts for name, kept in part["files"].items()}
+    homes, here = order.homes, order.writers.rank
+    files = {**_files(homes, parts, here), **copies}
+    every = {name: held for first in homes.firsts for name, held in _files(homes, parts, first).items()}
     files[STATE] = _save(aside / STATE, order.state.skeleton)
     if any(part["records"] for part in parts):
-        files |= _write_index(aside, order.state.skeleton, parts)
+        files |= _write_index(aside, order.state.skeleton, parts, homes.members(here))
     files |= {name: write_file(aside / name, data) for name, data in order.texts.items()}
-    manifest = order.manifest(files)
+    elsewhere = {name: content for name, content in every.items() if name not in files}
+    manifest = replace(order.manifest(files), elsewhere=elsewhere)
     write_file(aside / NAME, manifest.to_bytes())
     sync_directory(aside)
     folder.check_claim(claim)
@@ -203,14 +222,16 @@ def _commit(folder: Folder, claim: Claim, aside: Path, order: Order, parts: list
     return named
 
 
-def _write_index(aside: Path, skeleton: dict[str, Any], parts: list[Any]) -> dict[str, Content]:
+def _write_index(aside: Path, skeleton: dict[str, Any], parts: list[Any], here: list[int]) -> dict[str, Content]:
+    """here: the ranks whose files are in this folder. Replicated tensors are written by each home, and read here."""
     from . import dcp  # torch.distributed.checkpoint takes a while to import
 
     index = Index()
-    for part in parts:
+    for rank, part in enumerate(parts):
         index.aliases |= part["aliases"]
         for record in part["records"]:
-            index.add(record)
+            if rank in here or record[0] not in part["replicated"]:
+                index.add(record)
     files = {INDEX: write_file(aside / INDEX, index.to_bytes())}
     if dcp.readable(skeleton, index):
         leaves = "__0_1.distcp"

@@ -29,24 +29,18 @@ class Context(Protocol):
         """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""
 
 
-class Iteration:
+def iteration(context: Context, going: Pass, batches: Iterator[Any]) -> Iterator[Any]:
     """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
+    begun = _until_left(context, going, batches)
+    next(begun)  # else a `for` that is left before its first batch would not end the pass
+    return begun
 
-    def __init__(self, context: Context, going: Pass, batches: Iterator[Any]) -> None:
-        self._context, self._going, self._batches = context, going, batches
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._batches)
-        except BaseException as end:
-            self._end(exhausted=isinstance(end, StopIteration))
-            raise
-
-    def __del__(self) -> None:
-        self._end(exhausted=False)
-
-    def _end(self, exhausted: bool) -> None:
-        self._context.account.end(self._going, exhausted, over=not self._context.stopping)
+def _until_left(context: Context, going: Pass, batches: Iterator[Any]) -> Iterator[Any]:
+    exhausted = False
+    try:
+        yield None
+        yield from batches
+        exhausted = True
+    finally:
+        context.account.end(going, exhausted, over=not context.stopping)

@@ -76,7 +76,8 @@ class Account:
         """Of each loader: outermost passes that are over in this epoch of the run."""
         self._skips: dict[str, int] = {}
         self._passes: list[Pass] = []
-        self._committed: list[Span] = []
+        self.committed: list[Span] = []
+        """Since `take` was called last."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -102,12 +103,16 @@ class Account:
             # An evaluation inside of a training loop is not entered again: only that loop is.
             done = done or cursor.in_use or going.outermost
             self._commit(cursor)
-        return done and self.between_steps()
+        if done:  # as `between_steps`, at every step
+            for other in self.cursors.values():
+                if other.held and not other.evaluates and not other.in_use:
+                    return False
+        return done
 
     def hand_out(self, span: Span) -> None:
         self.cursors[span.loader].held.append(span)
         for going in self._passes:
-            if going.loader == span.loader:
+            if going.loader == span[0]:
                 going.gave = True
 
     def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
@@ -155,9 +160,11 @@ class Account:
             if going.inside and not self._over(going):
                 going_on_in |= going.inside
         for name, cursor in self.cursors.items():
-            if name in going_on_in and cursor.held:
+            if not cursor.held:
+                continue
+            if name in going_on_in:
                 cursor.in_use = True
-            elif cursor.held:
+            else:
                 cursor.stepped = True
                 self._commit(cursor)
         return self.take()
@@ -179,9 +186,7 @@ class Account:
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
-        taken = self._committed
-        if taken:
-            self._committed = []
+        taken, self.committed = self.committed, []
         return taken
 
     def between_steps(self) -> bool:
@@ -197,10 +202,10 @@ class Account:
 
     def _commit(self, cursor: Cursor) -> None:
         if cursor.held:
-            cursor.epoch, cursor.position = _after(cursor.held[-1])
-            cursor.at_end = cursor.held[-1].ends_epoch
-            self._committed += cursor.held
-            cursor.held = []
+            _, epoch, _, last, ends = cursor.held[-1]
+            cursor.epoch, cursor.position, cursor.at_end = (epoch + 1, 0, True) if ends else (epoch, last, False)
+            self.committed += cursor.held
+            cursor.held.clear()
         cursor.in_use = False
 
 

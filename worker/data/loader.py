@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
 from .batching import Batching
-from .context import Context, Iteration
-from .cursors import Pass, Span
+from .context import Context, iteration
+from .cursors import Account, Pass, Span
 from .divided import DividedSource
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
 from .sharded import Group, assemble, counts_of, slices_of
@@ -205,10 +206,9 @@ class Loader:
             batches: Iterator[Any] = iter(())
         else:
             batches = self._ordered(going) if self._stream_source is None else self._stream(going, self._stream_source)
-        return Iteration(self._context, going, batches)
+        return iteration(self._context, going, batches)
 
-    def _before_next(self, going: Pass) -> None:
-        account = self._context.account
+    def _before_next(self, going: Pass, account: Account) -> None:
         if self._train is None:
             # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
             account.cursors[self.name].evaluates = not torch.is_grad_enabled()
@@ -217,29 +217,32 @@ class Loader:
 
     def _hand(self, span: Span, weight: float, batch: Any) -> Any:
         """What the loop gets."""
-        self._context.account.hand_out(span)
-        if self._epoch_key[0] != span.epoch:
-            self._epoch_key = (span.epoch, mix(self._main_key, span.epoch))
-        key = mix(self._epoch_key[1], span.first)
-        self._context.handed_out(key)
-        if (division := self._context.division) is None:
+        context, (_, epoch, first, _, _) = self._context, span
+        context.account.hand_out(span)
+        if self._epoch_key[0] != epoch:
+            self._epoch_key = (epoch, mix(self._main_key, epoch))
+        key = mix(self._epoch_key[1], first)
+        context.handed_out(key)
+        if (division := context.division) is None:
             self.weight = weight
             return batch
         sizes = self._sizes(span.first, span.last) if self._of_batches else None
         return assemble(division, key, counts_of(division, span.first, span.last, sizes), batch)
 
     def _ordered(self, going: Pass) -> Iterator[Any]:
-        epoch, position = self._context.account.cursors[self.name].ahead()
+        context, name, account = self._context, self.name, self._context.account
+        epoch, position = account.cursors[name].ahead()
         cut = self._cut(epoch)
-        batches, end = iter(self._start(epoch, position, cut)), cut.end
+        read, end = self._reader(epoch, position, cut), cut.end
+        alone = cut.size == 1 and not self._of_batches
         for first, last in cut.batches(position):
-            self._before_next(going)
-            if self._context.stopping:
+            self._before_next(going, account)
+            if context.stopping:
                 return
-            batch = next(batches)
-            span = Span(self.name, epoch, first, last, last == end)
-            yield self._hand(span, self._weight(cut, first, last), batch)
-        self._before_next(going)
+            batch = read(first, last)
+            weight = 1.0 if alone else self._weight(cut, first, last)
+            yield self._hand(Span(name, epoch, first, last, last == end), weight, batch)
+        self._before_next(going, account)
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
         epoch, position = self._context.account.cursors[self.name].ahead()
@@ -248,14 +251,14 @@ class Loader:
         if again := source.reads_again:
             self._context.log.info("loader %r reads %d samples of epoch %d again", self.name, again, epoch)
         for read in source.reads(self._dataloader(source, None)):
-            self._before_next(going)
+            self._before_next(going, self._context.account)
             if self._context.stopping:
                 return
             self._states[epoch, read.last] = read.state
             last = read.last
             weight = read.local * self._context.world_size / (read.last - read.first)
             yield self._hand(Span(self.name, epoch, read.first, read.last, False), weight, read.batch)
-        self._before_next(going)
+        self._before_next(going, self._context.account)
         self._context.account.hand_out(Span(self.name, epoch, last, last, True))
 
     def committed(self, epoch: int, position: int) -> None:
@@ -298,6 +301,17 @@ class Loader:
             return piece._replace(indices=self._ordering.indices(0, piece.first, piece.last))
         return piece
 
+    def _reader(self, epoch: int, position: int, cut: Cut) -> Callable[[int, int], Any]:
+        """What reads this rank's part of the global batch [first, last), called for one after the other."""
+        theirs, source = self.wrapped, self._source
+        if theirs.num_workers or theirs.pin_memory or isinstance(self.dataset, IterableDataset):
+            batches = iter(self._start(epoch, position, cut))
+            return lambda first, last: next(batches)
+        # Without loader processes a DataLoader adds nothing but its price, 10 us a batch.
+        if cut.size == 1 and self._context.division is None and not isinstance(self._ordering, Listed):
+            return functools.partial(source.read, epoch)
+        return lambda first, last: source[self._slice(cut, epoch, first, last)]
+
     def _start(self, epoch: int, position: int, cut: Cut) -> Iterable[Any]:
         if self._context.division is None and not isinstance(self._ordering, Listed):
             slices = _Slices(lambda: cut.slices(epoch, position))
@@ -330,9 +344,8 @@ class Loader:
 
     def _dataloader(self, source: Any, slices: _Slices | None) -> Iterable[Any]:
         theirs = self.wrapped
-        if not theirs.num_workers and not theirs.pin_memory:
-            # Without loader processes a DataLoader adds nothing but its price, 10 us a batch.
-            return source if slices is None else map(source.__getitem__, slices)
+        if not theirs.num_workers and not theirs.pin_memory and slices is None:
+            return cast("Iterable[Any]", source)
         # Its own generator: making an iterator draws a number, which would shift the training process's own.
         own: dict[str, Any] = {
             "generator": torch.Generator().manual_seed(key_of(self._context.seed, self.name, "base"))

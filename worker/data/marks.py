@@ -58,14 +58,14 @@ def mark_of_torch(generator: torch.Generator) -> Mark:
             return ctypes.string_at(state.data_ptr(), len(state))
 
         return copied
-    address = generator._cdata + where  # type: ignore[attr-defined]
-    read = ctypes.c_uint64.from_address(address)
-    last = ctypes.c_uint32.from_address(address + _TORCH.size + 4 * (_WORDS - 1))
-    return lambda: (read.value, last.value)
+    # The first word is of the seed, and changes when all are read; behind a draw, `next_` is never 0.
+    seen = ctypes.c_uint64.from_address(generator._cdata + where + _NEXT)  # type: ignore[attr-defined]
+    return lambda: seen.value
 
 
 _TORCH = struct.Struct("=i?xxxI")
 """Of at::mt19937_data_pod, what is between the seed and the words: left_, seeded_, next_."""
+_NEXT = _TORCH.size - 4
 _SEED = 0x2545F4914F6CDD1D
 
 
@@ -82,20 +82,24 @@ def _where_torch_has_it() -> int | None:
     for draws in (0, 1, 623, 700):
         torch.rand(draws, generator=probe)
         left, seeded, following = _TORCH.unpack(ctypes.string_at(address + found + 8, _TORCH.size))
-        last = ctypes.c_uint32.from_address(address + found + 8 + _TORCH.size + 4 * (_WORDS - 1)).value
+        words = _words_at(address + found + 8 + _TORCH.size)
         # In get_state(): the seed, left and seeded as int32, next and the words as int64.
         state = probe.get_state()
         halves, wholes = state[:16].view(torch.int32).tolist(), state[16 : 16 + 8 * (_WORDS + 1)].view(torch.int64)
-        if [left, int(seeded), following, last] != [*halves[2:], int(wholes[0]), int(wholes[-1])]:
+        if [left, int(seeded), following, *words] != [*halves[2:], *wholes.tolist()]:
             return None
     return found + 8
 
 
-def mark_of_numpy(library: Any) -> Mark:
-    """The mark of numpy's global generator; `library` is `numpy.random`."""
+def _generator_of(library: Any) -> Any:
     current = getattr(library, "get_bit_generator", None)
     # Before numpy 1.24 nobody could replace it.
-    generator = current() if current is not None else library.mtrand._rand._bit_generator
+    return current() if current is not None else library.mtrand._rand._bit_generator
+
+
+def mark_of_numpy(library: Any) -> Mark:
+    """The mark of numpy's global generator; `library` is `numpy.random`."""
+    generator, current = _generator_of(library), getattr(library, "get_bit_generator", None)
     if type(generator).__name__ != "MT19937":
         return lambda: repr(library.get_state(legacy=False))
     # {uint32_t key[624]; int pos;}
@@ -103,3 +107,33 @@ def mark_of_numpy(library: Any) -> Mark:
     if current is None:
         return lambda: words.value
     return lambda: (words.value, current() is generator)
+
+
+def _words_at(address: int) -> list[int]:
+    return list(struct.unpack(f"={_WORDS}I", ctypes.string_at(address, 4 * _WORDS)))
+
+
+def copier(library: Any) -> Callable[[int], bool] | None:
+    """A function that seeds numpy's global generator, undrawn since it was seeded before, as `library.seed(seed)` does,
+    and gives whether it has: only where torch's global generator has just been seeded with the same 32 bits, whose
+    words are the same ones and are copied, at a fifth of the price. None where the words are not found in memory.
+
+    Both libraries fill the words from 32 bits with Knuth's multiplier 1812433253 (`init_genrand` of MT19937, Matsumoto
+    and Nishimura 2002); behind numpy's seed its place is that of a generator whose words are all read, as before it.
+    """
+    where, generator = _where_torch_has_it(), _generator_of(library)
+    if where is None or type(generator).__name__ != "MT19937":
+        return None
+    address = torch.default_generator._cdata + where  # type: ignore[attr-defined]
+    seen = ctypes.c_uint64.from_address(address + _NEXT)
+    source = memoryview((ctypes.c_char * (4 * _WORDS)).from_address(address + _TORCH.size)).cast("B")
+    target = memoryview((ctypes.c_char * (4 * _WORDS)).from_address(generator.ctypes.state_address)).cast("B")
+
+    def copy(seed: int) -> bool:
+        # next_, which is 0 until somebody draws, and the first word, which is the seed.
+        if seen.value != seed << 32:
+            return False
+        target[:] = source
+        return True
+
+    return copy

@@ -73,7 +73,10 @@ class Shuffled(Ordering):
 
     def indices(self, key: int, first: int, last: int) -> list[Any]:
         if last <= self.n and self.values is None:
-            return self._permutation(key, 0).indices(first, last)
+            now = self._now
+            if now is None or now[0] != (key, 0):
+                return self._permutation(key, 0).indices(first, last)
+            return now[1].indices(first, last)
         found: list[int] = []
         while first < last:
             turn, offset = divmod(first, self.n)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..keys import mix
-from .marks import Mark, mark_of_numpy, mark_of_python, mark_of_torch
+from .marks import Mark, copier, mark_of_numpy, mark_of_python, mark_of_torch
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
@@ -32,49 +32,36 @@ class Library:
     """
 
     name: str
+    mark: Mark
+    """Another value than `known` once somebody has drawn since `park`, or since `key` where that sets `known`. Compared
+    by who asks, twice a batch."""
+    known: Any = None
 
-    def key(self, key: int) -> None:
+    def seed(self, key: int) -> None:
         """Seeds the generator from a key of 64 bits."""
         raise NotImplementedError
 
-    def park(self) -> None:
-        """Puts the generator into a state in which a draw shows; `key` has done so where nobody has drawn since."""
-        raise NotImplementedError
-
-    def has_drawn(self) -> bool:
-        """Whether somebody has drawn since `park`. The generator may be in another state afterwards."""
-        raise NotImplementedError
-
-
-class Marked(Library):
-    """A generator whose draws can be seen without drawing: keyed is parked, until somebody draws."""
-
-    _mark: Mark
-    _known: Any = None
+    def key(self, key: int) -> None:
+        """The same, and its draws show from here on."""
+        self.seed(key)
+        self.known = self.mark()
 
     def park(self) -> None:
-        if self.has_drawn():
-            self.key(_PARKED)
-
-    def has_drawn(self) -> bool:
-        return bool(self._mark() != self._known)
+        """Puts the generator into a state whose mark is `known`."""
+        self.key(_PARKED)
 
 
-class Torch(Marked):
+class Torch(Library):
     """torch's generator for the CPU."""
 
     name = "torch"
 
     def __init__(self) -> None:
-        self._seed = torch.default_generator.manual_seed
-        self._mark = mark_of_torch(torch.default_generator)
-
-    def key(self, key: int) -> None:
-        self._seed(key)
-        self._known = self._mark()
+        self.seed = torch.default_generator.manual_seed  # type: ignore[method-assign, assignment]
+        self.mark = mark_of_torch(torch.default_generator)
 
 
-class Python(Marked):
+class Python(Library):
     """The module `random`."""
 
     name = "random"
@@ -83,36 +70,50 @@ class Python(Marked):
         # Of the class that random.Random is derived from: what it adds costs a tenth more.
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
         self._seed = super(random.Random, self._generator).seed  # type: ignore[misc]
-        self._mark = mark_of_python(self._generator)
+        self.mark = mark_of_python(self._generator)
+
+    def seed(self, key: int) -> None:
+        self._seed(key)
+        self._generator.gauss_next = None  # type: ignore[attr-defined]
 
     def key(self, key: int) -> None:
         self._seed(key)
         self._generator.gauss_next = None  # type: ignore[attr-defined]
-        self._known = self._mark()
+        self.known = self.mark()
 
 
-class Numpy(Marked):
+class Numpy(Library):
     """numpy's legacy generator, of which it takes 32 bits as a seed."""
 
     name = "numpy"
 
     def __init__(self) -> None:
         self._random: Any = None
+        self._copy: Callable[[int], bool] | None = None
+        self.mark = self._first_mark
 
     def _imported(self) -> Any:
         # hasattr: while numpy is being imported, it has none yet.
         numpy = sys.modules.get("numpy")
         if numpy is not None and hasattr(numpy, "random"):
-            self._random, self._mark = numpy.random, mark_of_numpy(numpy.random)
+            self._random, self.mark = numpy.random, mark_of_numpy(numpy.random)
+            self._copy = copier(numpy.random)
         return self._random
 
-    def key(self, key: int) -> None:
+    def seed(self, key: int) -> None:
         if (library := self._random or self._imported()) is not None:
             library.seed(key & 0xFFFFFFFF)
-            self._known = self._mark()
 
-    def has_drawn(self) -> bool:
-        return (self._random or self._imported()) is not None and super().has_drawn()
+    def key(self, key: int) -> None:
+        copy = self._copy
+        # Undrawn: there is no second number of a pair to forget, as `seed` would.
+        if copy is None or self.mark() != self.known or not copy(key & 0xFFFFFFFF):
+            self.seed(key)
+        self.known = self.mark()
+
+    def _first_mark(self) -> Any:
+        """None, as `known` is, until numpy is imported."""
+        return None if self._imported() is None else self.mark()
 
 
 class Cuda(Library):
@@ -121,20 +122,17 @@ class Cuda(Library):
     name = "cuda"
 
     def __init__(self) -> None:
-        self._parked: bytes | None = None
+        self.mark = self._states
 
-    def key(self, key: int) -> None:
+    def seed(self, key: int) -> None:
         if torch.cuda.is_initialized():
             # torch.manual_seed formats a stack for devices that are not initialised.
             torch.cuda.manual_seed_all(key)
 
-    def park(self) -> None:
-        self.key(_PARKED)
-        if self._parked is None:
-            self._parked = self._states()
+    key = seed  # its mark costs as much: only `park` looks
 
-    def has_drawn(self) -> bool:
-        return torch.cuda.is_initialized() and self._states() != self._parked
+    def park(self) -> None:
+        super().key(_PARKED)
 
     def _states(self) -> bytes | None:
         """Seed and offset, which the host keeps: to draw a number would wait for the device."""
@@ -178,11 +176,11 @@ class Draws:
         """What is to be called with a sample's key before `dataset[i]`: for a single library its own method, as this is
         the price of every sample."""
         alone = len(self._in_use) == 1 and not self._held and self._on_sample is None
-        return self._in_use[0].key if alone else self._key_all
+        return self._in_use[0].seed if alone else self._key_all
 
     def _key_all(self, key: int) -> None:
         for library in self._in_use:
-            library.key(key)
+            library.seed(key)
         if self._held:
             for number, generator in enumerate(self._held):
                 key_generator(generator, mix(key, number))
@@ -192,17 +190,18 @@ class Draws:
     def park(self) -> None:
         """Before a batch: a draw from a library that is not in use would show."""
         for library in self._others:
-            library.park()
+            if library.mark() != library.known:
+                library.park()
 
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
         batch itself has imported is in use as well: nobody has parked it."""
-        found: tuple[Library, ...] = ()
         for library in self._others:
-            if library.has_drawn():
-                found += (library,)
-        if not found:
+            if library.mark() != library.known:
+                break
+        else:
             return False
+        found = tuple(library for library in self._others if library.mark() != library.known)
         self._in_use += found
         self._others = tuple(library for library in self._others if library not in found)
         self.keyed = True

@@ -48,7 +48,9 @@ class Cut:
         """The global batches from `position` on."""
         end, batch = self.end, self.batch
         while position < end:
-            last = min(position + batch, end)
+            last = position + batch
+            if last > end:
+                last = end
             yield position, last
             position = last
 

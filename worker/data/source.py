@@ -50,8 +50,11 @@ class MapSource(Dataset[Any]):
     def __getitem__(self, piece: Slice | Group) -> Any:
         if isinstance(piece, Group):
             return [self[part] for part in piece.slices]
-        epoch, first, last, indices = piece
-        order_key, sample_key = self.keys(epoch)
+        return self.read(*piece)
+
+    def read(self, epoch: int, first: int, last: int, indices: list[Any] | None = None) -> Any:
+        """The batch of a slice, by its parts."""
+        order_key, sample_key = self._epoch[1:] if self._epoch[0] == epoch else self.keys(epoch)
         if indices is None:
             indices = self.ordering.indices(order_key, first, last)
         if self.choice == "never":

@@ -107,7 +107,7 @@ class DrivenAccount(Account):
         span = cursor.held.pop(0)
         cursor.epoch, cursor.position = (span.epoch + 1, 0) if span.ends_epoch else (span.epoch, span.last)
         cursor.at_end = span.ends_epoch
-        self._committed.append(span)
+        self.committed.append(span)
 
 
 class DrivenRun(Run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 
 from ...proto.endings import FORWARDED, numbers_of
 
@@ -12,7 +13,7 @@ class Asked:
     """Whether a forwarded signal has come. SLURM sends it to every process and the agent passes its own copy on: one
     or several mean the same."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         """Takes the signals that the agent forwards, but for those that the script handles. Outside the main thread,
         where Python allows no handlers, it takes none."""
         self.first = 0

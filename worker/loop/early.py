@@ -26,7 +26,7 @@ class EarlyEnd:
 
     def __init__(self, stop_before: float | bool | None, log: RunLog) -> None:
         """stop_before: as `Run`. Raises Misused."""
-        self.deadline, self._asked, self._log = Deadline(stop_before), Asked(dict(os.environ)), log
+        self.deadline, self._asked, self._log = Deadline(stop_before), Asked(os.environ), log
 
     @property
     def pending(self) -> bool:

@@ -1,6 +1,6 @@
 """Signs of life for the agent: which step, which section, and how long each took. Nothing is shown where nobody asks.
 
-A mark costs some microseconds: a few words in memory that the agent maps too.
+A mark costs a microsecond or two: a few words in memory that the agent reads too, and one system call a step.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...proto import progress
-from ...proto.durations import BUCKETS, bucket_of
-from ...proto.progress import HEADER, SECTION, SECTIONS
+from ...proto.durations import bucket_of
+from ...proto.progress import BUCKETS_AT, COUNT, LONG, LONGEST, NAME_BYTES, SECTIONS, TOTAL, WRITES
 from .answers import answer
 
 WARM_UP, STEP, EVALUATION, SAVE, AFTER = "warm-up", "step", "evaluation", "save", "after the loop"
 WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
-_COUNTS = SECTION.size - 4 * BUCKETS
+SHORT_S = 20e-6
+"""A wait for data below this is none, and a step's processor time holds so long: reading it costs a system call."""
 
 
 class Marks:
@@ -28,130 +29,134 @@ class Marks:
 
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
         """memory: progress.SIZE bytes; None: nobody asks, and nothing is done."""
-        self._shows = memory is not None
-        self._memory = bytearray() if memory is None else memory
-        self._names: dict[str, int] = {}
-        self._section = WARM_UP
+        self.shows = memory is not None
+        """Whether somebody asks."""
+        view = memoryview(bytearray(progress.SIZE) if memory is None else memory)
+        self._bytes, self._words, self._longs, self._doubles = view, view.cast("I"), view.cast("Q"), view.cast("d")
+        self._slots: dict[str, int] = {}
+        self._section, self._at = "", 0
+        """The section that goes on, and its first word."""
         self._base_s = self._cpu_s = 0.0
         self._carried_s = 0.0
         """Of the step that goes on, the time before an evaluation or a save in its midst."""
         self._writes = self._marks = self._steps = 0
         self._stepped_s = self._own_s = self._blocked_s = 0.0
-        self._asked: tuple[float, float] | None = None
-        if self._shows:
+        self._stepped_at_s, self._stepped_cpu_s = -1.0, 0.0
+        self._asked_s, self._asked_cpu_s = -1.0, 0.0
+        if self.shows:
             self._base_s, self._cpu_s = time.monotonic(), time.thread_time()
-            self._show(self._base_s)
+            self._words[0] = progress.VERSION
+            self._show(WARM_UP, self._base_s)
 
     def step(self) -> None:
         """A step is done."""
-        if not self._shows:
+        if not self.shows:
             return
-        now_s = time.monotonic()
+        now_s, cpu_s = time.monotonic(), time.thread_time()
         if self._section == EVALUATION:
             self._leave(now_s)
         length_s = self._carried_s + now_s - self._base_s
-        self._count(self._section, length_s)
+        self._count(self._at, length_s)
         self._steps += 1
-        cpu_s = time.thread_time()
         if self._section == STEP:
             self._stepped_s += length_s
             self._own_s += cpu_s - self._cpu_s + self._blocked_s
-        self._cpu_s, self._blocked_s, self._carried_s = cpu_s, 0.0, 0.0
-        self._section = STEP if self._steps >= WARM_STEPS else WARM_UP
-        self._show(now_s)
+        self._cpu_s = self._stepped_cpu_s = cpu_s
+        self._stepped_at_s = now_s
+        self._blocked_s = self._carried_s = 0.0
+        self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
 
     def asked(self) -> None:
         """The loop wants its next batch."""
-        if self._shows:
-            self._asked = time.monotonic(), time.thread_time()
+        if self.shows:
+            self._asked_s = now_s = time.monotonic()
+            # The thread's processor time is a system call: behind a step it is known already.
+            soon = now_s - self._stepped_at_s < SHORT_S
+            self._asked_cpu_s = self._stepped_cpu_s if soon else time.thread_time()
 
     def got(self, evaluates: bool) -> None:
         """It got one. evaluates: of a loader whose batches no step commits."""
-        if not self._shows:
+        if not self.shows:
             return
         now_s = time.monotonic()
-        if self._asked is not None and not evaluates:
+        waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
+        self._asked_s = -1.0
+        if waited_s >= SHORT_S and not evaluates:
             # The processor time of the wait is counted with the rest of the step's.
-            self._blocked_s += max(0.0, now_s - self._asked[0] - (time.thread_time() - self._asked[1]))
-        self._asked = None
+            self._blocked_s += max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
         if evaluates:
             if self._section == EVALUATION:
-                self._count(EVALUATION, now_s - self._base_s)
+                self._count(self._at, now_s - self._base_s)
             else:
                 self._carried_s += now_s - self._base_s
-            self._section = EVALUATION
-            self._show(now_s)
+            self._show(EVALUATION, now_s)
         elif self._section == EVALUATION:
             self._leave(now_s)
-            self._show(now_s)
+            self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         """What goes on here is a section of its own, with times of its own, and no part of a step."""
-        if not self._shows:
+        if not self.shows:
             yield
             return
         outer, now_s, cpu_s = self._section, time.monotonic(), time.thread_time()
         carried_s = self._carried_s + now_s - self._base_s
-        self._section = name
-        self._show(now_s)
+        self._show(name, now_s)
+        at = self._at
         try:
             yield
         finally:
             end_s = time.monotonic()
-            self._count(name, end_s - now_s)
-            self._section, self._carried_s = outer, carried_s
+            self._count(at, end_s - now_s)
+            self._carried_s = carried_s
             self._cpu_s += time.thread_time() - cpu_s
-            self._show(end_s)
+            self._show(outer, end_s)
 
     def ended(self) -> None:
         """The loop is over; what the script does behind it takes as long as it takes."""
-        if self._shows:
-            self._section = AFTER
-            self._show(time.monotonic())
+        if self.shows:
+            self._show(AFTER, time.monotonic())
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""
-        self._count(EVALUATION, now_s - self._base_s)
+        self._count(self._at, now_s - self._base_s)
         self._section = STEP if self._steps >= WARM_STEPS else WARM_UP
+        self._name(self._section)
         self._base_s = now_s
 
-    def _slot(self, name: str) -> int:
-        if name not in self._names:
-            self._names[name] = min(len(self._names), SECTIONS - 1)
-        return self._names[name]
-
-    def _count(self, name: str, seconds: float) -> None:
-        at = HEADER.size + self._slot(name) * SECTION.size
-        bucket = at + _COUNTS + 4 * bucket_of(seconds)
-        memory = self._memory
-        _, count, total_s, longest_s = _TIMES.unpack_from(memory, at)
-        self._lock()
-        text = name.encode()[: progress.NAME_BYTES]
-        _TIMES.pack_into(memory, at, text, count + 1, total_s + seconds, max(longest_s, seconds))
-        _WORD.pack_into(memory, bucket, _WORD.unpack_from(memory, bucket)[0] + 1)
-
-    def _lock(self) -> None:
-        """From here to `_show` whoever reads takes nothing for true."""
+    def _count(self, at: int, seconds: float) -> None:
+        """One more time of the section at this word. Until the next `_show`, whoever reads takes nothing for true."""
+        longs, doubles = self._longs, self._doubles
         self._writes |= 1
-        _LONG.pack_into(self._memory, 8, self._writes)
+        longs[WRITES] = self._writes
+        longs[at + COUNT] += 1
+        doubles[at + TOTAL] += seconds
+        if seconds > doubles[at + LONGEST]:
+            doubles[at + LONGEST] = seconds
+        self._words[2 * (at + BUCKETS_AT) + bucket_of(seconds)] += 1
 
-    def _show(self, now_s: float) -> None:
-        at = HEADER.size + self._slot(self._section) * SECTION.size
-        self._lock()
+    def _show(self, section: str, now_s: float) -> None:
+        writes = self._writes | 1
+        self._longs[WRITES] = writes
+        if section != self._section:
+            self._name(section)
         self._marks += 1
         self._base_s = now_s
-        _NAME.pack_into(self._memory, at, self._section.encode()[: progress.NAME_BYTES])
-        values = (self._marks, self._steps, now_s, self._stepped_s, self._own_s)
-        HEADER.pack_into(self._memory, 0, progress.VERSION, self._slot(self._section), self._writes, *values)
-        self._writes += 1
-        _LONG.pack_into(self._memory, 8, self._writes)
+        _SHOWN.pack_into(self._bytes, _SHOWN_AT, self._marks, self._steps, now_s, self._stepped_s, self._own_s)
+        self._writes = self._longs[WRITES] = writes + 1
+
+    def _name(self, section: str) -> None:
+        """This section goes on now."""
+        slot = self._slots.setdefault(section, min(len(self._slots), SECTIONS - 1))
+        self._section, self._at = section, progress.section_at(slot)
+        name = section.encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+        self._bytes[self._at * LONG : self._at * LONG + NAME_BYTES] = name
+        self._words[1] = slot
 
 
-_TIMES = struct.Struct(f"<{progress.NAME_BYTES}sQdd")
-_NAME = struct.Struct(f"<{progress.NAME_BYTES}s")
-_WORD = struct.Struct("<I")
-_LONG = struct.Struct("<Q")
+_SHOWN, _SHOWN_AT = struct.Struct("=QQddd"), (WRITES + 1) * LONG
+"""What every mark writes: the rest of the header."""
 
 
 def marks_of(rank: int, checkpoints: str) -> Marks:

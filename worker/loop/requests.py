@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from .channel import Orders, channel_of
+from .log import RunLog
 
 
 class Requests:
     """Of one rank. What agents ask for is the same on all ranks at each boundary; the rest is exchanged."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, log: RunLog) -> None:
         self.label: str | None = None
         """Of the checkpoint that is asked for; None: none is."""
         self.stop = False
@@ -21,23 +23,24 @@ class Requests:
         """A checkpoint is due on all ranks, as soon as one can be made."""
         self._orders: Orders | None = None
         self._channel = channel_of(rank, size)
+        if "ELASTIC_AGENT_ROUND" not in os.environ:
+            log.info(
+                "no elastic-agent has started this process: a worker that fails is its launcher's to restart, no "
+                "switch and no signal to an agent asks for a checkpoint, and run.stop() does not exit with 75"
+            )
 
     @property
     def ordered(self) -> bool:
         """Whether the agents asked for the checkpoint that is made next."""
         return self._orders is not None
 
-    @property
-    def pending(self) -> bool:
-        """Whether something is asked of the ranks."""
-        return self.stop or self.label is not None
-
-    def reached(self) -> None:
-        """This rank has come to its next boundary, as all do."""
+    def reached(self) -> bool:
+        """This rank has come to its next boundary, as all do. Whether something is asked of the ranks."""
         if self._channel is not None and (orders := self._channel.reached()) is not None:
             self._orders, self.label, self.forced = orders, orders.label, True
             self.stop_ordered = self.stop_ordered or orders.stop
             self.stop = self.stop or orders.stop
+        return self.stop or self.label is not None
 
     def saved(self, wait: Callable[[], None]) -> None:
         """The checkpoint that was asked for is made; `wait` returns when it is on the disk. Where the agents want the

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..checkpoints.pieces import is_sharded
 from ..errors import Misused
+from ..frameworks.fsdp1 import WholeModel
 from .fold import ABSENT
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -31,10 +33,10 @@ def parameters_of(states: Mapping[str, Any]) -> dict[str, nn.Parameter]:
             found[name] = parameter
 
     for name, thing in states.items():
-        if isinstance(thing, DistributedDataParallel):
+        if wrapper := _sums_itself(thing):
             raise Misused(
-                f"Run({name}=DistributedDataParallel(...), shards=...): run.shards() sums the gradients over the "
-                "ranks; give it the module without DistributedDataParallel, and train with that"
+                f"Run({name}={wrapper}(...), shards=...): run.shards() sums the gradients over the "
+                f"ranks; give it the module without {wrapper}, and train with that"
             )
         if isinstance(thing, nn.Module):
             for path, parameter in thing.named_parameters():
@@ -44,6 +46,15 @@ def parameters_of(states: Mapping[str, Any]) -> dict[str, nn.Parameter]:
             for place, parameter in enumerate(group["params"]):
                 enter(f"{name}.param_groups[{number}][{place}]", parameter)
     return found
+
+
+def _sums_itself(thing: Any) -> str:
+    """What wraps a module and sums its gradients over the ranks; empty where nothing does."""
+    if isinstance(thing, DistributedDataParallel):
+        return "DistributedDataParallel"
+    if isinstance(thing, WholeModel):
+        return "FullyShardedDataParallel"
+    return "fully_shard" if isinstance(thing, nn.Module) and any(map(is_sharded, thing.parameters())) else ""
 
 
 class Layout:

@@ -13,6 +13,7 @@ from elastic_agent.rendezvous.failures import Ending, EndKind
 from elastic_agent.rendezvous.records import Member
 from simulation.checks.coverage import Reached
 from simulation.world.job import Job
+from simulation.world.workers import Habit
 
 from .plan import HOST, LEASE_S, Plan
 
@@ -48,6 +49,9 @@ class SeenNursery:
     failed: set[int] = field(default_factory=set)
     codes: dict[int, list[int]] = field(default_factory=dict)
     """Per round: exit codes other than 0 with which workers were ordered to exit."""
+    habit: Habit = field(default_factory=lambda: Habit(plain=True))
+    ranks: None = None
+    """These workers come to no step boundaries."""
 
 
 @dataclass

@@ -9,8 +9,6 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 - what optimizers import at their first step: once, and not in each rank that is forked
-
 from elastic_agent.worker.run import Run
 from elastic_agent.worker.schedule import Every
 from elastic_agent.worker.verify import verify
@@ -33,6 +31,9 @@ def draw(seed: int, most_ranks: int = SHARDS, most_processes: int = 3) -> tuple[
 
 def judge(seed: int, most_ranks: int = SHARDS, most_processes: int = 3) -> tuple[int, int, list[str]]:
     """Real ranks over gloo, SIGKILL, loader processes: the numbers of lives and of batches, and what is wrong."""
+    # What optimizers import at their first step, 1,000 modules: once, and not in each rank that is forked.
+    import torch._dynamo  # noqa: F401
+
     training, lives = draw(seed, most_ranks, most_processes)
     directory = Path(tempfile.mkdtemp(prefix="bits-"))
     batches = training.epochs * -(-training.samples // training.batch)

@@ -13,18 +13,20 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
 
 from elastic_agent.worker.loop.log import NAME
 
 from . import bits, figures, fold_times, in_process, io_faults, real, tolerance
+from .real import pool_of
 from .schedule import Life, Schedule, draw
 
 IN_PROCESS, REAL, BITS = "in one process", "real processes", "digests at level bits"
+IN_A_PART = 200
+"""Schedules in one process that a job plays before it says what they came to."""
+SAID_EVERY_S = 10.0
 
 
 @dataclass
@@ -78,7 +80,6 @@ def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: 
     # More loader processes than cores are what is asked for here, and what runs say is not.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     logging.getLogger(NAME).setLevel(logging.WARNING)
-    torch.set_num_threads(1)
     # A spawned process would spawn its loader processes, too, and training scripts on Linux fork them.
     multiprocessing.set_start_method("fork", force=True)
     tally = Tally()
@@ -95,19 +96,23 @@ def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: 
 
 
 def in_jobs(kind: str, first: int, count: int, jobs: int, most_ranks: int, most_processes: int) -> Tally:
-    """The same in so many processes; each takes every `jobs`-th schedule."""
-    parts = [range(first + number, first + count, jobs) for number in range(jobs)]
-    if jobs == 1:
-        return judge_all(kind, parts[0], most_ranks, most_processes)
-    # New interpreters: a fork of one that has used torch's threads may hang. Not daemons, which may have no children.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        tallies = list(pool.map(judge_all, [kind] * jobs, parts, [most_ranks] * jobs, [most_processes] * jobs))
-    whole_tally = Tally()
-    for tally in tallies:
-        whole_tally.played += tally.played
-        whole_tally.lives += tally.lives
-        whole_tally.batches += tally.batches
-        whole_tally.wrong += tally.wrong
+    """The same in so many processes, part by part; says how far they are."""
+    size = max(1, min(count // (4 * jobs), IN_A_PART if kind == IN_PROCESS else 5))
+    parts = [range(begins, min(begins + size, first + count)) for begins in range(first, first + count, size)]
+    whole_tally, began_s = Tally(), time.monotonic()
+    said_s = began_s
+    with pool_of(jobs, forks=kind != IN_PROCESS) as pool:
+        for future in as_completed([pool.submit(judge_all, kind, part, most_ranks, most_processes) for part in parts]):
+            tally = future.result()
+            whole_tally.played += tally.played
+            whole_tally.lives += tally.lives
+            whole_tally.batches += tally.batches
+            whole_tally.wrong += tally.wrong
+            if (now_s := time.monotonic()) >= said_s + SAID_EVERY_S:
+                said_s = now_s
+                wrong = len(whole_tally.wrong)
+                sys.stdout.write(f"{kind}: {whole_tally.played} of {count}, {wrong} wrong, {now_s - began_s:.0f} s\n")
+                sys.stdout.flush()
     return whole_tally
 
 
@@ -142,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     if asked.faults:
-        failed = not io_faults.main(asked.faults, asked.flips, asked.seed) or failed
+        failed = not io_faults.main(asked.faults, asked.flips, asked.seed, max(1, asked.jobs)) or failed
     if not asked.no_figures:
         failed = tolerance.main() or failed
         failed = fold_times.main() or failed

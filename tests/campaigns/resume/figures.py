@@ -198,7 +198,7 @@ def ledgers() -> list[Figure]:
         nonlocal ledger
         ledger = Ledger()
         for span in spans:
-            ledger.add(span)
+            ledger.add([span])
 
     took_s = least_s(add, 5)
     kept = json.dumps(ledger.to_json())

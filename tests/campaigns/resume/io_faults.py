@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,8 +30,10 @@ from elastic_agent.worker.checkpoints.folder import Folder, Retention
 from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.checkpoints.pieces import divide
 from elastic_agent.worker.checkpoints.tensor_files import fits_safetensors
-from elastic_agent.worker.checkpoints.writer import Alone, Order, write
+from elastic_agent.worker.checkpoints.writer import Order, write
 from elastic_agent.worker.persistence import load_states
+
+from .real import pool_of
 
 CALLS = (
     *("open", "read", "preadv", "write", "fsync", "close", "mkdir", "rename", "unlink", "rmdir"),
@@ -91,7 +94,7 @@ def save(folder: Folder, step: int, form: str, claim: Claim) -> Path:
         state = divide(state_of(step), (0, 1), lambda tensor: False)
     else:
         state = divide(state_of(step), (0, 1), takes)
-    order = Order(step, state, {"ledger.json": b"{}"}, manifest, Alone(), form == "safetensors")
+    order = Order(step, state, {"ledger.json": b"{}"}, manifest, safetensors=form == "safetensors")
     named = write(folder, claim, order)
     assert named is not None
     folder.retain(_RETENTION, claim.token)
@@ -245,20 +248,26 @@ def _next(place: Path, folder: Folder, form: str, claim: Claim) -> str:
     return f"{sorted(names)} are left" if names else ""
 
 
-def main(every: int, flips: int, seed: int) -> bool:
-    """Plays the faults at every `every`-th call, and flips bits; prints what they came to. Whether all was right."""
+def main(every: int, flips: int, seed: int, jobs: int) -> bool:
+    """Plays the faults at every `every`-th call in so many processes, and flips bits; prints what they came to. Whether
+    all was right."""
     torch.set_num_threads(1)
     wrong: list[str] = []
-    for form in FORMS:
-        for act in ACTS:
-            counts = {fault: play(form, act, fault, every) for fault in FAULTS}
+    points = 0
+    with pool_of(jobs, forks=True) as pool:
+        kinds = list(product(FORMS, ACTS))
+        played = [[pool.submit(play, form, act, fault, every) for fault in FAULTS] for form, act in kinds]
+        for (form, act), futures in zip(kinds, played, strict=True):
+            counts = {fault: future.result() for fault, future in zip(FAULTS, futures, strict=True)}
             found = [text for faults in counts.values() for text in faults.wrong]
-            points = ", ".join(f"{fault} at {faults.points} calls" for fault, faults in counts.items())
-            sys.stdout.write(f"{form}, {act}: {points}: {len(found)} wrong\n")
+            at = ", ".join(f"{fault} at {faults.points} calls" for fault, faults in counts.items())
+            sys.stdout.write(f"{form}, {act}: {at}: {len(found)} wrong\n")
             sys.stdout.flush()
             wrong += found
+            points += sum(faults.points for faults in counts.values())
     missed = flip(flips, seed)
     sys.stdout.write("".join(f"{text}\n" for text in (*wrong, *missed)))
+    sys.stdout.write(f"{points} faults: {len(wrong)} wrong\n")
     sys.stdout.write(f"{flips} flipped bits: {len(missed)} not found\n")
     return not wrong and not missed
 

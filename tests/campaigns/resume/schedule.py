@@ -64,7 +64,7 @@ def draw(seed: int, most_ranks: int = 8, most_processes: int = 0) -> Schedule:
 def _loading(rng: random.Random, shape: str, number: int) -> Loading:
     orders = ["shuffled", "shuffled", "in order", "weighted", "with replacement", "own sampler", "iterable"]
     order = rng.choice(orders)
-    batch = rng.randint(1, 24)
-    samples = rng.randint(1, 6) if shape == "nested" and number else rng.randint(1, 90)
+    batch = rng.randint(1, 16)
+    samples = rng.randint(1, 6) if shape == "nested" and number else rng.randint(1, 60)
     drop_last = rng.random() < 0.2 and samples >= batch
     return Loading(samples, batch, order, rng.choice(DRAWS), drop_last)

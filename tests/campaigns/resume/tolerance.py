@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch._dynamo  # what optimizers import at their first step: once, and not in each rank that is forked
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,6 +22,9 @@ GOAL = 1e-6
 
 def main() -> bool:
     """Prints the distances. Returns whether one is too large."""
+    # What optimizers import at their first step: once, and not in each rank that is forked.
+    import torch._dynamo  # noqa: F401
+
     found = {ranks: distance(ranks) for ranks in RANKS}
     distances = ", ".join(f"{value:.1e} at {ranks} ranks" for ranks, value in found.items())
     worst = max(found.values())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from email import message_from_bytes, policy
@@ -53,6 +55,8 @@ class Sink:
         smtp = pytest.importorskip("aiosmtpd.smtp")
         self.mails: list[EmailMessage] = []
         self.logins: list[bytes] = []
+        self.refusing, self.answering, self.asked = threading.Event(), threading.Event(), threading.Semaphore(0)
+        self.answering.set()
 
         def authenticator(server: object, session: object, envelope: object, mechanism: str, data: Any) -> Any:
             self.logins.append(data.password)
@@ -63,6 +67,10 @@ class Sink:
         self._controller = controller.Controller(self, hostname="localhost", port=0, **options)
 
     async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        self.asked.release()
+        await asyncio.to_thread(self.answering.wait)
+        if self.refusing.is_set():
+            return "451 try later"
         parsed = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(parsed, EmailMessage)
         self.mails.append(parsed)
@@ -76,6 +84,7 @@ class Sink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.answering.set()
         self._controller.stop()
 
 
@@ -229,6 +238,46 @@ def test_a_server_that_is_not_there_gets_the_message_once_it_is(monkeypatch: pyt
     finally:
         again._controller.stop()
     assert [mail["Subject"] for mail in again.mails] == ["[job1] first"]
+
+
+def test_a_mail_server_that_refuses_gets_the_message_once_it_recovers() -> None:
+    """As one that greylists: one mail, with what happened meanwhile, and the server's words in the log."""
+    lines: list[str] = []
+    with Sink() as sink:
+        sink.refusing.set()
+        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", Pace(0, 0), lines.append)
+        told.tell("a", "first")
+        deadline = time.monotonic() + 10
+        while not lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+        told.tell("b", "second")
+        sink.refusing.clear()
+        assert told.close(10) == {}
+        [mail] = sink.mails
+    assert "first" in mail.get_content()
+    assert "second" in mail.get_content()
+    assert "fail: try later; next try in 1 s" in lines[0]
+    assert lines[1].endswith("arrive again")
+
+
+def test_a_mail_server_that_hangs_is_given_up_and_gets_the_message_once_it_recovers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes the connection, the sender and the text, and does not answer; telling returns at once."""
+    monkeypatch.setattr(channels, "SEND_S", 0.5)
+    lines: list[str] = []
+    with Sink() as sink:
+        sink.answering.clear()
+        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", Pace(0, 0), lines.append)
+        begun = time.monotonic()
+        told.tell("a", "first")
+        assert time.monotonic() - begun < 0.4
+        assert sink.asked.acquire(timeout=10)
+        assert sink.asked.acquire(timeout=10), "it was not given up"
+        sink.answering.set()
+        assert told.close(10) == {}
+        assert {mail["Subject"] for mail in sink.mails} == {"[job1] first"}
+    assert "timed out" in lines[0]
 
 
 def test_a_server_that_hangs_delays_nobody_and_is_given_up(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,11 +40,12 @@ def watch(what: str, **keys: object) -> Watch:
 
 
 @contextmanager
-def child(code: str, name: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def child(code: str, name: str, *more: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """A Python process whose command line holds `name`, once it has printed a line. Killed at the end."""
     head = "import os, sys, time, mmap, tempfile\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{head}{code}", name],
+        [sys.executable, "-c", f"{head}{code}", name, *more],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -132,6 +133,75 @@ def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
         Verdict.OVER,
         "memory in its cgroup: 70.0 % used, 3 GB free (limit 60 % used)",
     )
+
+
+@contextmanager
+def memory_cgroup(limit: int) -> Iterator[Path]:
+    """A cgroup of this test's with a limit in bytes, whose processes are killed at the end."""
+    path = Path("/sys/fs/cgroup/memory") / f"test-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / "memory.limit_in_bytes").write_text(str(limit))
+    except OSError as error:
+        pytest.skip(f"no cgroup of version 1 that limits memory: {error.strerror}")
+    try:
+        yield path
+    finally:
+        deadline = time.monotonic() + WAIT_S
+        while (pids := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
+            for pid in pids:
+                os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
+        path.rmdir()
+
+
+ENTER = "open(sys.argv[2] + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
+
+
+def test_the_memory_of_a_real_cgroup_is_over_by_what_its_processes_hold_and_not_by_page_cache(tmp_path: Path) -> None:
+    """Of 400 MB, 150 MB in files are none that is used, 300 MB in the process are."""
+    code = f"""
+{ENTER}
+with open({str(tmp_path / "big")!r}, "wb") as file:
+    file.write(bytes(150_000_000))
+print('up', flush=True)
+sys.stdin.readline()
+kept = bytearray(os.urandom(1)) * 300_000_000
+print('grown', flush=True)
+time.sleep(60)
+"""
+    with memory_cgroup(400_000_000) as cgroup, child(code, "held there", str(cgroup)) as process:
+        reader = reader_of(watch("memory", threshold="60 % used", process="held there"))
+        assert "file" in (cgroup / "memory.stat").read_text()
+        under = reader.read(0)
+        assert (under.verdict, under.text[:20]) == (Verdict.UNDER, "memory in its cgroup")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "grown\n"
+        over = reader.read(1)
+    assert over.verdict is Verdict.OVER
+    assert re.match(r"memory in its cgroup: \d\d\.\d % used, .* \(limit 60 % used\)", over.text), over.text
+
+
+def test_a_leak_in_a_cgroup_is_found_before_it_reaches_the_limit() -> None:
+    """The process that leaks is alive when it is said, and the kernel has killed nobody."""
+    code = f"{ENTER}kept = []; print('up', flush=True)\nwhile True: {LEAK}"
+    with memory_cgroup(2_000_000_000) as cgroup, child(code, "leaks there", str(cgroup)) as process:
+        a_watch = watch("memory", threshold="1 hours left", process="leaks there", every="0.02 s")
+        reading = until(reader_of(a_watch), Verdict.OVER)
+        assert process.poll() is None
+    assert reading.text.startswith("memory in its cgroup grows by "), reading.text
+
+
+def test_swap_is_over_by_what_is_used_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never where the host has none. Real swap would be the whole host's, so the kernel's file is one of ours."""
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    reader = reader_of(watch("swap", threshold="50 % used"))
+    for total, free, verdict in ((1000, 600, Verdict.UNDER), (1000, 400, Verdict.OVER), (0, 0, Verdict.UNDER)):
+        (tmp_path / "meminfo").write_text(f"SwapTotal: {total} kB\nSwapFree: {free} kB\n")
+        assert reader.read(0).verdict is verdict
 
 
 def wait_for_work(pid: int) -> None:
@@ -302,7 +372,7 @@ def test_without_py_spy_the_worker_library_answers_with_its_stacks(
     monkeypatch.setattr("elastic_agent.control.actions.stacks.py_spy", lambda: "")
     path = str(tmp_path / "ask")
     code = f"from elastic_agent.worker.loop.answers import answer\nanswer({path!r})\n"
-    code += "def waits(): time.sleep(60)\nprint('up', flush=True)\nwaits()"
+    code += "def waits(): print('up', flush=True); time.sleep(60)\nwaits()"
     with child(code, "library", RANK="3") as process:
         found = stacks_of([process.pid], "", {process.pid: path})
         assert process.poll() is None

@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from elastic_agent.control.actions.stacks import py_spy
+from support.etcd_servers import VERSIONS, serving
 from support.harness import free_port
 from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import web_server
@@ -132,7 +134,7 @@ def test_a_job_without_the_library_is_watched_by_its_output(tmp_path: Path) -> N
     table = '[[watch]]\nwhat = "hang"\nthreshold = "1 s"\nevery = "0.1 s"\ndo = ["restart"]\n'
     ended = job(tmp_path, table, ["--nproc-per-node", "2"], ["idle.py"])
     assert ended.status == 1
-    assert "no progress for 1 s in output" in ended.said
+    assert re.search(r"no progress for 1(\.\d)? s in output", ended.said), ended.said
     assert "rank 0 (pid" in ended.said
     if py_spy():
         assert "in idle (idle.py:3)" in ended.said
@@ -213,6 +215,50 @@ def test_one_node_watches_what_concerns_the_whole_job(tmp_path: Path) -> None:
     assert (tmp_path / "quota").read_text() == "x"
 
 
+def test_another_node_watches_the_job_once_the_one_that_did_is_killed(tmp_path: Path) -> None:
+    """On etcd: SIGKILL of the coordinating agent, and the watch of the job's quota begins anew on the other node."""
+    (tmp_path / "wait.py").write_text(
+        f"import os, time\nend = time.monotonic() + 60\n"
+        f"while not os.path.exists('{tmp_path}/stop') and time.monotonic() < end: time.sleep(0.05)\n"
+    )
+    with serving(VERSIONS[0], tmp_path) as servers:
+        flags = ["--nnodes", "1:2", "--rdzv-backend", "etcd", "--rdzv-endpoint", str(servers.members[0].endpoint)]
+        flags += ["--rdzv-conf", "last_call_quiet=0.2"]
+        agents = {}
+        for name in ("a", "b"):
+            table = ""
+            for what, more in (("quota", 'command = "echo 95%"'), ("memory", 'for = "1 s"')):
+                do = f"exec:{sys.executable} -c \\\"open('{tmp_path}/{what}-by-{name}', 'w')\\\""
+                table += f'[[watch]]\nwhat = "{what}"\n{more}\nthreshold = "0.001 % used"\ndo = ["{do}"]\n'
+                table += 'every = "0.1 s"\n'
+            (tmp_path / name).mkdir()
+            agents[name] = agent(tmp_path / name, flags, [str(tmp_path / "wait.py")], table)
+        try:
+            first = wait_one_of([tmp_path / "quota-by-a", tmp_path / "quota-by-b"]).name[-1]
+            other = {"a": "b", "b": "a"}[first]
+            wait_one_of([tmp_path / f"memory-by-{other}"])
+            assert not (tmp_path / f"quota-by-{other}").exists(), "both watch the job"
+            agents[first].kill()
+            wait_one_of([tmp_path / f"quota-by-{other}"])
+            (tmp_path / "stop").touch()
+            said = end(agents[other])
+            assert agents[other].returncode == 0, said
+        finally:
+            (tmp_path / "stop").touch()
+            for each in agents.values():
+                each.kill()
+                each.communicate()
+
+
+def wait_one_of(paths: list[Path]) -> Path:
+    """The first of these files that is there."""
+    deadline = time.monotonic() + BOUND_S
+    while not (found := [path for path in paths if path.exists()]):
+        assert time.monotonic() < deadline, paths
+        time.sleep(0.05)
+    return found[0]
+
+
 def test_a_dead_mount_and_a_server_that_hangs_delay_no_job(tmp_path: Path) -> None:
     """The agent's loop waits for neither; at the end undelivered messages have some seconds."""
     (tmp_path / "quick.py").write_text("import time; time.sleep(1)")
@@ -251,6 +297,35 @@ def test_nothing_is_left_of_the_workers_progress(tmp_path: Path) -> None:
     ended = job(tmp_path, '[[watch]]\nwhat = "hang"\n', [], ["tell.py"])
     [path] = re.findall(r"\S*/elastic-agent-\w+$", ended.said, re.MULTILINE)
     assert not Path(path).exists()
+
+
+def test_nothing_is_left_of_the_workers_progress_when_the_agent_is_killed(tmp_path: Path) -> None:
+    """By SIGKILL, which leaves it no time; what outlives it removes the directory, with what workers wrote there."""
+    (tmp_path / "tell.py").write_text(
+        "import os, time\n"
+        "from pathlib import Path\n"
+        "shown = Path(os.environ['ELASTIC_AGENT_PROGRESS'])\n"
+        "(shown / '1-0').write_text('steps')\n"
+        "Path('path.new').write_text(str(shown))\n"
+        "Path('path.new').rename('path')\n"
+        "time.sleep(100)\n"
+    )
+    process = agent(tmp_path, ["--standalone"], ["tell.py"], '[[watch]]\nwhat = "hang"\n')
+    try:
+        wait_until((tmp_path / "path").exists)
+        path = Path((tmp_path / "path").read_text())
+        assert list(path.iterdir())
+    finally:
+        process.kill()
+        process.communicate()
+    wait_until(lambda: not path.exists())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + BOUND_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_without_the_flags_nothing_of_the_watches_is_there(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Launchers of others with the switch on: they launch through torch, and the jobs run on our agent.
 
-Real accelerate and Lightning Fabric, in an environment beside the tests' own. Workers print what they were given; a
-world that was launched twice, or by torch's agent, shows in it.
+Real accelerate, Lightning Fabric and torchx, in an environment beside the tests' own. Workers print what they were
+given; a world that was launched twice, or by torch's agent, shows in it.
 """
 
 from __future__ import annotations
@@ -95,6 +95,15 @@ def test_accelerate_with_an_fsdp_config_launches_one_world(python: str, script: 
 def test_fabric_launches_on_the_agent(python: str, script: str) -> None:
     command = ["-m", "lightning_fabric.cli", "--accelerator=cpu", "--devices=2", "--strategy=ddp", script]
     assert workers(run(as_torchrun(python, python, *command))) == TWO
+
+
+def test_torchx_launches_on_the_agent(python: str, script: str, tmp_path: Path) -> None:
+    """Its own launcher for one host, which starts torchrun by name. It prefixes what the job prints."""
+    torchx = [str(Path(python).with_name("torchx")), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script"]
+    done = run(as_torchrun(python, *torchx, script))
+    print(done.stdout, done.stderr, sep="\n")  # shown with a failure
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "worker " in line]
+    assert sorted(line[line.index("worker ") :] for line in lines if "workers" not in line) == sorted(TWO)
 
 
 def test_a_notebooks_function_runs_on_the_agent_and_prints_in_the_notebook(python: str) -> None:

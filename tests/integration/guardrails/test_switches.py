@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from support.harness import Cluster
+from support.harness import Cluster, ProcessNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -201,6 +201,41 @@ def test_the_log_says_who_owns_the_kill_switch(tmp_path: Path) -> None:
 
 def test_a_relative_switch_is_in_the_working_directory_and_a_directory_is_refused(tmp_path: Path) -> None:
     """A mistake is one line, before anything starts."""
+    (tmp_path / "kill").touch()
+    ended, _ = started(tmp_path, "--kill-switch", "kill")
+    assert f"exit 83: the kill switch {tmp_path / 'kill'}, made by" in ended.stderr
     ended, _ = started(tmp_path, "--save-switch", ".")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert "no path of a file" in ended.stderr
+
+
+@pytest.mark.parametrize("preload", [(), ("--preload", "json")], ids=["plain", "preload"])
+def test_a_schedulers_own_copy_of_the_kill_or_save_signal_ends_no_worker(
+    tmp_path: Path, preload: tuple[str, ...]
+) -> None:
+    """From its birth on a worker ignores both: SLURM may send them to every process, and they are for the agent."""
+    script = tmp_path / "imports.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "here = Path(sys.argv[1])\n"
+        "(here / 'pid.new').write_text(str(os.getpid()))\n"
+        "(here / 'pid.new').rename(here / 'pid')\n"
+        "until = time.monotonic() + 60\n"
+        "while not (here / 'go').exists() and time.monotonic() < until: time.sleep(0.01)\n"
+    )
+    asking = ("--kill-signal", "USR1", "--save-signal", "USR2")
+    flags = ["--standalone", "--log-dir", os.devnull, *asking, *preload, str(script), str(tmp_path)]
+    agent = ProcessNode("one", flags, dict(os.environ), tmp_path)
+    try:
+        until = time.monotonic() + BOUND_S
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < until, agent.text()
+            time.sleep(0.02)
+        pid = int((tmp_path / "pid").read_text())
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(pid, signum)
+        (tmp_path / "go").touch()
+        assert agent.wait(BOUND_S) == 0, agent.text()
+    finally:
+        agent.end()

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import support.resume
+from elastic_agent.worker.verify import verify
 from support.resume.jobs import QUIET, Job, again, differences, play
 from support.side_environments import side_python
+from support.source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -43,7 +45,7 @@ def refusal(python: str, dataset: str) -> str:
 
 
 def test_mosaicml_streaming_is_refused_with_what_to_write() -> None:
-    """By the name of its package and its methods: the package itself needs an older transformers and torchvision."""
+    """By the name of its package and its methods: the package itself needs the CUDA build of torch."""
     dataset = (
         "from torch.utils.data import IterableDataset\n"
         "class StreamingDataset(IterableDataset):\n"
@@ -78,16 +80,65 @@ def test_a_stream_of_hugging_faces_datasets_goes_on_exactly(tmp_path: Path) -> N
     assert again(killed) <= 5
 
 
+def streaming_python() -> str:
+    """Of the environment with MosaicML Streaming's own package, which `make streaming` makes."""
+    python = ROOT / ".streaming" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("mosaicml-streaming is not installed in .streaming: `make streaming` does it, with several GB")
+    return str(python)
+
+
+SHARDS = """
+from streaming import MDSWriter, StreamingDataset
+with MDSWriter(out={shards!r}, columns={{'x': 'int'}}, size_limit=256) as writer:
+    for number in range(64): writer.write({{'x': number}})
+data = StreamingDataset(local={shards!r}, batch_size=4)
+"""
+
+
 def test_the_real_package_of_mosaicml_is_refused(tmp_path: Path) -> None:
-    """Where mosaicml-streaming is installed in .frameworks: four shards of numbers, written and read by it."""
-    python = side_python(".frameworks")
-    if not installed(python, "streaming"):
-        pytest.skip("mosaicml-streaming is not installed in .frameworks: it needs an older transformers")
-    dataset = (
-        "from streaming import MDSWriter, StreamingDataset\n"
-        f"with MDSWriter(out={str(tmp_path / 'shards')!r}, columns={{'x': 'int'}}, size_limit=256) as writer:\n"
-        "    for number in range(64): writer.write({'x': number})\n"
-        f"data = StreamingDataset(local={str(tmp_path / 'shards')!r}, batch_size=4)\n"
-    )
-    said = refusal(python, dataset)
+    """Shards of numbers, written and read by it."""
+    said = refusal(streaming_python(), SHARDS.format(shards=str(tmp_path / "shards")))
     assert "StreamingDataset of MosaicML Streaming cuts its samples" in said
+    assert "a torch Dataset whose __len__ and __getitem__ ask it" in said
+
+
+BY_INDEX = """
+import os, sys, torch
+from pathlib import Path
+from torch.utils.data import DataLoader, Dataset
+from streaming import StreamingDataset
+from elastic_agent.worker import Every, Run
+data = StreamingDataset(local={shards!r}, batch_size=4)
+class Indexed(Dataset):
+    def __len__(self): return len(data)
+    def __getitem__(self, index): return data[index]["x"]
+where, processes, kill = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+run = Run(where, every=Every(steps=1), net=torch.nn.Linear(1, 1))
+loader = run.loader(DataLoader(Indexed(), batch_size=4, shuffle=True, num_workers=processes), global_batch=4)
+for epoch in run.epochs(2):
+    for batch in loader:
+        with open(f"{{where}}.txt", "a") as file: file.write(f"{{run.steps}} {{batch.tolist()}}\\n")
+        if run.steps == kill: os.kill(os.getpid(), 9)
+        run.step()
+"""
+
+
+def test_a_dataset_of_mosaicml_that_is_asked_by_index_goes_on_exactly(tmp_path: Path) -> None:
+    """What the refusal says to write, with the real package: SIGKILL in either epoch, other loader processes."""
+    python, shards = streaming_python(), str(tmp_path / "shards")
+    subprocess.run([python, "-c", SHARDS.format(shards=shards)], env={**os.environ, **QUIET}, check=True, timeout=120)
+
+    def life(name: str, processes: int, kill: int) -> int:
+        command = [python, "-c", BY_INDEX.format(shards=shards), str(tmp_path / name), str(processes), str(kill)]
+        return subprocess.run(command, env={**os.environ, **QUIET}, check=False, timeout=300).returncode
+
+    def batches(name: str) -> dict[str, str]:
+        lines = (tmp_path / f"{name}.txt").read_text().splitlines()
+        return dict(line.split(" ", 1) for line in lines)
+
+    assert life("whole", 0, -1) == 0
+    assert [life("killed", 0, 7), life("killed", 2, 21), life("killed", 1, -1)] == [-9, -9, 0]
+    assert batches("killed") == batches("whole")
+    assert len(batches("whole")) == 32
+    assert verify(tmp_path / "killed").proved

@@ -87,6 +87,10 @@ class Announcements:
         """When this version was announced; None: not yet."""
         return self._announced_at.get(version)
 
+    def served_anew(self) -> None:
+        """The store is an empty one from now on, in which nothing was announced."""
+        self._announced_at.clear()
+
     def charges(self, ident: str, before: int) -> list[int]:
         """The rounds before this one that were charged to a node, without those of which it never received the end."""
         charged = (e.round for e in self._truth.endings.values() if e.charged == ident and e.round < before)

@@ -17,6 +17,7 @@ from elastic_agent.rendezvous.failures import Ending, EndKind
 from elastic_agent.rendezvous.records import Outcome
 
 from . import coverage, exits, outcomes
+from .agreements import Agreements
 from .announcements import QUEUED_S, Announcements
 from .costs import Costs
 from .exits import gave_up
@@ -95,6 +96,7 @@ class Checkers:
         self.liveness = Liveness(self)
         self.restarts = Restarts(self)
         self.costs = Costs(self)
+        self.agreements = Agreements(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""
@@ -115,6 +117,7 @@ class Checkers:
         self.earlier = frozenset(self.world.nodes)
         self.first_finish = None
         self.gathering_since = self.world.now
+        self.agreements.begun_again()
         self.world.reached.note("a job was started again")
 
     # -- the coordinator -------------------------------------------------------------------------------------------
@@ -127,6 +130,8 @@ class Checkers:
         if self.lost and self.world.now - self.last_fault > outcomes.SETTLED_S:
             forgotten = [name for name in self.lost if self.fit(self.world.nodes[name])]
             self.need(not forgotten, COUNTED_IN, f"{forgotten} are lost")
+        if after.agreement is not before.agreement:
+            self.agreements.coordinated(before, after)
         ending, held = after.end.ending, before.end.ending
         if ending is not None and ending is not held and ending != held:
             self._ended(before, after, ending)
@@ -157,6 +162,8 @@ class Checkers:
         if (before.epoch, before.phase, before.number) != (after.epoch, after.phase, after.number):
             self._phase_at = self.world.now
         self.liveness.look(after)
+        if self.agreements.waiting:
+            self.agreements.look(after)
 
     def changed_hands(self, node: SimNode, event: coordinator_events.Event, after: Rendezvous) -> None:
         """The coordinator of this node took an event."""
@@ -179,11 +186,11 @@ class Checkers:
                 self.ever_lost.add(name)
                 silent_s = self.world.nodes[name].link.silent_s()
                 # Nobody evicts a node that ended by itself, which gives up its lease, or that finished before the job
-                # began again and is gone, which a takeover lists as lost at once.
+                # began again, which a takeover lists as lost until it reads its lease.
                 node = self.world.nodes[name]
-                said = node.verdict is not None or (seen.finished and before.epoch != after.epoch)
-                ended = said and node.gone_at <= self.world.now
-                enough = ended or silent_s >= self.world.job.lease_s - READING_S
+                ended = node.verdict is not None and node.gone_at <= self.world.now
+                of_old = before.epoch != after.epoch and seen.finished and seen.record.round < after.number
+                enough = ended or of_old or silent_s >= self.world.job.lease_s - READING_S
                 if seen.overdue:
                     self.world.reached.note("a node that reported nothing was lost")
                     rules = self.world.nodes[name].rules
@@ -213,6 +220,7 @@ class Checkers:
 
     def _ended(self, before: Rendezvous, after: Rendezvous, ending: Ending) -> None:
         self.over.add(ending.round)
+        self.agreements.ended(before, after, ending)
         if ending.kind is EndKind.ARRIVAL:
             self.world.reached.note("an arrival ended a round")
             full = len(before.members) >= self.world.job.max_nodes or before.finishing
@@ -292,6 +300,8 @@ class Checkers:
         if after.verdict is not before.verdict and gave_up(after.verdict) and not gave_up(before.verdict):
             self.need(_stuck(node, before), STUCK, f"{node.ident} gives up: {after.because}")
         coverage.stepped(self.world.reached, before, event, after)
+        if after.requests or before.requests or isinstance(event, agent_events.ActAsked):
+            self.agreements.stepped(node, before, event)
         self.restarts.stepped(node, before, after)
         if after.phase is before.phase:
             return
@@ -322,6 +332,7 @@ class Checkers:
         if not node.nursery.live:
             return
         number = node.nursery.round
+        self.agreements.stops(node)
         own = number in node.nursery.failed or number in node.nursery.storeless
         holds = own or node.ident in self.cut_off or number in self.over or self.closed or node.ident in self.asked
         self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")

@@ -5,11 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from elastic_agent.agent import exit_status
 from elastic_agent.agent.lifecycle import restart_policy, verdicts
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
-from elastic_agent.rendezvous.records import Outcome
+from elastic_agent.rendezvous.records import Outcome, RoundPhase
 
-from .invariants import CODED, HOSTED, KEPT, LEFT_NO_WORKER, TRUTHFUL
+from .invariants import CODED, HOSTED, KEPT, LEFT_NO_WORKER, ONE_STATUS, TRUTHFUL
+
+BY_REQUEST = {Outcome.KILLED: exit_status.KILL_SWITCH, Outcome.PREEMPTED: exit_status.PREEMPTED}
+"""Outcomes that people or schedulers ask for, and the status of every agent then."""
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -27,12 +31,13 @@ def judge(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
     truth.world.reached.note(f"exit status {code}")
     clean = node.state.finished and node.nursery.clean.get(node.state.round) == node.nproc
     kept = not clean or code == 0 or node.ident in truth.asked or gave_up(verdict)
-    kept = kept or verdict.outcome is Outcome.PREEMPTED
+    kept = kept or verdict.outcome in BY_REQUEST
     truth.need(kept, KEPT, f"{node.ident} exits {code}: {verdict.because}")
     if code == 0:
         _truthful(truth, node, verdict)
     else:
         truth.need(_deserved(truth, node, verdict), CODED, f"{node.ident} exits {code}: {verdict.because}")
+    _one_status(truth, node, verdict)
     if gave_up(verdict):
         truth.world.reached.note("SIGKILL did not end workers")
     truth.need(not node.nursery.busy or gave_up(verdict), LEFT_NO_WORKER, f"{node.ident} ends with workers")
@@ -51,6 +56,19 @@ def _hosted(truth: Checkers, node: SimNode) -> None:
     lost = truth.lost | truth.lost_at_retirement
     left = [n.ident for n in others if n.ident not in lost and n.state.phase is not Phase.ENDING]
     truth.need(not left, HOSTED, f"{left} still need it")
+
+
+def _one_status(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
+    rendezvous = truth.world.rendezvous
+    status = BY_REQUEST.get(rendezvous.outcome) if rendezvous is not None and rendezvous.outcome is not None else None
+    if status is None or verdict.exit_code == status or node.place_fails:
+        return
+    own = node.ident in truth.asked or node.ident in truth.cut_off or verdict.exit_code == exit_status.HOST_FAILED
+    newest = node.state.latest_round
+    unaware = newest is None or newest.phase is not RoundPhase.CLOSED
+    truth.need(
+        own or unaware or gave_up(verdict), ONE_STATUS, f"{node.ident} exits {verdict.exit_code}: {verdict.because}"
+    )
 
 
 def _truthful(truth: Checkers, node: SimNode, verdict: Verdict) -> None:
@@ -88,6 +106,6 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
         return outcome is Outcome.UNFINISHED
     if code == 2:
         return node.place_fails or outcome is Outcome.MISCONFIGURED
-    if code == 75 and outcome is Outcome.PREEMPTED:
+    if outcome is not None and code == BY_REQUEST.get(outcome):
         return True
     return code in (75, 143) and node.ident in truth.asked

@@ -36,7 +36,7 @@ CLASHING = (
     "of late claims one that does not exist"
 )
 SAVED_FIRST = "before an arrival ends a round its workers have saved, cannot, or take too long"
-ASKED_FOR = "a job is preempted only when a worker of its last round asked for the end"
+ASKED_FOR = "a job is preempted or killed only when a worker of its last round, or a node, asked for that"
 DESERTED = "a job is abandoned only when no node that could go on is left"
 ALIVE = "a job neither succeeds nor fails by a round of which no node was alive when it was started again"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
@@ -81,6 +81,15 @@ KEPT = "a node whose workers all exited 0 exits 0, however the others end"
 STUCK = "a node gives up only on workers that SIGKILL had not ended when the time for it was over"
 UNHURRIED = "gathering times out no earlier than the join timeout"
 GIVEN_UP = "a node that lost the store ends within store_grace, its workers' grace and a little more"
+ONE_STEP = "all ranks act on an agreement at one step, which none of them has passed"
+ALL_ACTED = "an agreement is over when all ranks have acted, a worker has no steps, or they take too long"
+ACTED_UPON = "what a node asks of all ranks is done or refused, with a reason, in time while the store answers"
+SAVED_ONCE = "all ranks save once for each request"
+REPEATS_NOTHING = "no step is repeated behind a planned end of a round"
+ONE_STATUS = (
+    "behind a kill switch every agent ends with 83, and behind a preemption of the job with 75, but for those that "
+    "were asked to stop, or could not go on, themselves"
+)
 FRUGAL = "a node holds two connections to the store at most, and the host four"
 
 ANSWERS = {

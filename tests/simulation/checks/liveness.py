@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.lifecycle.stop_ladder import GIVE_UP_S
 from elastic_agent.agent.lifecycle.transitions import LAST_RECORD_S
+from elastic_agent.rendezvous.agreements import STOPS
 from elastic_agent.rendezvous.coordinator.deadlines import REPORT_MARGIN_S
-from elastic_agent.rendezvous.coordinator.state import CLOSED, OVER, RUNNING, Rendezvous
+from elastic_agent.rendezvous.coordinator.state import CLOSED, DEFAULT_SETTLE_S, OVER, RUNNING, Rendezvous
 from elastic_agent.rendezvous.records import NodeState
 
 from .invariants import (
@@ -48,6 +49,9 @@ OWN_LOOK_S = 6.0
 """Until the store has answered what the coordinator asked for since: after an announcement (five calls of up to 0.6 s)
 and a reading (0.9 s) that are still under way, its own."""
 
+
+AGREED_S = 3.0
+"""Announcing a stage of an agreement meanwhile: five calls of up to 0.6 s."""
 
 JOINING, WORKING, STOPPING = Phase.JOINING, Phase.WORKING, Phase.STOPPING
 
@@ -130,8 +134,15 @@ class Liveness:
                 if node.stalled and node.link.opened:
                     stands_since = node.stalled_since + self._job.lease_s
                     self._need(stands_since, self._job.lease_s + SLACK_S, DEPARTED, f"{node.ident} stands still")
-        bound = self._job.exit_barrier_s + OWN_LOOK_S
-        self._need(self._finishing, bound, BARRED, lambda: f"round {after.number} still runs")
+        self._need(self._finishing, self._barred_s(after), BARRED, lambda: f"round {after.number} still runs")
+
+    def _barred_s(self, after: Rendezvous) -> float:
+        """Workers that are to exit by an agreement get as long as that allows instead."""
+        bound_s = self._job.exit_barrier_s + OWN_LOOK_S
+        if after.agreement is None:
+            return bound_s
+        settle_s = (self._job.settle_s or DEFAULT_SETTLE_S) if after.agreement.act in STOPS else 0.0
+        return max(bound_s, settle_s + OWN_LOOK_S) + AGREED_S
 
     def _reports_finish(self, node: SimNode) -> bool:
         """It finished, its record says so, and it reaches the store. One that has ended stands for its run no more."""
@@ -198,6 +209,9 @@ class Liveness:
         if world.now < self._truth.last_fault + bound_s:
             world.when(self._truth.last_fault + bound_s, self.coordinates, node, bound_s, term)
             return
+        if node.link.up_cut or node.link.down_cut:  # each of its calls takes as long as it may
+            world.at(bound_s, self.coordinates, node, bound_s, term)
+            return
         if world.elects:
             leads = world.leader is node and term in (None, world.term)
             self._truth.need(not leads, RESIGNED, f"{node.ident} still coordinates")
@@ -207,7 +221,7 @@ class Liveness:
 
     def closed(self, after: Rendezvous) -> None:
         self._closed_at = self._truth.world.now
-        self._need(self._finishing, self._job.exit_barrier_s + OWN_LOOK_S, BARRED, "it closed only then")
+        self._need(self._finishing, self._barred_s(after), BARRED, "it closed only then")
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
         if node.host:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.proto.endings import PREEMPTED
+from elastic_agent.rendezvous.agreements import Act
 from elastic_agent.rendezvous.coordinator.state import Rendezvous
 from elastic_agent.rendezvous.records import Outcome
 
@@ -87,7 +88,14 @@ def preempted(truth: Checkers, after: Rendezvous) -> None:
     ending = after.end.ending
     number = ending.round if ending is not None else 0
     codes = [code for node in truth.world.nodes.values() for code in node.nursery.codes.get(number, ())]
-    truth.need(PREEMPTED in codes, ASKED_FOR, f"exit codes of round {number} were {codes}")
+    asked = PREEMPTED in codes or truth.agreements.was_asked_for(Act.PREEMPT)
+    truth.need(asked, ASKED_FOR, f"exit codes of round {number} were {codes}")
+    truth.agreements.closed(after)
+
+
+def killed(truth: Checkers, after: Rendezvous) -> None:
+    truth.need(truth.agreements.was_asked_for(Act.KILL), ASKED_FOR, f"it closed because {after.because}")
+    truth.agreements.closed(after)
 
 
 JUDGES = {
@@ -98,4 +106,5 @@ JUDGES = {
     Outcome.UNFINISHED: unfinished,
     Outcome.MISCONFIGURED: misconfigured,
     Outcome.PREEMPTED: preempted,
+    Outcome.KILLED: killed,
 }

@@ -34,6 +34,7 @@ from elastic_agent.rendezvous.driver.term import Term
 from elastic_agent.rendezvous.driver.threads import Heart
 from elastic_agent.rendezvous.records import NodeRecord, Round, RoundPhase
 
+from .asked import ASKED
 from .planting import Misplaced, Mutant
 from .syntax import (
     ITSELF,
@@ -68,6 +69,17 @@ ESCAPES = {
     "an announcement received while preparing is forgotten": (
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
+    ),
+    "a successor forgets in which round a node was": (
+        "it takes a node for waiting that has a place in the round, until its next record; "
+        "tests/unit/rendezvous/coordinator/test_takeover.py has it"
+    ),
+    "an announcement sent again is refused": (
+        "the answer to an announcement must be lost, and its write not; "
+        "tests/integration/store_contract/test_store_announcements.py has it"
+    ),
+    "a node that missed the end holds its workers": (
+        "two announcements must come within one read; tests/unit/agent/lifecycle/test_requests.py has it"
     ),
     "the barrier never begins": "the next reading of the heartbeats, half a second later, begins it as well",
 }
@@ -179,8 +191,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         condition(0).becomes(both(ITSELF, negated(looped(0).element(1).attribute(SEEN.lost)))),
     ),
     # -- how a job ends
-    Mutant("one finished node is success", coordinator._judge_running, branch(6).calls(any)),
-    Mutant("the barrier never begins", observations.observe_node, branch(2).never()),
+    Mutant("one finished node is success", coordinator._judge_running, branch(5).calls(any)),
+    Mutant("the barrier never begins", observations.observe_node, branch(1).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -382,4 +394,5 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a node with a new lease stays lost", leases._held, given(SEEN.lost).removed()),
     Mutant("a deposed coordinator ends its agent", Term._run_announcer, branch(-1).always()),
     Mutant("no node stands for coordinator", Driver._start_threads, branch(1).never()),
+    *ASKED,
 )

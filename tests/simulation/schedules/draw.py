@@ -11,7 +11,7 @@ from elastic_agent.agent.lifecycle.restart_policy import Policy
 from ..checks.coverage import MANY
 from ..world.job import Job
 from ..world.workers import Habit
-from . import faults
+from . import faults, requests
 from .faults import Fault
 from .scenario import Founder, Pace, Scenario
 
@@ -36,6 +36,9 @@ def scenario(seed: int) -> Scenario:
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
     job, habit = _draw_settling(seed, job, habit)
+    asked = tuple(_draw_requests(seed)) if not many else ()
+    if asked:
+        job, habit = _draw_steps(seed, job, habit)
     if many and job.restarts.window_s:
         habit = dataclasses.replace(habit, start_fails=0.0)  # some would fail in every round, forgiven without end
     store = "" if many else rng.choice(STORES)
@@ -65,6 +68,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_half_alive(seed),
             *_draw_pressure(seed, store),
             *_draw_preemption(seed),
+            *asked,
         ),
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
@@ -236,6 +240,26 @@ def _draw_preemption(seed: int) -> Iterator[Fault]:
     rng = random.Random(seed ^ 0x75)
     if rng.random() < 0.1:
         yield Fault(16, rng.uniform(0.0, FAULTS_END_S / 2), "worker_preempts", rng.random(), rng.random())
+
+
+def _draw_requests(seed: int) -> Iterator[Fault]:
+    """In one job of ten somebody asks something of all ranks."""
+    rng = random.Random(seed ^ 0xA5CED)
+    if rng.random() < 0.1:
+        until_s, kinds = rng.choice((6.0, FAULTS_END_S)), [*requests.KINDS, "save_switch", "kill_switch"]
+        for number in range(17, 17 + rng.choice((1, 1, 2, 3))):
+            after = rng.randint(1, 8) if rng.random() < 0.4 else 0
+            at = rng.random() * 3 if after else rng.uniform(0.0, until_s)
+            yield Fault(number, at, rng.choice(kinds), rng.random(), rng.random(), rng.uniform(0.3, 20.0), after)
+
+
+def _draw_steps(seed: int, job: Job, habit: Habit) -> tuple[Job, Habit]:
+    """How workers come to the boundaries at which they act; most save before planned changes."""
+    rng = random.Random(seed ^ 0x57E95)
+    step_s, attaches_s = rng.choice((0.05, 0.5, 2.0)), rng.choice((0.0, 0.5, 3.0))
+    plain, saves_s = rng.random() < 0.1, rng.choice((0.0, 0.3, 0.3, 4.0))
+    habit = dataclasses.replace(habit, plain=plain, saves_s=saves_s, step_s=step_s, attaches_s=attaches_s)
+    return dataclasses.replace(job, settle_s=rng.choice((0.0, 1.0, 5.0, 60.0))), habit
 
 
 def _bytes_are_late(seed: int, store: str) -> bool:

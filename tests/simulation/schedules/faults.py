@@ -16,6 +16,7 @@ from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 from ..checks.liveness import RESIGNS_S, SLACK_S
 from ..stores.driver_link import DriverLink
 from ..stores.shared import SharedEtcd, SharedTcpStore
+from . import requests
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -268,8 +269,16 @@ def store_full(world: World, scenario: Scenario, fault: Fault, node: SimNode) ->
     node has something to write."""
     if isinstance(world.store, SharedEtcd):
         world.store.server.full = True
+        _stays_full(world, world.store)
         world.at(fault.lasts_s / 3, _has_space, world, world.store)
         world.at(fault.target, worker_fails, world, scenario, fault, node)
+
+
+def _stays_full(world: World, store: SharedEtcd) -> None:
+    """What nodes have to write waits for space, so no time counts until then."""
+    if store.server.full:
+        world.checkers.last_fault = world.now
+        world.at(1.0, _stays_full, world, store)
 
 
 def _has_space(world: World, store: SharedEtcd) -> None:
@@ -324,6 +333,8 @@ def _stays_unknown(world: World, node: SimNode, term: int, until: float) -> None
     idle = isinstance(node.link, DriverLink) and "announcer" in node.link.silent and not node.link.announces
     if idle or node.link.away_since is not None:
         until = _found_out_at(world)  # no thread is judged while it asks nothing, or the store is away for all
+    elif isinstance(node.link, DriverLink) and world.now - node.link.came_back_at <= 1.0:
+        until = _found_out_at(world)  # it was away since the last look
     if world.now < until:
         world.checkers.last_fault = world.now
         if world.now + 1.0 >= until:
@@ -368,7 +379,10 @@ KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {
     )
 }
 RARE = {
-    act.__name__: act
-    for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen, worker_preempts)
+    **{
+        act.__name__: act
+        for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen, worker_preempts)
+    },
+    **requests.KINDS,
 }
 """Kinds that `draw` does not choose from `KINDS`."""

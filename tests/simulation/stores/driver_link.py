@@ -59,10 +59,15 @@ class DriverLink:
         """When the store went away, for each time whose end the agent has not taken from its queue."""
         self.back_at: float | None = None
         """When it first answered after the last time that it went away."""
+        self.came_back_at = 0.0
+        """When its agent last took that it answers again."""
         self._writes = False
         """It has answered what this node writes since it went away."""
         self._looked_at = self.beats_again_at = 0.0
-        """When a heartbeat's answer last showed those of the host; when this node's came again, after a lease."""
+        """When the heartbeat was sent whose answer last showed those of the host; when this node's came again, after a
+        lease."""
+        self._unread_record_at = 0.0
+        """Where this node coordinates: at which answer it had read all records."""
         self.newest = 0
         """The newest version in the agent's queue, taken or not."""
         self.last_record_written_at: float | None = None
@@ -181,6 +186,7 @@ class DriverLink:
             return
         if isinstance(event, StoreCameBack):
             self.absences.popleft()
+            self.came_back_at = self.world.now
         if isinstance(event, RoundSeen):
             self.world.checkers.announcements.taken(self, event.round.version)
         self.node.post(event)
@@ -233,10 +239,14 @@ class DriverLink:
         self._writes = True
         self._usable()
 
-    def answered(self, wrote: bytes) -> None:
-        """A call of the writer returned. `wrote`: the record that it wrote; empty for a heartbeat."""
+    def answered(self, wrote: bytes, asked_at: float) -> None:
+        """A call of the writer returned. `wrote`: the record that it wrote; empty for a heartbeat. `asked_at`: when it
+        was sent; what reached the store later, its answer may not show."""
+        term, recorded = self.driver._term, self.driver._recorded
+        if term is None or recorded is None or term.cursor >= recorded:
+            self._unread_record_at = self.world.now
         if not wrote and not self._unwritten:  # else it does not show that the store takes the record
-            self._writes, self._looked_at = True, self.world.now
+            self._writes, self._looked_at = True, asked_at
             self._usable()
         if wrote and wrote == self._last_record and not self.node.state.leading:
             self.last_record_written_at = self.world.now
@@ -247,9 +257,11 @@ class DriverLink:
             self.back_at = self.world.now
 
     def _behind(self) -> bool:
-        """An announcement has waited for this node for longer than it may, so that for it the store is still away."""
-        unread_at = self.world.checkers.announcements.announced_at(self.newest + 1)
-        return unread_at is not None and self.world.now - unread_at >= self.world.job.lease_s
+        """An announcement, or a record where this node coordinates, has waited for it for longer than it may, so that
+        for it the store is still away."""
+        announced_at = self.world.checkers.announcements.announced_at(self.newest + 1)
+        unread_at = min(self._unread_record_at, self.world.now if announced_at is None else announced_at)
+        return self.world.now - unread_at >= self.world.job.lease_s
 
     def _host_stands(self) -> bool:
         """Whether the node that hosts the store does not do its part, or this one has seen no heartbeat of it since."""

@@ -269,11 +269,11 @@ class EtcdStore:
 
     def publish_node(self, node: str, value: bytes) -> None:
         self._ask("publish", node, value)
-        self._link.answered(value)
+        self._link.answered(value, self._now())
 
     def beat(self, node: str, count: int) -> int:
         newest: int = self._ask("beat", self._link, node)
-        self._link.answered(b"")
+        self._link.answered(b"", self._now())
         return newest
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:

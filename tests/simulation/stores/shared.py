@@ -211,6 +211,7 @@ class SharedTcpStore(SharedStore):
             return
         self.world.reached.note("a host returned with an empty store")
         self.spoiled = True
+        self.world.checkers.announcements.served_anew()
         self.server = tcpstore.Server(self.world, frozenset(link for link in self.links() if link.opened))
         keys = Keys(SPEC.run_id)
         laid_out = {**dict.fromkeys(keys.counters, b"0"), keys.life: b"another", SERVED: keys.served}

@@ -324,7 +324,7 @@ class Wire:
             requests, self._queued = [*self._queued, *requests], []
         thread = current()
         self._ticket = mine = Ticket(thread.process, thread)
-        world, link = self.world, self.link
+        world, link, asked_at = self.world, self.link, self.world.now
         if (link.losing and link.loses("request")) or (world.late_bytes is not None and self._delays(requests)):
             self._dead = True
             self.server.abandon(self, requests)
@@ -339,7 +339,7 @@ class Wire:
         if self._broken:
             raise StoreUnreachable(f"the store is gone: {self._broken}")
         if answer is not TIMEOUT and len(requests) > 1:
-            self._note(requests)
+            self._note(requests, asked_at)
         return answer
 
     def _delays(self, requests: list[Request]) -> bool:
@@ -350,17 +350,17 @@ class Wire:
         first, self.link.sent = self.link.sent != written, written
         return first and not self.link.node.host and self.world.delays_record()
 
-    def _note(self, answered: list[Request]) -> None:
+    def _note(self, answered: list[Request], asked_at: float) -> None:
         """Notes for the checks which calls of the writer were answered. A write has no answer of its own."""
         for name, arguments in answered:
             if name != "set":
                 continue
             key = arguments[0]
             if "/beat/" in key:
-                self.link.answered(b"")
+                self.link.answered(b"", asked_at)
             elif "/log/" in key and self._wrote:
                 # Without a record before it, the coordinator's reader has filled a gap that a dead node left.
-                self.link.answered(self._wrote)
+                self.link.answered(self._wrote, asked_at)
             elif "/node/" in key:
                 self._wrote = arguments[1]
 

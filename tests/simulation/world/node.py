@@ -9,6 +9,7 @@ from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle import machine as agent
 from elastic_agent.agent.lifecycle.state import Rules as AgentRules
 from elastic_agent.agent.lifecycle.state import Verdict
+from elastic_agent.rendezvous.agreements import Act
 
 from ..stores.direct import DirectLink
 from ..stores.driver_link import DriverLink
@@ -141,18 +142,27 @@ class SimNode:
         self._say(f"passes signal {effect.signum} on to its workers")
 
     def _ask_bound(self, effect: agent_events.AskBound) -> None:
+        if self.nursery.ranks is not None:
+            self.nursery.ranks.ask(self.nursery, effect.agreement)
+            return
         bound = 0 if self.nursery.habit.plain or not self.nursery.live else 1
         self.post_later(agent_events.BoundFound(effect.agreement.number, bound))
 
     def _decide_workers(self, effect: agent_events.DecideWorkers) -> None:
+        ranks = self.nursery.ranks
+        if ranks is not None:
+            self.world.checkers.agreements.decided(self, effect.agreement, ranks)
+            ranks.decide(self.nursery, effect.agreement)
         if effect.agreement.at:
             self._say(f"acts at boundary {effect.agreement.at}: {effect.agreement.act.value}")
+            self.nursery.saved.add(self.nursery.round)
+        if effect.agreement.at and ranks is None:
             acted = agent_events.Acted(effect.agreement.number)
             self.world.at(self.nursery.habit.saves_s, self.turn, self.post, acted)
-            self.nursery.saved.add(self.nursery.round)
 
     def _release_workers(self, effect: agent_events.ReleaseWorkers) -> None:
-        """Simulated workers do not wait."""
+        if self.nursery.ranks is not None:
+            self.nursery.ranks.release(self.nursery, effect.agreement)
 
     def _kill_workers(self, effect: agent_events.KillWorkers) -> None:
         self._say("kills its workers")
@@ -258,6 +268,12 @@ class SimNode:
     def leave(self, reason: str) -> None:
         self._leaving()
         self.post_later(agent_events.LeaveAsked(reason))
+
+    def asks(self, act: Act, label: str) -> None:
+        """Somebody asks something of all ranks, by this node."""
+        self._say(f"is asked to {act.value} {label}".rstrip())
+        self.world.checkers.agreements.asks(self, act, label)
+        self.post_later(agent_events.ActAsked(act, label, f"{act.value} {label} asked of {self.ident}"))
 
     def _leaving(self) -> None:
         self._say("is asked to stop")

@@ -19,6 +19,7 @@ from elastic_agent.rendezvous.records import Member, Round
 
 if TYPE_CHECKING:
     from .node import SimNode
+    from .ranks import Ranks
     from .world import World
 
 
@@ -47,6 +48,10 @@ class Habit:
     """Workers do not use the library, and come to no step boundaries."""
     saves_s: float = 0.0
     """How long they take to save at a boundary."""
+    step_s: float = 0.0
+    """From boundary to boundary; 0: wherever they are asked, they are at their first."""
+    attaches_s: float = 0.0
+    """With `step_s`: from the start of the last until all have made a Run, at most."""
     lingers: float = 0.0
     """Probability that workers that exited 0 leave processes behind."""
 
@@ -97,6 +102,8 @@ class Nursery:
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not started another."""
+        self.ranks: Ranks | None = None
+        """All ranks of the round, where they come to boundaries."""
 
     @property
     def busy(self) -> bool:
@@ -112,6 +119,7 @@ class Nursery:
         self.serves = running.number if member.group_rank == 0 and not self.dead else 0
         self.open, self.stopped, self.leftovers = not self.dead, False, False
         self.clean[self.round] = 0
+        self.ranks = None
         if self.dead:
             return
         rng = self.world.rng
@@ -130,7 +138,17 @@ class Nursery:
             if self.habit.crashes and rng.random() < self.habit.crashes:
                 self.world.at(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:
-                self.world.at(self.habit.work_s + rng.random() * self.habit.spread_s, self.exit, worker, 0)
+                lasts_s = self.habit.work_s + rng.random() * self.habit.spread_s
+                self.world.at(lasts_s, self._finish, worker)
+        if self.habit.step_s:
+            self.ranks = self.world.ranks_of(running, self.habit)
+            self.ranks.started(self)
+
+    def _finish(self, worker: Worker) -> None:
+        if self.ranks is None:
+            self.exit(worker, 0)
+        elif worker.alive:
+            self.ranks.exits(self, worker)
 
     def _start_failed(self, number: int, failure: WorkerFailure) -> None:
         if self.open and self.round == number:
@@ -169,6 +187,8 @@ class Nursery:
         elif not self.live and not self.stopped and self.world.rng.random() < self.habit.lingers:
             self._linger()
         self._settle()
+        if self.ranks is not None:
+            self.ranks.lost_one()
 
     def _linger(self) -> None:
         self.leftovers = True
@@ -236,6 +256,8 @@ class Nursery:
         self.leftovers = self.open = False
         if had:
             self.world.echo(self.node, self.round)
+            if self.ranks is not None:
+                self.ranks.lost_one()
 
     def _settle(self) -> None:
         ended = self.stopped or self.clean[self.round] or PREEMPTED in self.codes.get(self.round, ())

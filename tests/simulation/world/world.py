@@ -21,6 +21,7 @@ from . import fast_replace
 from .coordinator import SimCoordinator
 from .job import Delays, Job
 from .node import SimNode
+from .ranks import Ranks
 from .substitution import substituted
 from .workers import Habit
 
@@ -77,6 +78,8 @@ class World:
         self.late_records = 6
         """So many connections more may break with a node's record on its way."""
         self.echoed: set[int] = set()
+        self._ranks: dict[tuple[int, int], Ranks] = {}
+        """By number and master port of their round."""
         self._substituted = False
         """Names in production modules have their substitutes."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -169,6 +172,13 @@ class World:
 
     def disturbed(self, number: int, node: SimNode, how: str) -> None:
         self.checkers.disturbed(number, node.ident, how)
+
+    def ranks_of(self, running: Round, habit: Habit) -> Ranks:
+        """The ranks of a round whose workers come to step boundaries."""
+        key = (running.number, running.master_port)
+        if key not in self._ranks:
+            self._ranks[key] = Ranks(self, running, habit.step_s, habit.attaches_s)
+        return self._ranks[key]
 
     def echo(self, origin: SimNode, number: int) -> None:
         """Workers of one round have connections to each other: when one dies, others may fail of it."""

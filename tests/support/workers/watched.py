@@ -2,8 +2,8 @@
 
     watched.py DIRECTORY MODE [STEPS]
 
-MODE: `hang` (rank 1 stands still in its 40th step, in the first round), `leak` (10 MB a step, until it is restarted),
-`slow` (rank 1 computes six times as much), `steady`.
+MODE: `evaluate` (rank 0 alone evaluates for 8 s in its 40th step), `hang` (rank 1 stands still in its 40th step, in the
+first round), `leak` (10 MB a step, until it is restarted), `slow` (rank 1 computes six times as much), `steady`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from elastic_agent.worker import Every, Run
 
 HUNG_STEP = 40
+EVALUATION_S = 8.0
 LEAK_BYTES = 10_000_000
 
 
@@ -41,6 +42,9 @@ def main(directory: str, mode: str, steps: int) -> None:
     while run.steps < steps and not run.stopping:
         if mode == "hang" and rank == 1 and first_round and run.steps == HUNG_STEP:
             stands_still()
+        if mode == "evaluate" and rank == 0 and run.steps == HUNG_STEP:
+            with run.section("evaluation"):
+                time.sleep(EVALUATION_S)
         if mode == "leak" and rank == 1 and first_round:
             kept.append(bytearray(os.urandom(1)) * LEAK_BYTES)
         if mode == "slow":

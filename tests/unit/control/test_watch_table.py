@@ -201,3 +201,27 @@ def test_what_concerns_the_whole_job_is_watched_by_one_node() -> None:
     table = f"{text}{text}of = 'node'\n[[watch]]\nwhat = 'memory'\nthreshold = '9 % used'\nof = 'job'\n"
     assert [watch.whole_job for watch in parse_table(table, "w", inside=True).watches] == [True, False, True]
     assert not parse_table(text, "w").watches[0].whole_job
+
+
+@pytest.mark.parametrize(
+    ("table", "asks", "of_job"),
+    [
+        ('what = "hang"', True, False),
+        ('what = "slow"', True, True),
+        ('what = "slow"\nof = "node"', False, False),
+        ('what = "clock"', True, True),
+        ('what = "clock"\nreference = "ntp://time"', False, False),
+        ('what = "memory"\nthreshold = "90 % used"\ndo = ["dump"]', False, False),
+        ('what = "disk"\nthreshold = "90 % used"', False, False),
+    ],
+)
+def test_an_agent_asks_other_nodes_for_what_they_compare_only(table: str, asks: bool, of_job: bool) -> None:
+    """Others cost it no thread and no connection. What all nodes are asked for one of them asks."""
+    [watch] = parse_table(f"[[watch]]\n{table}", "w.toml", inside=True).watches
+    assert (watch.asks_nodes, watch.whole_job) == (asks, of_job)
+
+
+def test_without_an_agent_a_clock_needs_a_reference() -> None:
+    """There is no other node to compare it with."""
+    with pytest.raises(UsageError, match="reference"):
+        parse_table('[[watch]]\nwhat = "clock"', "w.toml")

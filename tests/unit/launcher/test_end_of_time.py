@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import Any
 
@@ -95,6 +96,9 @@ def test_without_a_scheduler_nobody_is_asked() -> None:
 def test_the_deadline_of_the_flags_reaches_the_workers() -> None:
     assert DEADLINE not in planned().workers.base_env
     assert planned(deadline="1795366800").workers.base_env[DEADLINE] == "1795366800"
+    before_s = time.time()
+    at_s = float(planned(exit_duration_in_mins=10).workers.base_env[DEADLINE])
+    assert before_s + 600 - 1 <= at_s <= time.time() + 600 + 1
     assert planned(forward_signals="USR1,USR2").workers.base_env["ELASTIC_AGENT_FORWARD_SIGNALS"] == "10,12"
 
 

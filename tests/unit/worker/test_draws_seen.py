@@ -14,11 +14,12 @@ import torch
 
 from elastic_agent.worker.checkpoints.crc import fastest
 from elastic_agent.worker.data import marks
-from elastic_agent.worker.data.randomness import LIBRARIES, Draws
+from elastic_agent.worker.data.randomness import LIBRARIES, Draws, key_everything
 
 np: Any = importlib.import_module("numpy")
 TORCH = torch.Generator()
 PYTHON = random.Random()
+TORCH_GLOBAL = torch.default_generator
 
 KINDS: dict[str, tuple[marks.Mark, Callable[[int], Any], Callable[[int], Any]]] = {
     "torch": (marks.mark_of_torch(TORCH), TORCH.manual_seed, lambda n: torch.rand(n, generator=TORCH)),
@@ -92,6 +93,42 @@ def test_a_number_that_training_left_over_is_not_taken_for_no_draw(library: Any)
     draw[library.name]()
     assert draws.found_more()
     assert draws._in_use == (library,)
+
+
+BEFORE: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "one of a pair": np.random.randn,
+    "a number": np.random.random_sample,
+    "a whole turn": lambda: np.random.randint(0, 1 << 31, 624),
+}
+
+
+@pytest.mark.parametrize("drawn", BEFORE)
+def test_numpy_is_keyed_as_its_own_seed_keys_it(drawn: str) -> None:
+    """By a copy of torch's words where nobody has drawn from it since the last key, else by `seed`: the same state, and
+    no number left over."""
+    for key in (7, 1 << 40 | 12345, (1 << 64) - 1):
+        BEFORE[drawn]()
+        key_everything(key)
+        name, words, place, has_left_over, _ = np.random.get_state()
+        expected = np.random.RandomState(key & 0xFFFFFFFF).get_state()
+        assert (name, words.tolist(), place, has_left_over) == (expected[0], expected[1].tolist(), expected[2], 0)
+
+
+def test_words_that_torch_has_gone_on_from_are_not_copied() -> None:
+    """Only those that its seed has made are numpy's."""
+    copy = marks.copier(np.random)
+    assert copy is not None
+    TORCH_GLOBAL.manual_seed(7)
+    assert copy(7)
+    assert not copy(8)
+    torch.rand(1)
+    assert not copy(7)
+
+
+def test_a_torch_whose_state_lies_elsewhere_is_not_copied_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "_where_torch_has_it", lambda: None)
+    assert marks.copier(np.random) is None
 
 
 def test_zlib_computes_checksums_where_nothing_faster_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

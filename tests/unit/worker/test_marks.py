@@ -10,7 +10,7 @@ import pytest
 from elastic_agent.proto import progress
 from elastic_agent.proto.durations import FIRST_S, UPPER_S, Durations
 from elastic_agent.proto.progress import Progress
-from elastic_agent.worker.loop.marks import EVALUATION, SAVE, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
+from elastic_agent.worker.loop.marks import EVALUATION, SAVE, SHORT_S, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
 
 
 class Clock:
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def shown(memory: bytearray) -> Progress:
-    found = progress.read(memory)
+    found = progress.read(memory, memory)
     assert found is not None
     return found
 
@@ -107,9 +107,19 @@ def test_what_is_being_written_is_not_read(clock: Clock) -> None:
     """A reader comes again."""
     memory = bytearray(progress.SIZE)
     marks = Marks(memory)
-    marks._lock()
-    assert progress.read(memory) is None
-    assert progress.read(bytearray(progress.SIZE)) is None
+    marks._count(progress.section_at(0), 1.0)
+    assert progress.read(memory, memory) is None
+    assert progress.read(bytearray(progress.SIZE), bytearray(progress.SIZE)) is None
+
+
+def test_what_was_written_while_it_was_read_is_not_believed(clock: Clock) -> None:
+    """As its parts may be of two moments."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    before = bytes(memory)
+    marks.step()
+    assert progress.read(before, memory) is None
+    assert progress.read(memory, memory) is not None
 
 
 def test_more_sections_than_there_is_room_for_are_counted_as_the_last(clock: Clock) -> None:
@@ -134,13 +144,46 @@ def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
+def test_times_of_a_section_are_its_own_whatever_evaluates_in_it(clock: Clock) -> None:
+    """A loader that is not trained on may be looped over in it."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    with marks.section("report"):
+        clock.wait(1.0)
+        marks.got(evaluates=True)
+        clock.wait(2.0)
+    assert shown(memory).sections["report"].total_s == 3.0
+
+
+def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a system call, unlike the time: the begin of a wait for data, and its end where it was short, need none."""
+    reads = 0
+
+    def thread_time() -> float:
+        nonlocal reads
+        reads += 1
+        return clock.cpu
+
+    monkeypatch.setattr(time, "thread_time", thread_time)
+    marks = Marks(bytearray(progress.SIZE))
+    reads = 0
+    for _ in range(10):
+        clock.compute(1.0)
+        marks.step()
+        clock.wait(SHORT_S / 4)
+        marks.asked()
+        clock.wait(SHORT_S / 2)
+        marks.got(evaluates=False)
+    assert reads == 10
+
+
 def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 us at most, on a shared machine."""
+    """5 us at most with warm caches, on a shared machine; 2 us were measured."""
     monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
     monkeypatch.setattr("elastic_agent.worker.loop.marks.answer", lambda path: None)
     marks = marks_of(3, "")
     best_s = min(_timed(marks) for _ in range(20))
-    assert best_s < 20e-6
+    assert best_s < 5e-6
     assert (tmp_path / "0-3").stat().st_size == progress.SIZE
 
 

@@ -12,15 +12,14 @@ import torch
 
 # Imported before the ranks are forked from here: each would take seconds for them.
 import torch._dynamo
-import torch.distributed as dist
 import torch.distributed.checkpoint.format_utils
 import torch.distributed.fsdp
 
 from elastic_agent.worker import Every, Run, persistence
 from elastic_agent.worker.checkpoints.folder import Folder
-from elastic_agent.worker.errors import NotResumable
 from elastic_agent.worker.verify import verify
 from support.workers.ranks import Ranks, play
+from support.workers.sharding import shard, whole
 
 NEVER = Every(seconds=None)
 
@@ -31,22 +30,8 @@ def model(sharded: bool, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     net: Any = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Linear(7, 3))
     if sharded:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in net:
-            torch.distributed.fsdp.fully_shard(layer, mesh=mesh)
-        torch.distributed.fsdp.fully_shard(net, mesh=mesh)
+        shard(net)
     return net
-
-
-def whole(state: Any) -> Any:
-    """A state as JSON can hold it, whole on every rank."""
-    if isinstance(state, torch.Tensor):
-        return (state.full_tensor() if hasattr(state, "full_tensor") else state).tolist()
-    if isinstance(state, dict):
-        return {str(key): whole(value) for key, value in state.items()}
-    return [whole(value) for value in state] if isinstance(state, (list, tuple)) else state
 
 
 def train(directory: Path, sharded: bool, steps: int, seed: int = 0) -> Any:
@@ -193,16 +178,6 @@ def test_a_full_disk_at_one_rank_is_told_on_all_and_the_next_save_works(
     assert told[0] == "checkpoint of step 0: rank 1: [Errno 28] No space left on device"
     assert told[1] == "checkpoint of step 0: [Errno 28] No space left on device"
     assert [kept.step for kept in Folder(directory, lambda text: None).kept()] == [0]
-
-
-def test_a_sharded_state_needs_a_directory_that_all_ranks_see(tmp_path: Path) -> None:
-    def act(rank: int) -> str:
-        os.environ["LOCAL_RANK"] = "0"
-        with pytest.raises(NotResumable) as told:
-            Run(tmp_path / f"node{rank}", every=NEVER, model=model(True))
-        return str(told.value)
-
-    assert "rank 1 does not see rank 0's files" in play(act, 2, tmp_path)[0]
 
 
 def test_a_node_that_lacks_the_checkpoint_gets_it_from_a_peer_and_keeps_a_copy(tmp_path: Path) -> None:

@@ -187,6 +187,7 @@ def test_a_sparse_gradient_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_distributed_data_parallel_is_refused(tmp_path: Path) -> None:
     net = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(net)
     with pytest.raises(Misused, match=r"Run\(model=DistributedDataParallel.*without DistributedDataParallel"):
         Run(tmp_path, shards=2, model=net)
 

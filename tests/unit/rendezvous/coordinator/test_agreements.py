@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_agent.rendezvous.agreements import Act, Agreement, Answer, Request
-from elastic_agent.rendezvous.coordinator import events, machine
+from elastic_agent.rendezvous.coordinator import events, explain, machine
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.failures import EndKind
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, Outcome, RoundPhase
@@ -117,6 +117,29 @@ def test_the_kill_switch_closes_the_job_when_all_have_exited_or_the_time_is_over
     assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.KILLED)
 
 
+def test_an_arrival_during_a_planned_restart_is_taken_into_the_next_round() -> None:
+    """All have saved and wait, which is what an arrival would have asked of them."""
+    rules = replace(RULES, max_nodes=3, settles=True)
+    state = after_records(Rendezvous(epoch=1), 0.0, rules, record("a"), record("b"))
+    state = machine.step(state, events.DeadlineReached(), 60.0, rules).state
+    asked = (working("a", 2, requests=asking(Act.RESTART)), working("b", 2))
+    state = after_records(state, 61.0, rules, *asked)
+    assert agreed(state).act is Act.RESTART
+    for seq, done in ((3, False), (4, True)):
+        number = agreed(state).number
+        answered = (working(node, seq, answer=Answer(number, 5, done)) for node in "ab")
+        state = after_records(state, 62.0, rules, record("c") if seq == 3 else record("c", 2), *answered)
+    assert (state.phase, state.end.ending and state.end.ending.kind) == (RoundPhase.OVER, EndKind.ARRIVAL)
+
+
+def test_workers_that_are_to_exit_are_waited_for_by_the_settle_time_and_not_by_the_barrier() -> None:
+    """The barrier does not end the job then, so no sentence says when it ends."""
+    state = after_records(running(), 2.0, RULES, working("a", 3, requests=asking(Act.KILL)))
+    state = answers(answers(state, 4, {"a": 5, "b": 6}), 5, {"a": 5, "b": 6}, done=True)
+    state = after_records(state, 3.0, RULES, record("a", 6, NodeState.FINISHED, 1))
+    assert explain.waiting(state, 12.0, RULES) == "waiting up to 50 s for the workers of b to save and exit"
+
+
 def test_a_failure_after_the_kill_switch_is_not_restarted() -> None:
     """The checkpoint may fail; the job ends all the same, and says so."""
     state = after_records(running(), 2.0, RULES, working("a", 3, requests=asking(Act.KILL)))
@@ -175,3 +198,61 @@ def test_a_successor_goes_on_with_an_agreement() -> None:
     assert agreed(after).at == 6
     after = answers(after, 5, {"a": 5, "b": 6}, done=True)
     assert agreed(after).over
+
+
+def test_a_less_urgent_request_of_the_same_node_is_served_after_a_later_one() -> None:
+    """That its newest request was served says nothing of the one before."""
+    both = (*asking(Act.SAVE, "first"), *asking(Act.RESTART, number=2))
+    state = after_records(running(), 2.0, RULES, working("a", 3, requests=both))
+    assert agreed(state).act is Act.RESTART
+    state = answers(state, 4, {"b": 0})
+    assert agreed(state).over
+    later_on = after_records(state, 3.0, RULES, working("a", 4, requests=both))
+    assert (agreed(later_on).label, agreed(later_on).requests) == ("first", (("a", 1),))
+
+
+def test_a_successor_serves_nothing_again_that_records_still_hold() -> None:
+    """Also what an earlier agreement than the newest served: its node may be gone, or has missed that."""
+    state = after_records(running(), 2.0, RULES, working("b", 3, requests=asking(Act.SAVE, "one")))
+    state = answers(state, 4, {"a": 5})
+    state = after_records(state, 2.0, RULES, working("b", 4, asking(Act.SAVE, "one"), Answer(agreed(state).number, 5)))
+    done = Answer(agreed(state).number, 5, done=True)
+    state = after_records(
+        state, 2.0, RULES, working("a", 5, answer=done), working("b", 5, asking(Act.SAVE, "one"), done)
+    )
+    assert agreed(state).over
+    state = after_records(state, 3.0, RULES, working("a", 6, requests=asking(Act.SAVE, "two")))
+    assert (agreed(state).label, agreed(state).over) == ("two", False)
+    records = tuple(seen.record for seen in state.nodes.values())
+    after = machine.step(Rendezvous(), events.Elected(2, state.announced, records, state.version), 9.0, RULES).state
+    after = answers(after, 7, {"a": 8})
+    after = after_records(after, 9.0, RULES, working("b", 7, asking(Act.SAVE, "one"), Answer(agreed(after).number, 8)))
+    over = Answer(agreed(after).number, 8, done=True)
+    after = after_records(
+        after, 9.0, RULES, working("a", 8, answer=over), working("b", 8, asking(Act.SAVE, "one"), over)
+    )
+    assert (agreed(after).label, agreed(after).over) == ("two", True)
+    assert agreed(later(after, 10.0)) == agreed(after)
+
+
+def test_what_records_hold_no_more_is_announced_no_more() -> None:
+    """Announcements do not grow with each request."""
+    state = after_records(running(), 2.0, RULES, working("b", 3, requests=asking(Act.SAVE)))
+    state = answers(state, 4, {"a": 0})
+    assert state.announced is not None
+    assert state.announced.served == (("b", 1),)
+    state = after_records(state, 3.0, RULES, working("b", 5))
+    assert state.announced is not None
+    assert state.announced.served == ()
+
+
+@pytest.mark.parametrize("act", [Act.SETTLE, Act.RESTART])
+def test_a_round_of_which_all_have_finished_ends_the_job_whatever_was_asked(act: Act) -> None:
+    """A restart of workers that exited 0, or a leave that comes too late, is no reason for another round."""
+    state = after_records(running(), 2.0, RULES, working("a", 3, requests=asking(act)))
+    state = answers(state, 4, {"a": 5, "b": 6})
+    finished = [
+        replace(record(node, 6, NodeState.FINISHED, 1), requests=asking(act) if node == "a" else ()) for node in "ab"
+    ]
+    state = after_records(state, 3.0, RULES, *finished)
+    assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.SUCCEEDED)

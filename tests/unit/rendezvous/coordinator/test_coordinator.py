@@ -218,8 +218,8 @@ def test_a_dead_claimant_of_a_static_rank_harms_nobody() -> None:
 
 
 def test_living_claimants_of_a_static_rank_end_the_job() -> None:
-    """Both are alive a lease and a heartbeat later, and not before: the job is misconfigured."""
-    job = Static().join("b", 1).join("c", 1).lasts(5.5, "b", "c")
+    """Both are alive a lease and a heartbeat after the first reading, and not before: the job is misconfigured."""
+    job = Static().join("b", 1).join("c", 1).lasts(6.0, "b", "c")
     assert job.state.phase is RoundPhase.GATHERING
     assert job.lasts(0.5, "b", "c").state.outcome is Outcome.MISCONFIGURED
     assert job.state.because == "b and c both have --node-rank 1; give each node its own"
@@ -229,7 +229,17 @@ def test_a_static_rank_that_does_not_exist_counts_once_its_node_is_known_to_live
     """A node that was killed for its wrong rank, and started again with the right one, is forgotten."""
     job = Static().join("b", 7).lasts(1.0, "b").join("c", 1).lasts(5.0, "c").join("d", 2)
     assert [member.node for member in job.state.members] == ["a", "c", "d"]
-    assert Static().join("b", 7).join("c", 1).lasts(6.0, "b", "c").state.outcome is Outcome.MISCONFIGURED
+    assert Static().join("b", 7).join("c", 1).lasts(6.5, "b", "c").state.outcome is Outcome.MISCONFIGURED
+
+
+def test_a_heartbeat_that_arrives_late_after_a_pause_does_not_make_a_claimant_live() -> None:
+    """Node b claims a rank that does not exist, and dies. Its last heartbeat is read some time after the pause of the
+    coordinator or its store: b must show others for a lease and a heartbeat from the pause on."""
+    job = Static().join("b", 7).lasts(1.0, "b").join("c", 1)
+    job.now += 10.0
+    job.lasts(0.5, "c").lasts(0.5, "b", "c").lasts(5.5, "c")
+    assert job.state.nodes["b"].lost
+    assert job.state.phase is RoundPhase.GATHERING
 
 
 def test_claimants_are_not_judged_while_the_coordinator_is_paused() -> None:

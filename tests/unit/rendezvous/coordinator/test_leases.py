@@ -94,6 +94,15 @@ def test_late_bytes_of_an_older_heartbeat_bring_no_lost_node_back() -> None:
     assert not read(state, 8, 7.5, 7.5).nodes["b"].lost
 
 
+def test_a_node_over_whose_heartbeat_a_stranger_wrote_comes_back_with_its_second_one() -> None:
+    """The stranger's number may be larger than the node ever counts: a rise from what it was set back to is enough."""
+    lost = read(two_nodes(), 1_000_000, 0.0, 6.0)
+    assert lost.nodes["b"].lost
+    back = read(lost, 7, 6.5, 6.5)
+    assert back.nodes["b"].lost
+    assert not read(back, 8, 7.0, 7.0).nodes["b"].lost
+
+
 def test_a_heartbeat_that_may_have_lain_unread_is_no_sign_of_life() -> None:
     """The coordinator was frozen for 58 s, in which node b may have died; what changes from then on is one."""
     state = read(two_nodes(), 1, 0.0, 2.0)

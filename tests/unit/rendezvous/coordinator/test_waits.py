@@ -79,3 +79,17 @@ def test_a_wait_for_many_nodes_names_eight() -> None:
     assert waiting is not None
     named = "a, n000, n001, n002, n003, n004, n005, n006 and 991 more"
     assert waiting.because == f"999 of at least 1000 nodes joined ({named}); waiting up to 599 s for more"
+
+
+def test_a_job_of_many_nodes_that_waited_too_long_names_eight_of_each_and_counts_the_rest() -> None:
+    """Each node records this sentence, and a thousand names would not fit into the record."""
+    rules = replace(RULES, min_nodes=1000, max_nodes=1000)
+    here = (record(f"n{number:03}") for number in range(500))
+    ended = (record(f"z{number:03}", 2, NodeState.ENDED) for number in range(400))
+    state = after_records(BEGUN, 0.0, rules, *here, *ended)
+    missing = ", ".join(f"z{number:03} (ended)" for number in range(8))
+    assert explain.who_is_missing(state, rules) == (
+        "500 of at least 1000 nodes joined within the join timeout of 600 s: "
+        "n000, n001, n002, n003, n004, n005, n006, n007 and 492 more; "
+        f"missing: {missing} and 392 more, 100 nodes that never joined"
+    )

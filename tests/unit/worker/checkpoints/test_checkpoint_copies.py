@@ -162,3 +162,23 @@ def test_a_url_without_fsspec_is_refused_with_what_to_do(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(Misused, match="needs fsspec: pip install fsspec, or give a directory"):
         run_in(tmp_path / "near", "s3://bucket/run")
+
+
+@pytest.mark.parametrize("stale_step", [2, 3])
+def test_a_worker_of_an_older_start_changes_no_newer_copy_and_its_own_is_not_used(
+    tmp_path: Path, stale_step: int
+) -> None:
+    """A node whose directory nobody else sees is cut off, and goes on beside the start that took its place."""
+    far = tmp_path / "far"
+    first, stale = run_in(tmp_path / "a", far)
+    save(first)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    newer, net = run_in(tmp_path / "b", far)
+    save(newer)
+    torch.nn.init.zeros_(stale.get_parameter("weight"))
+    while first.steps < stale_step:
+        save(first)
+    assert verify(far).lines[0].startswith(f"step-00000{stale_step}")
+    again, other = run_in(tmp_path / "c", far)
+    assert again.steps == 2
+    assert torch.equal(next(iter(net.parameters())), next(iter(other.parameters())))

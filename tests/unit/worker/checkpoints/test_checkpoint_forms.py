@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -126,15 +127,15 @@ def test_the_command_verifies_a_file_from_elsewhere(tmp_path: Path, capsys: pyte
     assert "DAMAGED" in capsys.readouterr().out
 
 
-def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(tmp_path: Path) -> None:
     from elastic_agent.worker.checkpoints import manifest
 
-    monkeypatch.setattr(manifest, "FORMAT", 2)
     saved(tmp_path, "torch")
-    monkeypatch.undo()
-    with pytest.raises(WrongState, match="has format 2, and this version of elastic-agent reads 1"):
+    path = tmp_path / "step-000000" / manifest.NAME
+    kept = {**json.loads(path.read_bytes()), "format": 3}
+    del kept["crc32"]
+    path.write_bytes(manifest._bytes_of(kept))
+    with pytest.raises(WrongState, match="has format 3, and this version of elastic-agent reads 1 to 2"):
         Folder(tmp_path, lambda text: None).newest()
     assert (tmp_path / "step-000000").exists()
 

@@ -113,6 +113,15 @@ def test_a_save_that_cannot_fit_is_refused_before_it_writes(tmp_path: Path, monk
     assert [*folder.path.iterdir()] == []
 
 
+def test_a_save_without_inodes_is_refused_before_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_in(tmp_path)
+    plenty = (4096, 4096, 1 << 30, 1 << 30, 1 << 30, 100, 3, 3, 0, 255)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(plenty))
+    with pytest.raises(OSError, match="has 3 inodes free, and a checkpoint needs 8"):
+        save(folder, 1)
+    assert [*folder.path.iterdir()] == []
+
+
 def test_what_a_dead_writer_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     left = folder.path / ".step-000004.host-1-99-abc"
