@@ -7,6 +7,7 @@ assertions held: an agent that leaks is broken, and the next test would be distu
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -20,7 +21,7 @@ from types import FrameType
 import pytest
 
 from support.consoles import Console
-from support.procfs import TOKEN, read, wait_exit
+from support.procfs import TOKEN, kill, marked, read, wait_exit
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
@@ -34,8 +35,17 @@ SPARE_FILES = 2
 STANDING_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 """Processes that the standard library starts once, by design, and ends with the interpreter."""
 
+TEAR_DOWN_S = float(os.environ.get("TEAR_DOWN_S", "60"))
+"""How long the tear-down of a test may take."""
+
+OVERTIME_S = TEAR_DOWN_S
+"""How long a test may take beyond its timeout and that of its tear-down, before the process ends."""
+
 FAILED = pytest.StashKey[bool]()
 """Whether the test's own body failed."""
+
+STDERR = pytest.StashKey[int]()
+"""The run's own stderr, which pytest puts aside while a test runs."""
 
 UV_PIPES: set[str] = set()
 """libuv, on which torch's store runs, keeps one pipe for its signals from its first use to the end of the process."""
@@ -43,8 +53,57 @@ UV_PIPES: set[str] = set()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare this process, the controller or a worker of pytest-xdist, for the processes that tests start."""
+    config.stash[STDERR] = os.dup(2)
     _import_the_checkout()
     _stop_ignoring_signals()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """Bound the tear-down: pytest-timeout interrupts nothing after the first failure of a test."""
+    before = signal.signal(signal.SIGALRM, _interrupt_the_tear_down)
+    signal.setitimer(signal.ITIMER_REAL, TEAR_DOWN_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt_the_tear_down(signum: int, frame: FrameType | None) -> None:
+    pytest.fail(f"the tear-down did not end within {TEAR_DOWN_S:g} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """End the process, with the stacks of all its threads, where a test waits in the kernel after all its timeouts.
+
+    pytest-xdist names the test, starts another process, and plays the tests of that file again.
+    """
+    _end_overtime(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """pytest's own plugin calls off what is to be dumped later, at every failure: a debugger may follow."""
+    if isinstance(node, pytest.Item):
+        _end_overtime(node)
+
+
+def _end_overtime(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
+    if timeout_s:
+        limit_s = timeout_s + TEAR_DOWN_S + OVERTIME_S
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[STDERR])
 
 
 def _import_the_checkout() -> None:
@@ -118,7 +177,7 @@ def _leaked_processes(find: Callable[[], set[int]], deadline: float) -> list[str
         pids = find()
     leaks = [f"process {pid}: {_command(pid)}" for pid in sorted(pids)]
     for pid in pids:
-        _kill(pid)
+        kill(pid)
     return leaks
 
 
@@ -153,8 +212,11 @@ def _open_descriptors(before: dict[int, str]) -> list[str]:
 
 
 def _handlers() -> dict[signal.Signals, object]:
-    """What this process does on each signal. A signal it ignores is ignored by every process that a test starts."""
-    return {signum: signal.getsignal(signum) for signum in signal.Signals}
+    """What this process does on each signal. A signal it ignores is ignored by every process that a test starts.
+
+    SIGALRM is the timeouts' own, of the test and of its tear-down.
+    """
+    return {signum: signal.getsignal(signum) for signum in signal.Signals if signum != signal.SIGALRM}
 
 
 def _changed_handlers(before: dict[signal.Signals, object]) -> list[str]:
@@ -192,13 +254,8 @@ def _child_pids() -> set[int]:
 
 
 def _marked_pids(token: str) -> set[int]:
-    """Processes of this host with this test's token in their environment. Zombies have none and are not found."""
-    mark = f"{TOKEN}={token}\0".encode()
-    pids = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and mark in read(f"/proc/{name}/environ") and not _is_standing_helper(int(name)):
-            pids.add(int(name))
-    return pids
+    """Processes of this host with this test's token in their environment."""
+    return {pid for pid in marked(token) if not _is_standing_helper(pid)}
 
 
 def _is_standing_helper(pid: int) -> bool:
@@ -208,13 +265,6 @@ def _is_standing_helper(pid: int) -> bool:
 
 def _command(pid: int) -> str:
     return read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip() or "(zombie, not reaped)"
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, 9)
-    except ProcessLookupError:
-        pass  # it has ended meanwhile
 
 
 @pytest.fixture

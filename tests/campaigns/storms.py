@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
-from support.procfs import read, wait_exit
+from support.procfs import kill_and_read, marked, read, wait_exit
 
 SIGNALS = 10
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -88,9 +88,7 @@ def run(storm: Storm) -> tuple[list[int], str]:
             with suppress(subprocess.TimeoutExpired):
                 agent.communicate(timeout=BOUND_S)
     finally:
-        for agent in agents:
-            agent.kill()
-    texts = [agent.communicate()[1] for agent in agents]
+        texts = [kill_and_read(agent, token, TOKEN)[1] for agent in agents]
     codes = [agent.returncode for agent in agents]
     troubles = [trouble(storm, code, text) for code, text in zip(codes, texts, strict=True)]
     return codes, "; ".join(filter(None, [*troubles, left_behind(token)]))
@@ -134,15 +132,10 @@ def trouble(storm: Storm, code: int, text: str) -> str:
 
 def left_behind(token: str) -> str:
     deadline = time.monotonic() + LEFT_S
-    for pid in marked(token):
+    for pid in marked(token, TOKEN):
         wait_exit(pid, deadline)
-    left = marked(token)
+    left = marked(token, TOKEN)
     return f"processes are left: {left}" if left else ""
-
-
-def marked(token: str) -> list[int]:
-    mark = f"{TOKEN}={token}\0".encode()
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in read(f"/proc/{pid}/environ")]
 
 
 def campaign(seed: int, first: int, count: int) -> tuple[Counter[int], list[str]]:

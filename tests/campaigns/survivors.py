@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.procfs import parent_of, read, wait_exit
+from support.procfs import marked, parent_of, wait_exit
 from support.workers import WORKERS
 
 FAMILY = str(WORKERS / "sup_family.py")
@@ -93,9 +93,9 @@ def aftermath(agent: subprocess.Popen[bytes], trial: Trial, token: str, deadline
     code = agent.wait(BOUND_S)
     if "agent" not in trial.victims and code != 0:
         return f"the agent was not killed, but exited {code}"
-    for pid in marked(token):
+    for pid in marked(token, TOKEN):
         wait_exit(pid, deadline)
-    left = marked(token)
+    left = marked(token, TOKEN)
     return f"processes of the trial are left: {left}" if left else ""
 
 
@@ -147,11 +147,6 @@ def still_alive(fds: Sequence[int], deadline: float) -> int:
             poll.unregister(fd)
             left.discard(fd)
     return len(left)
-
-
-def marked(token: str) -> list[int]:
-    mark = f"{TOKEN}={token}\0".encode()
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in read(f"/proc/{pid}/environ")]
 
 
 def campaign(seed: int, count: int, orders: Sequence[tuple[str, ...]], limit_s: float = LIMIT_S) -> list[Trial]:

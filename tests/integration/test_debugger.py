@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from support.harness import free_port
+from support.procfs import kill_and_read
 
 BOUND_S = 100.0
 SCRIPT = """import os
@@ -74,9 +75,7 @@ def agents() -> Iterator[list[subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
     yield started
     for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        kill_and_read(process)
 
 
 def start(folder: Path, *flags: str) -> tuple[subprocess.Popen[str], int]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import subprocess
 import time
+from typing import AnyStr
 
 TOKEN = "ELASTIC_AGENT_TEST"
 """Environment variable that marks a test's processes, so that they are found also after their parents exited."""
@@ -36,3 +39,34 @@ def wait_exit(pid: int, deadline: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
     finally:
         os.close(pidfd)
+
+
+def kill_and_read(
+    process: subprocess.Popen[AnyStr], value: str | None = None, name: str = TOKEN, bound_s: float = 20.0
+) -> tuple[AnyStr, AnyStr]:
+    """Kill a process, and return what it has written to its two pipes.
+
+    What it started may hold the pipes open for ever, such as a debugger's adapter: after the bound, all processes with
+    this variable in their environment, by default this test's token, are killed as well.
+    """
+    process.kill()
+    try:
+        return process.communicate(timeout=bound_s)
+    except subprocess.TimeoutExpired:
+        for pid in marked(os.environ[name] if value is None else value, name):
+            kill(pid)
+        return process.communicate(timeout=bound_s)
+
+
+def marked(value: str, name: str = TOKEN) -> set[int]:
+    """Processes of this host with this variable in their environment. Zombies have none and are not found."""
+    mark = f"{name}={value}\0".encode()
+    return {int(pid) for pid in os.listdir("/proc") if pid.isdigit() and mark in read(f"/proc/{pid}/environ")}
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL, also to a process that may have ended meanwhile."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -27,6 +27,7 @@ from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
 from support.etcd_servers import VERSIONS, serving
 from support.harness import free_port
+from support.procfs import kill_and_read
 
 LOOK_S = 0.02
 WAIT_S = 20.0
@@ -56,8 +57,7 @@ def child(code: str, name: str, *more: str, **environ: str) -> Iterator[subproce
     try:
         yield process
     finally:
-        process.kill()
-        process.communicate()
+        kill_and_read(process)
 
 
 def until(reader: Reader, wanted: Verdict) -> Reading:

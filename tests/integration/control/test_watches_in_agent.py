@@ -19,6 +19,7 @@ from support.etcd_servers import VERSIONS, serving
 from support.harness import free_port
 from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import web_server
+from support.procfs import kill_and_read
 from support.workers import watched
 
 SCRIPT = watched.__file__
@@ -246,8 +247,7 @@ def test_another_node_watches_the_job_once_the_one_that_did_is_killed(tmp_path: 
         finally:
             (tmp_path / "stop").touch()
             for each in agents.values():
-                each.kill()
-                each.communicate()
+                kill_and_read(each)
 
 
 def wait_one_of(paths: list[Path]) -> Path:
@@ -316,8 +316,7 @@ def test_nothing_is_left_of_the_workers_progress_when_the_agent_is_killed(tmp_pa
         path = Path((tmp_path / "path").read_text())
         assert list(path.iterdir())
     finally:
-        process.kill()
-        process.communicate()
+        kill_and_read(process)
     wait_until(lambda: not path.exists())
 
 

@@ -38,6 +38,7 @@ def test_a_job_is_found_by_its_name_while_it_waits_and_while_it_runs(
     cluster.wait(lambda: reader.read(3).verdict is Verdict.OVER, "the end of the job")
     assert reader.read(4).text == "no SLURM job named 'train-70b' runs or is queued"
     cluster.daemons["slurmctld"].kill()
+    cluster.daemons["slurmctld"].wait()
     with pytest.raises(NoAnswer, match="squeue"):
         reader.read(5)
 

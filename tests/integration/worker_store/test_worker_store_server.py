@@ -18,6 +18,7 @@ import pytest
 from elastic_agent.agent.processes.ports import PortHold
 from elastic_agent.agent.worker_store.requests import MAGIC, MAX_KEY_BYTES, MAX_VALUE_BYTES
 from support.desk import BOUND_S
+from support.procfs import kill_and_read
 
 SERVE = "import sys; from elastic_agent.agent.worker_store.server import serve; serve(int(sys.argv[1]))"
 OPEN = b"\0" + struct.pack("=I", MAGIC)
@@ -284,5 +285,4 @@ def test_as_many_clients_connect_as_the_hard_limit_allows() -> None:
     finally:
         for each in open_sockets:
             each.close()
-        server.kill()
-        server.communicate()
+        kill_and_read(server)

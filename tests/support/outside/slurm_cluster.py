@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from support.etcd_servers import free_ports
+from support.procfs import kill, marked
 from support.source_tree import ROOT
 
 SCRIPTS = ROOT / "deploy" / "slurm"
@@ -102,7 +102,8 @@ class SlurmCluster:
         self.daemons[node].kill()
         self.daemons[node].wait()
         for _ in range(3):  # a process may have forked meanwhile
-            _kill_marked(f"SLURMD_NODENAME={node}")
+            for pid in marked(node, "SLURMD_NODENAME"):
+                kill(pid)
 
     def story(self) -> str:
         """What there is to read after a failure."""
@@ -167,19 +168,14 @@ def _answer(cluster: SlurmCluster, command: tuple[str, ...]) -> str:
 
 def _end(cluster: SlurmCluster) -> None:
     """Jobs first: what a killed slurmd leaves behind is nobody's."""
-    _answer(cluster, ("scancel", "--signal=KILL", "--full", f"--user={os.geteuid()}"))
-    _answer(cluster, ("scancel", f"--user={os.geteuid()}"))
-    for daemon in cluster.daemons.values():
-        daemon.kill()
-        daemon.wait()
-    _kill_marked(f"SLURM_CONF={cluster.env['SLURM_CONF']}")
-
-
-def _kill_marked(variable: str) -> None:
-    """Kill every process that has this variable, NAME=VALUE, in its environment."""
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            if f"{variable}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-        except OSError:
-            continue  # it has ended
+    try:
+        controller = cluster.daemons.get("slurmctld")
+        if controller and controller.poll() is None:  # without it, both would ask for half a minute
+            _answer(cluster, ("scancel", "--signal=KILL", "--full", f"--user={os.geteuid()}"))
+            _answer(cluster, ("scancel", f"--user={os.geteuid()}"))
+    finally:
+        for daemon in cluster.daemons.values():
+            daemon.kill()
+            daemon.wait()
+        for pid in marked(cluster.env["SLURM_CONF"], "SLURM_CONF"):
+            kill(pid)
