@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.harness import free_port
@@ -88,14 +89,20 @@ def start(folder: Path, *flags: str) -> tuple[subprocess.Popen[str], int]:
     return subprocess.Popen(command, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True), port
 
 
-def connect(port: int, arguments: dict[str, Any], breakpoints: dict[str, Any]) -> Session:
-    """The first session, as soon as the debugger listens."""
+def wait_debugged(process: subprocess.Popen[str]) -> None:
+    """Wait until the process has connected to its debugger's adapter.
+
+    An editor whose session begins before that gets none for the child processes: debugpy 1.8.22 opens another port for
+    them then, which it does not pass on.
+    """
     until = time.monotonic() + BOUND_S
     while True:
-        try:
-            return Session(("127.0.0.1", port), arguments, breakpoints)
-        except ConnectionRefusedError:
-            assert time.monotonic() < until, "debugpy does not listen"
+        tcp = psutil.net_connections("tcp")
+        listening = {each.laddr.port for each in tcp if each.laddr and each.status == psutil.CONN_LISTEN}
+        if any(each.pid == process.pid and each.raddr and each.raddr.port in listening for each in tcp):
+            return
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "debugpy does not start"
 
 
 @pytest.mark.slow
@@ -109,7 +116,8 @@ def test_workers_stop_at_their_breakpoints_and_the_helpers_are_not_debugged(
     agents.append(process)
     breakpoints = {"source": {"path": str(tmp_path / "train.py")}, "breakpoints": [{"line": 3}]}
     sessions = selectors.DefaultSelector()
-    first = connect(port, {"subProcess": True, "justMyCode": False}, breakpoints)
+    wait_debugged(process)
+    first = Session(("127.0.0.1", port), {"subProcess": True, "justMyCode": False}, breakpoints)
     sessions.register(first.socket, selectors.EVENT_READ, first)
     followed: list[int] = []
     stopped: list[Session] = []
