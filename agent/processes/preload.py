@@ -13,7 +13,7 @@ from .protocol import Launch, Preloaded, PreloadFailed, PreloadWarning
 from .supervisor import Supervisor
 
 AUTO = "auto"
-"""In place of modules: preload what the script imported last time."""
+"""In place of modules: preload what the script imports first, and then what it has imported."""
 MIB_KIB = 1024
 
 

@@ -1,4 +1,4 @@
-"""`--preload auto`: what the script imported last time is imported before the next worker is forked.
+"""`--preload auto`, once a worker has run: what the script imported is imported before the next worker is forked.
 
 The worker of local rank 0 records the names it imports, for its first minute, in memory that it shares with the zygote:
 this takes no thread, no descriptor and no file, and nothing is lost when the worker is killed. The zygote imports those
@@ -13,11 +13,12 @@ import sys
 import time
 from _thread import allocate_lock
 
+from .import_tree import is_below
 from .preimport import import_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import FrameType
     from typing import Any
@@ -185,9 +186,12 @@ def changed(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> dict[s
     return {os.fsdecode(name): os.fsdecode(now.get(name, b"")) for name in names}
 
 
-def replay(lines: Sequence[str], before: Mapping[bytes, bytes], tried: set[str]) -> tuple[list[str], str]:
-    """Import what the lines of a trace name and what is installed, in that order, but for what was `tried` already.
-    Return the packages that were imported, and a warning, if it had to stop before the end.
+def replay(
+    lines: Sequence[str], before: Mapping[bytes, bytes], tried: set[str], left_out: Collection[str] = ()
+) -> tuple[list[str], str]:
+    """Import what the lines of a trace name and what is installed, in that order, but for what was `tried` already or
+    is in a package that is `left_out`. Return the packages that were imported, and a warning, if it had to stop before
+    the end.
 
     `before` is this process's environment before any import. If a script sets a variable and imports after that, the
     import is meant to read it: those imports are left to the script. What an installed module has set is set here for
@@ -200,7 +204,7 @@ def replay(lines: Sequence[str], before: Mapping[bytes, bytes], tried: set[str])
     for line in lines:
         if line.startswith("="):
             changes = dict(pair.split("=", 1) for pair in line[1:].split("\0") if pair)
-        elif line not in sys.modules and line not in tried and installed(line):
+        elif not (line in sys.modules or line in tried or is_below(line, left_out)) and installed(line):
             ours = changed(before, raw_environment())
             by_script = {name[1:]: value for name, value in changes.items() if name.startswith("!")}
             if name := min((each for each in by_script if ours.get(each) != by_script[each]), default=""):

@@ -86,10 +86,14 @@ class Tree:
         for each in self.imports:
             if each in left_out or each.failed or not (each.parent is self.root or each.parent in left_out):
                 continue
-            packages = each.name.split(".")[:-1]
-            if not any(".".join(packages[: at + 1]) in names for at in range(len(packages))):
+            if not is_below(each.name, names):
                 kept[each.name] = None
         return list(kept)
+
+    def left_out(self, guilty: Collection[Import]) -> list[str]:
+        """The modules that are not among those of `without`: the fewest packages and modules that stand for all."""
+        names = {each.name for each in self._with_dependents({each for one in guilty for each in one.chain()})}
+        return sorted(name for name in names if name and not is_below(name, names))
 
     def _with_dependents(self, left_out: set[Import]) -> set[Import]:
         """These imports, and those of modules that hold something of theirs, which they found imported already."""
@@ -119,6 +123,12 @@ def names_in(module: str) -> set[str]:
             name = vars(value).get("__name__") if type(value) is kinds[0] else value.__module__
             found.add(name if isinstance(name, str) else "")
     return found - {module}
+
+
+def is_below(name: str, packages: Collection[str]) -> bool:
+    """Whether this module is in one of these packages."""
+    parts = name.split(".")
+    return any(".".join(parts[:at]) in packages for at in range(1, len(parts)))
 
 
 def is_standard(name: str) -> bool:

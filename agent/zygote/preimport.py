@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 
@@ -61,13 +61,13 @@ class main_like:  # noqa: N801 - used as a function
         vars(sys.modules["__main__"]).pop("__file__", None)
 
 
-def import_all(modules: Sequence[str], *, tolerant: bool = False) -> dict[str, str]:
-    """Import these; return why each of them that cannot be imported cannot, in one clause. `tolerant`: ImportError is
-    ignored, as scripts do where a module is not needed."""
+def import_all(modules: Sequence[str] | Mapping[str, Sequence[str]], *, tolerant: bool = False) -> dict[str, str]:
+    """Import these; return why each of them that cannot be imported cannot, in one clause. A mapping names what is
+    taken from each. `tolerant`: ImportError is ignored, as scripts do where a module is not needed."""
     failed = {}
     for name in modules:
         try:
-            __import__(name)
+            __import__(name, fromlist=modules[name] if isinstance(modules, dict) else ())
         except BaseException as error:  # noqa: BLE001 - a module may raise anything, SystemExit too
             if not (tolerant and isinstance(error, ImportError)):
                 failed[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"

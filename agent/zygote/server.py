@@ -16,6 +16,7 @@ from ..nursery.frames import Frames
 from .child import ForkRequest, Parent, become_worker
 from .eligibility import Command, differing, mismatch
 from .environment_watch import EnvironmentWatch
+from .first_imports import first_imports
 from .fork_safety import Births, fork_hazards
 from .import_trace import ImportTrace, installed, raw_environment, replay
 from .import_tree import EVERY_VARIABLE, Tree, is_standard
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 VARIABLE = "ELASTIC_AGENT_ZYGOTE"
 """Holds the number of the descriptor of the zygote's socket."""
 AUTO = "auto"
+LEFT_OUT = "!"
+"""Before the name of a module that an earlier zygote could not preload."""
 AT_ONCE = 4
 """Workers that are being forked at the same time; each holds six descriptors of the zygote meanwhile."""
 
@@ -63,15 +66,15 @@ class Zygote:
     def __init__(self, fd: int, order: list[bytes], frames: Frames) -> None:
         self.socket = _socket.socket(fileno=fd)
         self.frames = frames
-        self.modules = [name for name in order[1].decode().split(",") if name]
+        words = [word for word in order[1].decode().split(",") if word]
+        self.modules = [word for word in words if word != AUTO and word[0] != LEFT_OUT]
         self.again = order[3] == b"again"
         """Whether these are what an earlier zygote found that can be preloaded."""
-        self.auto = self.modules == [AUTO]
+        self.auto = AUTO in words
         self.trace = ImportTrace() if self.auto else None
-        self.tried: set[str] = set()
-        """Names that were imported, or could not be, because a worker did."""
-        if self.auto:
-            self.modules = []
+        self.left_out = {word[1:] for word in words if word[0] == LEFT_OUT}
+        self.tried = set(self.left_out)
+        """Names that were imported, or could not be, because a worker did; none in a package that is left out."""
         self.command = Command(sys.orig_argv, os.getcwd(), dict(os.environ), order[2].decode().split(","))
         self.raw_env = dict(raw_environment())
         self.worker_env: dict[str, str] = {}
@@ -97,8 +100,10 @@ class Zygote:
             # The user's own sitecustomize, which Python would have imported now.
             site.execsitecustomize()
         with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
-            failed = import_all(self.modules, tolerant=self.again)
-        self.finish_imports(packages(self.modules) if self.again else self.modules, since, failed)
+            first = self.auto and not self.again
+            modules = first_imports(self.command.argv) if first else dict.fromkeys(self.modules, ())
+            failed = import_all(modules, tolerant=first or self.again)
+        self.finish_imports(packages(list(modules)) if first or self.again else self.modules, since, failed)
 
     def import_traced(self) -> None:
         """Import what the worker that recorded its imports has imported. Raises CannotFork."""
@@ -109,7 +114,7 @@ class Zygote:
         self.before = frozenset(self.births.descriptors)  # with those of a worker that is about to be forked
         since = time.monotonic()
         with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
-            modules, warning = replay(lines, self.raw_env, self.tried)
+            modules, warning = replay(lines, self.raw_env, self.tried, self.left_out)
         if warning:
             self.trace = None  # the script would only get as far again
         self.finish_imports(modules, since, {})
@@ -149,10 +154,12 @@ class Zygote:
         """The error that says why nothing can be forked from this process, and what could be without these imports."""
         if self.tree.root in guilty:
             return CannotFork(*reasons)
-        rest = tuple(
-            name for name in self.tree.without(guilty) if not self.auto or is_standard(name) or installed(name)
-        )
-        return CannotFork(*reasons, rest=rest if any(not is_standard(name) for name in rest) else ())
+        rest = self.tree.without(guilty)
+        if self.auto:
+            installed_ones = (name for name in rest if is_standard(name) or installed(name))
+            left_out = {*self.left_out, *self.tree.left_out(guilty)}
+            return CannotFork(*reasons, rest=(AUTO, *installed_ones, *(LEFT_OUT + name for name in sorted(left_out))))
+        return CannotFork(*reasons, rest=tuple(rest) if any(not is_standard(name) for name in rest) else ())
 
     def run(self) -> bool:
         """Serve until the nursery has exited. True: this is a worker, ready to run its script. Raises CannotFork."""

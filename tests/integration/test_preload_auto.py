@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.lifecycle.events import WorkersGone
-from elastic_agent.agent.processes.protocol import Exited, Fact, Preloaded, PreloadFailed, PreloadWarning
+from elastic_agent.agent.processes.protocol import Exited, Fact, Preloaded, PreloadWarning
 from integration.test_preload import Job, make
 
 SCRIPT = """
@@ -187,13 +187,68 @@ def test_only_the_module_that_reads_what_differs_is_left_to_the_workers(jobs: li
     assert job.forked()
 
 
-def test_a_module_that_forbids_a_fork_ends_preloading(jobs: list[Job], tmp_path: Path) -> None:
-    """After an installed module that starts a thread, and no other, workers are started plainly, and the reason is
-    reported."""
-    job = auto_job(jobs, tmp_path, "import threaded\nprint('ran')\n", **installed(tmp_path))
-    learn(job, PreloadFailed)
-    for _ in range(2):
-        assert job.run() == [0]
-        assert job.output()[0] == "ran\n"
-    [reason] = job.reasons()
-    assert reason.startswith("after importing threaded, threads run that a fork would lose")
+def test_a_module_that_forbids_a_fork_is_left_to_the_workers(jobs: list[Job], tmp_path: Path) -> None:
+    """One that starts a thread is named once; what the script imports besides is learned and preloaded."""
+    job = auto_job(
+        jobs,
+        tmp_path,
+        "import threaded\nimport sys\nprint(*(name in sys.modules for name in ('numpy', 'reader')))\nimport numpy\n"
+        "import threaded, reader\n",
+        **installed(tmp_path),
+    )
+    job.until(PreloadWarning)
+    learn(job)
+    assert job.run() == [0]
+    assert job.output()[0] == "True True\n"
+    [warning] = facts(job, PreloadWarning)
+    assert "after importing threaded, threads run that a fork would lose" in str(warning)
+    assert "so each worker imports it" in str(warning)
+    assert job.forked()
+
+
+def test_the_first_round_has_what_the_script_imports_before_anything_else(jobs: list[Job], tmp_path: Path) -> None:
+    """Its first imports of installed packages, with what it takes from them; functions and constants may stand between,
+    and nothing that could mean an import: a call, a variable that is set, a module of the script's own."""
+    job = auto_job(
+        jobs,
+        tmp_path,
+        "from __future__ import annotations\nimport sys\nimport reader\nLR = 0.1\n"
+        "def shown(*names):\n    print(*(name in sys.modules for name in names))\n"
+        "from numpy import polynomial\nshown('reader', 'numpy', 'numpy.polynomial', 'mine', 'settings')\n"
+        "import settings\n",
+        **installed(tmp_path),
+    )
+    (tmp_path / "go").write_text("")
+    assert job.run(2) == [0, 0]
+    assert [job.output(key)[0] for key in range(2)] == ["True True True False False\n"] * 2
+    assert preloaded(job) == [("reader", "numpy")]
+    assert job.forked()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import mine",
+        "os.environ['X'] = '1'",
+        "print()",
+        "@len\ndef f(): pass",
+        "def f(x=print()): pass",
+        "from . import x",
+    ],
+)
+def test_an_import_after_anything_else_is_not_made_before_the_first_round(
+    before: str, jobs: list[Job], tmp_path: Path
+) -> None:
+    """The script may mean it for that import."""
+    job = auto_job(jobs, tmp_path, f"import os, reader\n{before}\nimport numpy\n", **installed(tmp_path))
+    job.until(Preloaded)
+    assert preloaded(job) == [("reader",)]
+
+
+@pytest.mark.parametrize("text", ["import numpy\nthis is no Python", "import no_such_module, numpy", ""])
+def test_a_script_that_cannot_be_read_is_left_to_the_worker(text: str, jobs: list[Job], tmp_path: Path) -> None:
+    """It says itself what is wrong."""
+    job = auto_job(jobs, tmp_path, text)
+    job.until(Preloaded)
+    assert preloaded(job) == [()]
+    assert not job.reasons()
