@@ -65,8 +65,8 @@ test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready ## all check
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 quick: setup check ## under a minute: checks, both machines, unit tests, stories, one real job
-	$(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/stories tests/project/test_tidy.py \
-	  $(QUICK_JOB) $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "not campaign and not slow or quick" tests/unit tests/stories \
+	  tests/project/test_tidy.py $(QUICK_JOB) $(ARGS)
 
 check: setup ## lint, format and types
 	$(PY) -m ruff check .

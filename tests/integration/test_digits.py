@@ -31,6 +31,7 @@ def accuracies(output: str) -> dict[int, float]:
     }
 
 
+@pytest.mark.quick
 def test_two_workers_learn_to_read_digits(tmp_path: Path) -> None:
     """A script with the worker library trains to the end: 95 % of unseen digits are recognised, and the job exits 0."""
     job = train(tmp_path)

@@ -92,6 +92,7 @@ def test_a_node_whose_loop_stands_still_wins_no_election_for_which_it_stood_befo
     assert not won
 
 
+@pytest.mark.slow
 def test_a_resignation_that_was_not_answered_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store refuses this node's record, so the writer resigns between two tries of it, and the connection breaks
     there. The lease in the store is long: nothing else would end the term."""

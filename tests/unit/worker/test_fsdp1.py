@@ -24,6 +24,7 @@ from support.workers.ranks import Ranks, play
 NEVER = Every(seconds=None)
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from"),
     pytest.mark.filterwarnings("ignore"),
 ]

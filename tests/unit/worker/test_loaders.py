@@ -291,6 +291,7 @@ def test_persistent_loader_processes_begin_each_pass_where_it_must(tmp_path: Pat
     assert epoch_of(run, loader) == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+@pytest.mark.slow
 def test_a_loader_takes_at_most_a_hundred_bytes_of_a_checkpoint(tmp_path: Path) -> None:
     import json
 

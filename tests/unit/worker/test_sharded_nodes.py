@@ -31,7 +31,10 @@ from support.workers.sharding import shard, whole
 
 NEVER = Every(seconds=None)
 
-pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from"),
+]
 
 WIDE = 3000
 """Makes parts of some hundred KiB, and a buffer that is taken out of the skeleton."""

@@ -23,7 +23,10 @@ from support.workers.sharding import shard, whole
 
 NEVER = Every(seconds=None)
 
-pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from"),
+]
 
 
 def model(sharded: bool, seed: int = 0) -> Any:
