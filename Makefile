@@ -149,6 +149,8 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
 	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
 	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0 torchx==0.7.0
+	@DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
+	  --no-build-isolation deepspeed==0.19.8  # its build imports torch
 	@touch $@
 
 # Its torchvision needs the CUDA build of torch: some gigabytes, so no other target asks for it.

@@ -18,10 +18,18 @@ API = "torch.distributed.launcher.api"
 
 def put_in_place(api: object) -> None:
     """Replace torch's names in its module `api`."""
-    if PathFinder.find_spec("elastic_agent") is None:
-        # Another environment's Python than the one that turned the switch on.
-        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE)))))
+    find_package()
     import_module("elastic_agent.launcher.as_torchrun.place").take_place(api)
+
+
+def find_package() -> str:
+    """Make `elastic_agent` importable in another environment's Python than the one that turned the switch on. Returns
+    the folder that had to be added to sys.path; empty if none."""
+    if PathFinder.find_spec("elastic_agent") is not None:
+        return ""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
+    sys.path.append(folder)
+    return folder
 
 
 def load_finder() -> type:
@@ -45,6 +53,18 @@ def run_hidden() -> None:
     spec.loader.exec_module(module)
 
 
+def become_agent() -> None:
+    """Where this process is to be deepspeed's launcher for one node: be our agent. Returns otherwise."""
+    if "deepspeed.launcher.launch" not in sys.orig_argv:
+        return
+    if folder := find_package():
+        os.environ["PYTHONPATH"] += os.pathsep + folder
+    deepspeed = import_module("elastic_agent.launcher.as_torchrun.deepspeed")
+    if (arguments := deepspeed.arguments_of(sys.orig_argv)) is not None:
+        deepspeed.become(arguments)
+
+
+become_agent()
 if API in sys.modules:
     put_in_place(sys.modules[API])
 else:

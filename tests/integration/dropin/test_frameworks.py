@@ -1,11 +1,13 @@
-"""Launchers of others with the switch on: they launch through torch, and the jobs run on our agent.
+"""Launchers of others with the switch on: their jobs run on our agent.
 
-Real accelerate, Lightning Fabric and torchx, in an environment beside the tests' own. Workers print what they were
-given; a world that was launched twice, or by torch's agent, shows in it.
+Real accelerate, Lightning Fabric, DeepSpeed and torchx, in an environment beside the tests' own. Workers print what
+they were given; a world that was launched twice, or by torch's agent, shows in it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.launcher.as_torchrun.place import SHIMS, SITE, variables
+from support.harness import free_port
+from support.procfs import kill_and_read
 from support.side_environments import side_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -104,6 +108,43 @@ def test_torchx_launches_on_the_agent(python: str, script: str, tmp_path: Path) 
     print(done.stdout, done.stderr, sep="\n")  # shown with a failure
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "worker " in line]
     assert sorted(line[line.index("worker ") :] for line in lines if "workers" not in line) == sorted(TWO)
+
+
+DEEPSPEED = {"DS_ACCELERATOR": "cpu"}
+
+
+def test_deepspeed_launches_on_the_agent(python: str, tmp_path: Path) -> None:
+    """Its program, with what it gives its workers; a worker that fails is started again, as the agent is asked to."""
+    script = tmp_path / "show.py"
+    more = SHOW.replace("names)]", "[*names, 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE']), *sys.argv[1:]]")
+    script.write_text(f"{more}sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == os.environ['RANK'] == '0')\n")
+    deepspeed = [str(Path(python).with_name("deepspeed")), "--num_gpus", "2", str(script), "--lr", "1"]
+    restarting = [python, "-m", "elastic_agent", "--max-restarts", "1", "--as-torchrun", *deepspeed]
+    done = run(restarting, env=DEEPSPEED)
+    again = {line for line in workers(done) if line.split()[3] == "2"}
+    assert again == {f"worker {rank} 2 2 None 2 0 1 --local_rank={rank} --lr 1" for rank in range(2)}
+
+
+def test_deepspeeds_launcher_of_each_of_two_nodes_is_the_agent(python: str, script: str) -> None:
+    """As its runner starts it through pdsh, with the switch in PYTHONPATH. A job that fails has its exit code."""
+    world = base64.urlsafe_b64encode(json.dumps({"one": [0], "two": [0, 1]}).encode()).decode()
+    common = ["-m", "deepspeed.launcher.launch", f"--world_info={world}", f"--master_port={free_port()}"]
+    env = {**os.environ, **DEEPSPEED, **variables(os.environ), "OMP_NUM_THREADS": "1"}
+    nodes = [
+        subprocess.Popen(
+            [python, "-u", *common, f"--node_rank={rank}", "--no_local_rank", script],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        told = [node.communicate(timeout=RUN_S) for node in nodes]
+    finally:
+        for node in nodes:
+            kill_and_read(node)
+    assert [node.returncode for node in nodes] == [0, 0], told
+    lines = [line for out, _ in told for line in out.splitlines() if line.startswith("worker ")]
+    assert sorted(lines) == [f"worker {rank} 3 1 None" for rank in range(3)]
 
 
 def test_a_notebooks_function_runs_on_the_agent_and_prints_in_the_notebook(python: str) -> None:
