@@ -81,7 +81,6 @@ ESCAPES = {
     "a node that missed the end holds its workers": (
         "two announcements must come within one read; tests/unit/agent/lifecycle/test_requests.py has it"
     ),
-    "the barrier never begins": "the next reading of the heartbeats, half a second later, begins it as well",
 }
 """Bugs that no seed needs to find, and why."""
 
