@@ -82,28 +82,26 @@ def _interrupt_the_tear_down(signum: int, frame: FrameType | None) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
     """End the process, with the stacks of all its threads, where a test waits in the kernel after all its timeouts.
 
-    pytest-xdist names the test, starts another process, and plays the tests of that file again.
+    pytest-xdist names the test, starts another process, and plays the tests of that file again. Not by faulthandler's
+    own timer: a process that a test forks could not use it (its thread is awaited there for ever).
     """
-    _end_overtime(item)
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
+    timer = threading.Timer(timeout_s + TEAR_DOWN_S + OVERTIME_S, _end_process, [item.config.stash[STDERR]])
+    timer.daemon = True
+    if timeout_s:
+        timer.start()
     try:
         return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        timer.cancel()
+        if timeout_s:
+            timer.join()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """pytest's own plugin calls off what is to be dumped later, at every failure: a debugger may follow."""
-    if isinstance(node, pytest.Item):
-        _end_overtime(node)
-
-
-def _end_overtime(item: pytest.Item) -> None:
-    marker = item.get_closest_marker("timeout")
-    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
-    if timeout_s:
-        limit_s = timeout_s + TEAR_DOWN_S + OVERTIME_S
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[STDERR])
+def _end_process(stderr: int) -> None:
+    faulthandler.dump_traceback(stderr)
+    os._exit(1)
 
 
 def _import_the_checkout() -> None:
