@@ -245,7 +245,9 @@ def installed(name: str) -> bool:
 
 
 def package_folders() -> tuple[str, ...]:
-    """Where packages are installed, each ending in a slash."""
+    """Where packages are installed, each ending in a slash; also those of other environments, which a .pth file lends."""
     import site
 
-    return tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
+    lent = (folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages"))
+    folders = dict.fromkeys((*site.getsitepackages(), site.getusersitepackages(), *lent))
+    return tuple(folder + os.sep for folder in folders)

@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from elastic_agent.rendezvous.c10d.store import open_c10d
 from elastic_agent.rendezvous.driver.driver import Driver
-from elastic_agent.rendezvous.driver.events import LoopAsked, RecordWritten, RoundSeen, StoreFailed, StoreOpened
+from elastic_agent.rendezvous.driver.events import (
+    LoopAsked,
+    RecordWritten,
+    RoundSeen,
+    StoreFailed,
+    StoreOpened,
+    StoreWentAway,
+)
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round, RoundPhase
 from elastic_agent.rendezvous.store import Store, StoreError
 
@@ -74,6 +81,8 @@ class CrowdNode:
             self._follow(event.round)
         elif isinstance(event, RecordWritten) and event.seq == self._last:
             self.closed.set()
+        elif isinstance(event, StoreWentAway) and self._last >= 0:
+            self.closed.set()  # the host ends as soon as it has read the last record, before all answers have arrived
         elif isinstance(event, LoopAsked):
             event.answer()
 
