@@ -10,7 +10,6 @@ handlers are restored afterwards.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,22 +17,19 @@ from typing import Any
 from ..agent.errors import AgentError, UsageError
 from ..agent.spec import PASSWORD_VARIABLE
 from ..proto.frozen import dataclass, replace
+from .asked import Asked
 from .config.config import LaunchConfig, Plan, plan
+from .making import complete, fitted, make_agent, noticing, torch_events
 from .reporting.exceptions import error_of
 from .watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ..agent.agent import Agent
     from ..agent.report import AgentEvent, Report, Status
-    from ..rendezvous.records import Round
     from ..rendezvous.store import Store
     from .in_worker.functions import FunctionCall
     from .reporting.console import Console
     from .reporting.event_file import EventFile
-    from .reporting.torch_events import TorchEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class Program:
 Entrypoint = str | os.PathLike[str] | Callable[..., Any] | Module | Program
 
 
-class NodeAgent:
+class NodeAgent(Asked):
     """This node's agent for one job. `run` may be called once; the other methods at any time, from any thread."""
 
     def __init__(
@@ -92,10 +88,13 @@ class NodeAgent:
             self._complete = complete(config, made)
             self._torch_events = torch_events(config, made, title)
             self._watched = watched = Watched(config, made, tell)
+            self._service = watched.service
             on_announce = watched.announcing(None)
+            on_event = watched.observing(guarded)
             self._agent = make_agent(
-                watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
+                watched.plan, store=store, on_event=on_event, on_announce=on_announce, tell=tell, name=name
             )
+            watched.service.agent = self._agent
         except BaseException:
             self._remove_call()
             if watched is not None:
@@ -167,10 +166,16 @@ class NodeAgent:
         Called before `run`, it takes effect as soon as `run` is called."""
         self._agent.leave(reason)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "", *, job: bool = False, requeue: bool = False) -> None:
         """Do what SIGTERM does: stop the workers, and `run` raises StoppedBySignal. A second call kills them. Does not
-        wait."""
-        self._agent.stop()
+        wait.
+
+        `job`: all ranks of the job save at their next step and exit, and every node's `run` raises KillSwitch.
+        `requeue`: the same, and it raises Preempted: the job is to be started again. `reason` is told then."""
+        if not job and not requeue:
+            self._agent.stop()
+            return
+        self._ask_all(reason, requeue=requeue)
 
     def close(self) -> None:
         """Release the files and descriptors of an agent that will not be run. Does nothing after `run` was called."""
@@ -223,7 +228,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         agent = make_agent(
             watched.plan,
             tell=console.tell,
-            on_event=events.event if events else None,
+            on_event=watched.observing(events.event if events else None),
             on_announce=watched.announcing(events.announced if events else None),
             as_program=as_program,
         )
@@ -288,81 +293,6 @@ def _open_event_file(console: Console) -> EventFile | None:
     from .reporting.event_file import EventFile
 
     return EventFile(path, console.tell)
-
-
-def torch_events(config: LaunchConfig, made: Plan, title: str) -> TorchEvents | None:
-    """What records torch's events of this job; None if its handler writes nothing and torch is not here to be asked."""
-    handler = config.event_log_handler
-    if handler in ("null", "dynamic_rendezvous") and "torch.distributed.elastic.events" not in sys.modules:
-        return None
-    from .reporting.torch_events import TorchEvents
-
-    workers = made.workers
-    return TorchEvents(handler, run_id=workers.run_id, role=workers.role, backend=config.rdzv_backend, title=title)
-
-
-def make_agent(
-    made: Plan,
-    *,
-    store: Store | None = None,
-    on_event: Callable[[AgentEvent], None] | None = None,
-    on_announce: Callable[[Round], None] | None = None,
-    tell: Callable[[str, bool], None] | None = None,
-    name: str = "",
-    as_program: bool = False,
-) -> Agent:
-    """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
-    if as_program:
-        from ..agent.processes.nursery_process import begin_ahead
-
-        begin_ahead(made.workers)
-    from ..agent.agent import Agent
-
-    spec, make_link = made.rendezvous, None
-    # A job of one node loads no module of stores.
-    if store is not None or spec.backend != "memory":
-        from .store_link import link_to
-
-        make_link = link_to(spec, store, tell, as_program=as_program)
-    return Agent(
-        made.workers,
-        spec,
-        make_link=make_link,
-        on_event=on_event,
-        on_announce=on_announce,
-        tell=tell,
-        name=name,
-    )
-
-
-def fitted(config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) -> Plan:
-    """The plan with what the scheduler says of the job's end."""
-    from .preemption import end_of_time
-
-    if not end_of_time.says_something(os.environ, made.workers.base_env):
-        return made
-    given = config.shutdown_timeout is not None or "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in os.environ
-    return replace(made, workers=end_of_time.fitted(made.workers, os.environ, tell, grace_given=given))
-
-
-def complete(config: LaunchConfig, made: Plan) -> str:
-    """Why this job ends before it begins: its script has said that its training is complete. Empty if it has not."""
-    if not config.exact_resume:
-        return ""
-    from .preemption.completion import why_complete
-
-    return why_complete(os.fspath(config.exact_resume), made.rendezvous.command)
-
-
-def noticing(config: LaunchConfig, agent: Agent, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-    """While the job runs, this node leaves it when its cloud takes the host back, if that is asked for."""
-    from contextlib import closing, nullcontext
-
-    if config.spot_notices is None:
-        return nullcontext()
-    from .preemption.notices import Notices
-
-    return closing(Notices(config.spot_notices, os.environ, agent.leave, tell))
 
 
 def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:
