@@ -32,7 +32,7 @@ class Asking:
     """A directory for sockets, with a short path, and what is asked there. The agents get `env`."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="ea-", dir="/tmp")  # noqa: S108 - a socket's path holds 107 bytes
+        self.folder = tempfile.mkdtemp(prefix="ea-", dir="/tmp")
         self.env = {"ELASTIC_AGENT_RUN_DIR": f"{self.folder}/run"}
 
     def path(self, pid: int) -> str:
@@ -78,6 +78,13 @@ class Asking:
             assert time.monotonic() < deadline, f"{method}.{field} is {found[field]!r}, not {wanted!r}"
             time.sleep(0.02)
         return found
+
+    def wait_gone(self, path: str) -> None:
+        """Until there is no such file or directory."""
+        deadline = time.monotonic() + BOUND_S
+        while Path(path).exists():
+            assert time.monotonic() < deadline, f"{path} is left"
+            time.sleep(0.02)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -30,7 +30,7 @@ def test_a_message_has_the_fields_of_the_contract(name: str) -> None:
 def test_the_methods_are_those_of_the_contract() -> None:
     """The same names, requests and streams."""
     service = CONTRACT.services_by_name["Control"]
-    assert list(METHODS) and set(METHODS) == {method.name for method in service.methods}
+    assert set(METHODS) == {method.name for method in service.methods}
     for method in service.methods:
         ours = METHODS[method.name]
         assert ours.request.__name__ == ("Nothing" if method.input_type.name in EMPTY else method.input_type.name)
@@ -47,7 +47,8 @@ FULL: list[Any] = [
     STATUS,
     messages.Job(
         "job", "node1", "coordinator", 0.5, "running", "why", 3, 1.0, 1, 2, 2, 1, (NODE,), ENDING,
-        messages.Agreement("save", "label \u00fc\udc80", "who", 7, True), "failed", True, "c10d host:1", "away", 5.0, 9.0, 4, "train.py",
+        messages.Agreement("save", "label \u00fc\udc80", "who", 7, True), "failed", True,
+        "c10d host:1", "away", 5.0, 9.0, 4, "train.py",
     ),
     messages.Workers("node1", 3, (messages.Worker(0, 0, 17, "running", 1.0, 2.0**40, 2.0**33, 3.0, "step", 7, 0.1),)),
     messages.Event(1, 2.0, 3.0, "node1", "event", members=(MEMBER,), ended=ENDING, missed=2),
@@ -76,16 +77,16 @@ def test_what_protobuf_writes_is_read(name: str) -> None:
     """All fields of each request, with either kind of names."""
     made = getattr(control_pb2, name)()
     for field in made.DESCRIPTOR.fields:
-        if field.label == field.LABEL_REPEATED:
-            getattr(made, field.name).extend([3, 4])
+        if isinstance(default := getattr(made, field.name), str | int):
+            setattr(made, field.name, type(default)("7"))
         else:
-            setattr(made, field.name, {field.TYPE_STRING: "text", field.TYPE_BOOL: True}.get(field.type, 7))
+            default.extend([3, 4])
     for keep in (False, True):
         text = json_format.MessageToJson(made, preserving_proto_field_name=keep)
         found = from_json(getattr(messages, name), text.encode())
         for field in made.DESCRIPTOR.fields:
             theirs = getattr(made, field.name)
-            wanted = tuple(theirs) if field.label == field.LABEL_REPEATED else theirs
+            wanted = theirs if isinstance(theirs, str | int) else tuple(theirs)
             assert getattr(found, field.name) == wanted
 
 
@@ -109,5 +110,5 @@ def test_a_request_that_is_none_says_why(body: bytes, error: str) -> None:
     "body", [b'{"since": 1.5}', b'{"since": true}', b'{"since": 4294967296}', b'{"follow": 1}', b'{"since": "1"}']
 )
 def test_a_value_of_another_type_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="since|follow"):
+    with pytest.raises(ValueError, match=r"(since|follow) is "):
         from_json(messages.EventsRequest, body)

@@ -1,0 +1,243 @@
+"""What strangers, slow readers and floods do to the control socket of a running agent: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.asking import Asking
+from support.harness import Cluster, ProcessNode
+
+pytestmark = pytest.mark.slow
+GET = b"GET /Status HTTP/1.1\r\n\r\n"
+
+
+class Host:
+    """An agent that runs a worker, and its socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asking = Asking()
+        self.cluster = Cluster("c10d", folder, env=self.asking.env)
+        self.agent: ProcessNode = self.cluster.start("one", nnodes="1")
+        self.cluster.desk.wait_world(1)
+        self.path = self.asking.path(self.agent.process.pid)
+
+    def connect(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(20)
+        made.connect(self.path)
+        return made
+
+    def rss_mib(self) -> float:
+        text = Path(f"/proc/{self.agent.process.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.agent.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.agent.process.pid}/fd"))
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.asking.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    # Whatever was done to it: it answers, and its job ends as ever.
+    assert made.asking.ask(made.path, "Status")["phase"] == "working"
+    made.cluster.finish()
+    assert made.agent.wait() == 0
+    made.close()
+
+
+def answer(link: socket.socket) -> bytes:
+    """All until the other side closes."""
+    parts = []
+    while part := link.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_nonsense_gets_an_answer_and_a_close(host: Host) -> None:
+    for text, status in ((b"\r\n\r\n", 400), (b"x" * 9000, 431), (b"PUT /Drain HTTP/1.1\r\n\r\n", 405)):
+        with host.connect() as link:
+            link.sendall(text)
+            assert answer(link).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_random_requests_leave_memory_and_descriptors_as_they_were(host: Host) -> None:
+    """3,000 mutations of requests; the agent neither grows nor stops, and nothing is asked of the job."""
+    chance = random.Random(15)
+    pieces = [
+        GET,
+        b"POST /Workers HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+        b"\r\n",
+        b"{}",
+        b"GET /Job HTTP/1.0\r\n\r\n",
+    ]
+    before = 0.0
+    for number in range(3000):
+        text = bytearray(b"".join(chance.choices(pieces, k=chance.randint(1, 4))))
+        for _ in range(chance.randint(0, 3)):
+            text[chance.randrange(len(text))] = chance.randrange(256)
+        with host.connect() as link:
+            link.sendall(text)
+            link.shutdown(socket.SHUT_WR)
+            assert b"500 Internal" not in answer(link)
+        if number == 500:
+            before = host.rss_mib()
+            descriptors = host.descriptors()
+    assert host.rss_mib() - before < 1.0
+    assert host.descriptors() <= descriptors
+    assert "please report" not in host.agent.text()
+
+
+def test_a_half_sent_request_is_closed_in_time_and_holds_nobody_up(host: Host) -> None:
+    """It gets 408 after 5 s; others are answered meanwhile."""
+    with host.connect() as link:
+        link.sendall(GET[:-3])
+        began = time.monotonic()
+        assert host.asking.ask(host.path, "Status")["phase"] == "working"
+        assert time.monotonic() - began < 2
+        assert answer(link).startswith(b"HTTP/1.1 408 ")
+        assert 4 < time.monotonic() - began < 15
+
+
+def test_ten_thousand_connections_do_no_harm(host: Host) -> None:
+    """Those above the limit are told so and closed; the others keep their place, and the agent keeps its descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    links: list[socket.socket] = []
+    refused = 0
+    try:
+        for _ in range(10_000):
+            link = host.connect()
+            links.append(link)
+            if len(links) > 1000:
+                oldest = links.pop(300)
+                refused += answer(oldest).startswith(b"HTTP/1.1 503 ")
+                oldest.close()
+        assert refused > 8_000
+        assert host.descriptors() < 400
+        assert host.rss_mib() < 64
+        # One that came early has its place: it is answered once it asks, unless it took longer than a request may.
+        links[-1].close()
+    finally:
+        for link in links:
+            link.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    deadline = time.monotonic() + 20
+    while host.descriptors() > 60:
+        assert time.monotonic() < deadline, host.descriptors()
+        time.sleep(0.05)
+
+
+def test_a_hundred_followers_are_cheap_and_one_that_reads_nothing_is_dropped(host: Host) -> None:
+    """100 followers of events cost at most 4 MiB. One that never reads is closed, and the loop never waits for it."""
+    host.asking.ask(host.path, "Status")
+    before = host.rss_mib()
+    links = [host.connect() for _ in range(100)]
+    for link in links:
+        link.sendall(b'POST /Events HTTP/1.1\r\nContent-Length: 15\r\n\r\n{"follow":true}')
+        assert link.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert host.rss_mib() - before <= 4.0
+
+    asked = b"GET /Workers HTTP/1.1\r\n\r\n"
+    stuck = host.connect()
+    stuck.settimeout(0.5)
+    sent = 0
+    try:
+        while sent < 1 << 22:
+            sent += stuck.send(asked * 512)
+    except TimeoutError:
+        pass
+    began = time.monotonic()
+    assert host.asking.ask(host.path, "Status")["phase"] == "working"
+    assert time.monotonic() - began < 2
+    assert host.rss_mib() - before <= 12.0
+    deadline = time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            stuck.send(b"x")
+            time.sleep(0.1)
+    except TimeoutError:
+        # Its own direction is full; the agent has closed once the other one ends.
+        stuck.settimeout(30)
+        answer_until_closed(stuck)
+    except OSError:
+        pass  # closed
+    stuck.close()
+    for link in links:
+        link.close()
+
+
+def answer_until_closed(link: socket.socket) -> None:
+    try:
+        while link.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_another_user_is_refused(host: Host) -> None:
+    """By the directory; and where somebody has opened that and the socket, by the uid that the kernel tells."""
+    program = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX)\n"
+        "s.connect(sys.argv[1]); s.sendall(b'POST /Stop HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n{}')\n"
+        "print(s.recv(1000).decode())\n"
+    )
+    argv = [sys.executable, "-S", "-c", program, host.path]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert "PermissionError" in done.stderr
+    for path, mode in ((host.path, 0o666), (os.path.dirname(host.path), 0o755), (f"{host.asking.folder}/run", 0o755)):
+        os.chmod(path, mode)
+    os.chmod(host.asking.folder, 0o755)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.startswith("HTTP/1.1 403 Forbidden"), done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["message"] == "uid 65534 may not ask an agent of uid 0"
+
+
+def test_an_agent_without_descriptors_answers_again_later_and_does_not_spin(tmp_path: Path) -> None:
+    """accept(2) fails while none is left: the agent waits with the next connection, and its job goes on."""
+    asking = Asking()
+    limited = ("prlimit", "--nofile=64:64")
+    cluster = Cluster("c10d", tmp_path, env=asking.env)
+    try:
+        agent = cluster.start("one", nnodes="1", within=limited)
+        cluster.desk.wait_world(1)
+        path = asking.path(agent.process.pid)
+        links = []
+        for _ in range(80):
+            link = socket.socket(socket.AF_UNIX)
+            link.connect(path)
+            links.append(link)
+        agent.wait_text("the control socket accepts no connection for now")
+        fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
+        before = int(fields[11]) + int(fields[12])
+        time.sleep(1.0)
+        fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
+        assert int(fields[11]) + int(fields[12]) - before < 30  # of 100 ticks
+        for link in links:
+            link.close()
+        assert asking.ask(path, "Status")["phase"] == "working"
+        cluster.finish()
+        assert agent.wait() == 0
+    finally:
+        cluster.close()
+        asking.close()
