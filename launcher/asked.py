@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..control.service.beside import Service
+    from ..control.beside import Service
     from ..control.service.messages import Event, Job, LogPart, Stacks, Workers
 
 WHO = "this program"

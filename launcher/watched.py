@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from ..control.service.beside import Service
+from ..control.beside import Service
 from ..proto.frozen import replace
 from .config.config import LaunchConfig, Plan
 

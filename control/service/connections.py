@@ -14,8 +14,8 @@ from sys import byteorder
 from ...agent.errors import UsageError
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
+from ..beside import Service
 from . import http
-from .beside import Service
 from .connection import Connection
 from .followers import LogFollower
 from .messages import from_json, to_json

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...agent.agent import Agent
 from ...agent.output.streams import Stream
-from .beside import Service
+from ..beside import Service
 from .describe import event_of
 from .messages import EventsRequest, LogPart, LogsRequest
 

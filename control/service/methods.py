@@ -10,8 +10,8 @@ from ...agent.errors import UsageError
 from ...agent.lifecycle.state import Phase
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
+from ..beside import Service
 from . import describe
-from .beside import Service
 from .followers import EventFollower, LogFollower
 from .messages import (
     Done,

@@ -504,7 +504,7 @@ def test_reading_a_command_line_imports_little(script: str) -> None:
 
 
 class Api:
-    """Replaces `launcher.api`, whose `run_command` runs the job."""
+    """Replaces `launcher.command`, whose `run_command` runs the job."""
 
     def __init__(self, error: AgentError | None) -> None:
         self.error = error
@@ -524,7 +524,7 @@ Job = Callable[[AgentError | None], Api]
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     def install(error: AgentError | None) -> Api:
         api = Api(error)
-        monkeypatch.setitem(sys.modules, "elastic_agent.launcher.api", cast("ModuleType", api))
+        monkeypatch.setitem(sys.modules, "elastic_agent.launcher.command", cast("ModuleType", api))
         return api
 
     return install

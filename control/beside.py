@@ -1,6 +1,10 @@
 """The control service of one agent as long as nobody asks: a socket, and what happened lately. Kept small and quick.
 
-All else is imported with the first connection (`connections.py`).
+    <base>/<pid>-<random>/control.sock      base: $ELASTIC_AGENT_RUN_DIR, or $XDG_RUNTIME_DIR/elastic-agent,
+                                            or /tmp/elastic-agent-<uid>
+
+Not $TMPDIR: it is another for each batch job, and a socket's path holds 107 bytes. All else is imported with the first
+connection (`service/connections.py`).
 """
 
 from __future__ import annotations
@@ -8,21 +12,20 @@ from __future__ import annotations
 # The C module: an agent has it already, and importing `socket` takes longer than all of this.
 import _socket
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from . import place
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...agent.agent import Agent
-    from ...agent.lifecycle.state import Verdict
-    from ...agent.loop import Loop
-    from ...agent.report import AgentEvent
-    from ...proto.progress import Progress
-    from ...rendezvous.records import Round
-    from .connections import Connections
+    from ..agent.agent import Agent
+    from ..agent.lifecycle.state import Verdict
+    from ..agent.loop import Loop
+    from ..agent.report import AgentEvent
+    from ..proto.progress import Progress
+    from ..rendezvous.records import Round
+    from .service.connections import Connections
 
 KEPT = 1024
 """Events that are remembered; the oldest are forgotten first."""
@@ -32,6 +35,73 @@ BACKLOG = 128
 SetWatch = Callable[[str, str], str]
 """Sets what is watched, from names of usual watches and the text of a table; returns what was done. May block. Raises
 UsageError."""
+
+
+VARIABLE = "ELASTIC_AGENT_RUN_DIR"
+"""The base, instead; `off`: no agent that has it answers."""
+OFF = "off"
+SOCKET = "control.sock"
+PATH_MAX = 107
+"""Bytes of a socket's path; unix(7)."""
+
+
+class NoPlace(Exception):
+    """There is no directory for the socket. One line."""
+
+
+def bases() -> list[str]:
+    """Where sockets of this user's agents may be: the first is where an agent of this environment has its own."""
+    if given := os.environ.get(VARIABLE, ""):
+        return [] if given == OFF else [os.path.abspath(given)]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    common = f"/tmp/elastic-agent-{os.geteuid()}"  # noqa: S108 - made and checked as this user's alone
+    return [*([f"{runtime}/elastic-agent"] if os.path.isabs(runtime) and os.path.isdir(runtime) else []), common]
+
+
+def make() -> str:
+    """A new run directory, of this user only; empty where that is switched off. Raises NoPlace."""
+    trouble = ""
+    for base in bases():
+        try:
+            _check(base)
+            path = f"{base}/{os.getpid()}-{os.urandom(4).hex()}"
+            if len(os.fsencode(f"{path}/{SOCKET}")) > PATH_MAX:
+                raise NoPlace(f"{path}/{SOCKET} is longer than the {PATH_MAX} bytes of a socket's path")
+            os.mkdir(path, 0o700)
+        except OSError as error:
+            trouble = trouble or f"{base}: {error.strerror}"
+        except NoPlace as error:
+            trouble = trouble or str(error)
+        else:
+            return path
+    if trouble:
+        raise NoPlace(f"{trouble}; set {VARIABLE} to a directory of this user only")
+    return ""
+
+
+def _check(base: str) -> None:
+    """Make the directory if it is not there. Raises NoPlace where others may write to it, or OSError."""
+    try:
+        os.mkdir(base, 0o700)
+    except FileExistsError:
+        found = os.lstat(base)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NoPlace(
+                f"{base} is no directory of this user with mode 0700 (owner {found.st_uid}, mode "
+                f"{stat.S_IMODE(found.st_mode):04o})"
+            ) from None
+
+
+def remove(path: str) -> None:
+    """Remove a run directory and the socket in it. One that is gone is no error."""
+    try:
+        os.unlink(f"{path}/{SOCKET}")
+    except FileNotFoundError:
+        pass
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
 
 
 class Service:
@@ -58,14 +128,14 @@ class Service:
         self._listener: _socket.socket | None = None
         self._connections: Connections | None = None
         try:
-            self.directory = place.make()
-        except place.NoPlace as error:
+            self.directory = make()
+        except NoPlace as error:
             tell(f"this agent cannot be asked (elasticctl): {error}", True)
 
     @property
     def path(self) -> str:
         """Of the socket; empty where nothing answers."""
-        return f"{self.directory}/{place.SOCKET}" if self.directory else ""
+        return f"{self.directory}/{SOCKET}" if self.directory else ""
 
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Answer from now on, on this loop."""
@@ -124,7 +194,7 @@ class Service:
             self._listener = None
         if self.directory:
             try:
-                place.remove(self.directory)
+                remove(self.directory)
             except OSError as error:
                 self._tell(f"{self.directory} is left: {error.strerror}", False)
             self.directory = ""
@@ -132,7 +202,7 @@ class Service:
     def _asked(self) -> tuple[()]:
         """The first connection."""
         if self._listener is not None and self._loop is not None:
-            from .connections import Connections
+            from .service.connections import Connections
 
             self._loop.forget(self._listener.fileno())
             self._connections = Connections(self, self._listener, self._loop, self._tell)
