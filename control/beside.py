@@ -16,6 +16,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ..agent.report import AgentEvent
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
-    from .service.connections import Connections
 
 KEPT = 1024
 """Events that are remembered; the oldest are forgotten first."""
@@ -97,18 +97,35 @@ def remove(path: str) -> None:
     try:
         os.unlink(f"{path}/{SOCKET}")
     except FileNotFoundError:
-        pass
+        pass  # none was made, or it is gone
     try:
         os.rmdir(path)
     except FileNotFoundError:
-        pass
+        pass  # it is gone
+
+
+class Answering(Protocol):
+    """What answers connections, once there is one."""
+
+    def happened(self) -> None:
+        """There is another event in the history."""
+        ...
+
+    def wake(self) -> None:
+        """Workers have written something. From any thread."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Service:
     """What answers for one agent. But for `history`, only for the thread of the agent's loop."""
 
-    def __init__(self, run_id: str, tell: Callable[[str, bool], None], set_watch: SetWatch | None = None) -> None:
-        """Makes the run directory. Where there can be none, nothing answers, and `tell` gets one sentence."""
+    def __init__(
+        self, run_id: str, tell: Callable[[str, bool], None], answer: Answer, set_watch: SetWatch | None = None
+    ) -> None:
+        """Makes the run directory. Where there can be none, nothing answers, and `tell` gets one sentence. `answer` is
+        called at the first connection."""
         self.run_id = run_id
         self.set_watch = set_watch
         self.progress: Callable[[], Mapping[int, Progress]] | None = None
@@ -126,7 +143,8 @@ class Service:
         self._tell = tell
         self._loop: Loop | None = None
         self._listener: _socket.socket | None = None
-        self._connections: Connections | None = None
+        self._answer = answer
+        self._connections: Answering | None = None
         try:
             self.directory = make()
         except NoPlace as error:
@@ -202,8 +220,10 @@ class Service:
     def _asked(self) -> tuple[()]:
         """The first connection."""
         if self._listener is not None and self._loop is not None:
-            from .service.connections import Connections
-
             self._loop.forget(self._listener.fileno())
-            self._connections = Connections(self, self._listener, self._loop, self._tell)
+            self._connections = self._answer(self, self._listener, self._loop)
         return ()
+
+
+Answer = Callable[[Service, _socket.socket, "Loop"], Answering]
+"""Makes what answers connections on this listener, on this loop; the listener stays the caller's."""

@@ -14,8 +14,12 @@ from .config.config import LaunchConfig, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
+
     from ..agent.agent import Agent
+    from ..agent.loop import Loop
     from ..agent.report import AgentEvent, Report
+    from ..control.beside import Answering
     from ..control.in_agent.watching import Watching
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
@@ -41,7 +45,7 @@ class Watched:
             self._watching = Watching(os.fspath(config.watch), notify, self._run_id, tell)
             environ = {**workers.base_env, **self._watching.variables}
             workers = replace(workers, base_env=environ, own_directories=(self._watching.directory,))
-        self.service = Service(self._run_id, tell, self._set_watch)
+        self.service = Service(self._run_id, tell, self._answer, self._set_watch)
         if self.service.directory:
             workers = replace(workers, own_directories=(*workers.own_directories, self.service.directory))
         self.service.progress = self._progress
@@ -90,6 +94,12 @@ class Watched:
         if self._watching is not None:
             self._watching.ended(None)
         self.service.close()
+
+    def _answer(self, service: Service, listener: socket, loop: Loop) -> Answering:
+        """Somebody asks for the first time."""
+        from ..control.service.connections import Connections
+
+        return Connections(service, listener, loop, self._tell)
 
     def _progress(self) -> Mapping[int, Progress]:
         return self._watching.progress() if self._watching is not None else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -355,9 +354,7 @@ def completion(shell: str) -> None:
     """What makes a shell complete this program's commands: eval "$(elasticctl completion bash)"."""
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None
-    with contextlib.redirect_stderr(sys.stderr):
+    if made := get_completion_class(shell):
         click.echo(made(elasticctl, {}, PROGRAM, "_ELASTICCTL_COMPLETE").source())
 
 

@@ -42,7 +42,7 @@ class Connections:
     def __init__(
         self, service: Service, listener: _socket.socket, loop: Loop, tell: Callable[[str, bool], None]
     ) -> None:
-        """`listener` stays the caller's."""
+        """`listener` stays the caller's. `tell` gets what goes wrong, and whether it is routine."""
         self._service, self._listener, self._loop, self._tell = service, listener, loop, tell
         self._uids = (os.geteuid(), 0)
         self._epoll = select.epoll()
@@ -91,7 +91,7 @@ class Connections:
             except BlockingIOError:
                 return
             except ConnectionError:
-                continue
+                continue  # it has gone while it waited
             except OSError as error:
                 self._pause(error)
                 return

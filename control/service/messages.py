@@ -203,6 +203,8 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class EventsRequest:
+    """Which events."""
+
     since: int = 0
     """Number of the first event wanted; 0: all that is kept; negative: the last so many."""
     follow: bool = False
@@ -210,12 +212,16 @@ class EventsRequest:
 
 @dataclass(frozen=True, slots=True)
 class StacksRequest:
+    """Of which workers; none: of all of this node."""
+
     ranks: tuple[int, ...] = ()
     native: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LogsRequest:
+    """Of which workers; none: of all of this node."""
+
     ranks: tuple[int, ...] = ()
     tail_bytes: int = 0
     """0: all that is remembered."""
@@ -224,11 +230,15 @@ class LogsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
+    """Why."""
+
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
+    """This node; `job`: all ranks save and exit, and every agent ends with 83; `requeue`: with 75."""
+
     reason: str = ""
     job: bool = False
     requeue: bool = False
@@ -236,17 +246,23 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestartRoundRequest:
+    """Why."""
+
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
+    """Why, and the label of the checkpoint, which is kept."""
+
     reason: str = ""
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SetWatchRequest:
+    """Names of usual watches, or the text of a table; both empty: nothing."""
+
     names: str = ""
     table: str = ""
 

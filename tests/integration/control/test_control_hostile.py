@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from support.asking import Asking
 from support.harness import Cluster, ProcessNode, free_port
+from support.outside.asking import Asking
 
 pytestmark = pytest.mark.slow
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")
@@ -100,7 +100,7 @@ def test_random_requests_leave_memory_and_descriptors_as_they_were(host: Host) -
         b"{}",
         b"GET /Job HTTP/1.0\r\n\r\n",
     ]
-    before = 0.0
+    before, descriptors = 0.0, 0
     for number in range(3000):
         text = bytearray(b"".join(chance.choices(pieces, k=chance.randint(1, 4))))
         for _ in range(chance.randint(0, 3)):
@@ -208,7 +208,7 @@ def test_a_reader_of_logs_that_stands_still_is_dropped_and_workers_never_wait(ho
             break
     writer.join()
     assert found + missed == len("begun\n") + len(text) + len("last\n")
-    reading.close()
+    del reading
     deadline = time.monotonic() + 30
     poll = select.poll()
     poll.register(stuck, select.POLLHUP)

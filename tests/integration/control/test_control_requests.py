@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.asking import Asking
-from support.stepping import Training
+from support.outside.asking import Asking
+from support.outside.stepping import Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.asking import Asking
 from support.harness import Cluster, ProcessNode
+from support.outside.asking import Asking
 
 pytestmark = pytest.mark.slow
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from support.asking import Asking
 from support.harness import Cluster
+from support.outside.asking import Asking
 
 pytestmark = pytest.mark.slow
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.harness import Cluster, ProcessNode
-from support.stepping import BOUND_S, Training
+from support.outside.stepping import BOUND_S, Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.harness import Cluster
 
-SCRIPT = Path(__file__).parent / "workers" / "stepping.py"
+SCRIPT = Path(__file__).parents[1] / "workers" / "stepping.py"
 STEP_S = 0.02
 BOUND_S = 90.0
 """On anything that takes an import of torch, on a busy host."""
