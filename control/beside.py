@@ -118,6 +118,20 @@ class Answering(Protocol):
     def close(self) -> None: ...
 
 
+class Other(Protocol):
+    """What serves or tells something beside the control service."""
+
+    def begin(self, agent: Agent, loop: Loop) -> None:
+        """As `Service.begin`."""
+        ...
+
+    def happened(self, what: AgentEvent | Round | Verdict) -> None:
+        """As `Service.happened`."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Service:
     """What answers for one agent. But for `history`, only for the thread of the agent's loop."""
 
@@ -133,6 +147,8 @@ class Service:
         self.listeners: tuple[Callable[[], None], ...] = ()
         """Called, from any thread, when there may be something new for somebody who follows in this process."""
         self.closed = False
+        self.others: list[Other] = []
+        """What else is beside the agent, begun and closed with this."""
         self.history: deque[tuple[int, float, float, object]] = deque(maxlen=KEPT)
         """Number, wall-clock time, monotonic time, and what happened."""
         self.number = 0
@@ -158,6 +174,8 @@ class Service:
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Answer from now on, on this loop."""
         self.agent, self._loop = agent, loop
+        for other in self.others:
+            other.begin(agent, loop)
         if not self.directory:
             return
         listener = None
@@ -178,6 +196,8 @@ class Service:
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
         """Remember it, and pass it on to those who follow."""
         self.number += 1
+        for other in self.others:
+            other.happened(what)
         self.history.append((self.number, time.time(), time.monotonic(), what))
         for listener in self.listeners:
             listener()
@@ -202,6 +222,8 @@ class Service:
             self._loop = None
             self.happened(verdict)
         self.closed = True
+        for other in self.others:
+            other.close()
         for listener in self.listeners:
             listener()
         if self._connections is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..agent.agent import Agent
     from ..agent.loop import Loop
     from ..agent.report import AgentEvent, Report
+    from ..agent.spec import WorkerSpec
     from ..control.beside import Answering
     from ..control.in_agent.watching import Watching
     from ..proto.progress import Progress
@@ -49,8 +50,26 @@ class Watched:
         if self.service.directory:
             workers = replace(workers, own_directories=(*workers.own_directories, self.service.directory))
         self.service.progress = self._progress
+        workers = self._add_others(config, workers)
         self.plan = replace(made, workers=workers)
         """With what the workers need to be watched."""
+
+    def _add_others(self, config: LaunchConfig, workers: WorkerSpec) -> WorkerSpec:
+        """What serves metrics, and what tells systemd, whose variables are not for workers."""
+        if config.metrics_address:
+            from .. import __version__
+            from ..control.service.scrape import Scraping
+            from .config.values import endpoint
+
+            address = endpoint("metrics_address", config.metrics_address, None)
+            self.service.others.append(Scraping(self.service, address, __version__, self._tell))
+        if os.environ.get("NOTIFY_SOCKET"):
+            from ..control.service.systemd import VARIABLES, Notifying
+
+            self.service.others.append(Notifying(os.environ, self._tell))
+            env = {name: value for name, value in workers.base_env.items() if name not in VARIABLES}
+            workers = replace(workers, base_env=env)
+        return workers
 
     def announcing(self, also: OnAnnounce | None) -> OnAnnounce:
         """What is to be called with each announcement of this node as the coordinator."""
