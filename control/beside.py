@@ -16,16 +16,44 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from ..agent.agent import Agent
     from ..agent.lifecycle.state import Verdict
     from ..agent.loop import Loop
     from ..agent.report import AgentEvent
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
+
+    class Answering(Protocol):
+        """What answers connections, once there is one."""
+
+        def happened(self) -> None:
+            """There is another event in the history."""
+            ...
+
+        def wake(self) -> None:
+            """Workers have written something. From any thread."""
+            ...
+
+        def close(self) -> None: ...
+
+    class Other(Protocol):
+        """What serves or tells something beside the control service."""
+
+        def begin(self, agent: Agent, loop: Loop) -> None:
+            """As `Service.begin`."""
+            ...
+
+        def happened(self, what: AgentEvent | Round | Verdict) -> None:
+            """As `Service.happened`."""
+            ...
+
+        def close(self) -> None: ...
+
 
 KEPT = 1024
 """Events that are remembered; the oldest are forgotten first."""
@@ -102,34 +130,6 @@ def remove(path: str) -> None:
         os.rmdir(path)
     except FileNotFoundError:
         pass  # it is gone
-
-
-class Answering(Protocol):
-    """What answers connections, once there is one."""
-
-    def happened(self) -> None:
-        """There is another event in the history."""
-        ...
-
-    def wake(self) -> None:
-        """Workers have written something. From any thread."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Other(Protocol):
-    """What serves or tells something beside the control service."""
-
-    def begin(self, agent: Agent, loop: Loop) -> None:
-        """As `Service.begin`."""
-        ...
-
-    def happened(self, what: AgentEvent | Round | Verdict) -> None:
-        """As `Service.happened`."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Service:
@@ -247,5 +247,5 @@ class Service:
         return ()
 
 
-Answer = Callable[[Service, _socket.socket, "Loop"], Answering]
+Answer = Callable[[Service, _socket.socket, "Loop"], "Answering"]
 """Makes what answers connections on this listener, on this loop; the listener stays the caller's."""
