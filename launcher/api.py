@@ -139,6 +139,7 @@ class NodeAgent(Asked):
             if self._complete:
                 self._tell(self._complete, False)
                 self._agent.close()
+                self._watched.close()
                 return {}
             try:
                 with noticing(self._config, self._agent, self._tell):

@@ -131,4 +131,6 @@ class Watched:
             self._watching = made = Watching("", (), self._run_id, self._tell)
             if self._agent is not None:
                 made.begin(self._agent)
+            if self.service.closed:
+                made.ended(None)  # `run` may not have seen it
         return self._watching.set(names, table)

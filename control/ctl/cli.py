@@ -32,8 +32,11 @@ class Chosen:
         self.address, self.job = address, job
 
     def agents(self) -> list[Agent]:
-        """Those of the job. Raises NotFound."""
-        return find.of_job(self.address, self.job)
+        """Those of the job. Says on stderr which do not answer. Raises NotFound."""
+        found, silent = find.of_job(self.address, self.job)
+        for line in silent:
+            click.echo(f"{PROGRAM}: {line}", err=True)
+        return found
 
 
 def as_json(command: Command) -> Command:

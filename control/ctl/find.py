@@ -83,8 +83,8 @@ def _is_left(path: str) -> bool:
         return False
 
 
-def of_job(address: str, job: str) -> list[Agent]:
-    """The agents of this host that run one job. Raises NotFound."""
+def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:
+    """The agents of this host that run one job, and a line for each that does not answer. Raises NotFound."""
     found, silent = agents(address)
     if not found:
         if silent:
@@ -98,7 +98,7 @@ def of_job(address: str, job: str) -> list[Agent]:
             raise NotFound(f"no agent here runs job {job!r}; there are {', '.join(sorted(jobs))}", NONE)
     elif len(jobs) > 1:
         raise NotFound(f"agents of {len(jobs)} jobs run here: {', '.join(sorted(jobs))}; choose by --job", SEVERAL)
-    return found
+    return found, silent
 
 
 def one(found: list[Agent], node: str) -> Agent:

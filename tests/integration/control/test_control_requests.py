@@ -65,8 +65,8 @@ def test_stop_with_requeue_ends_all_nodes_with_75_behind_a_checkpoint(asking: As
     assert (training.checkpoints / f"step-{last:06d}" / "manifest.json").exists()
 
 
-def test_watches_are_set_and_show_progress_from_the_next_round_on(asking: Asking, training: Training) -> None:
-    """An agent without `--watch` gets some; a mistake changes nothing, and says what is wrong."""
+def test_watches_are_set_and_a_mistake_changes_nothing(asking: Asking, training: Training) -> None:
+    """An agent without `--watch` gets some; what is wrong is said in one line."""
     path = socket_of(asking, training, "a")
     assert asking.ask(path, "SetWatch", names="hang,memory")["text"].startswith("watched from now on: hang")
     status, found = asking.answer(path, "SetWatch", b'{"names": "hang,moon"}')

@@ -8,7 +8,9 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +135,46 @@ def test_systemd_is_told_when_it_is_ready_where_it_stands_and_that_its_loop_turn
         while not manager.recv(1000).startswith(b"STOPPING=1\nSTATUS=end"):
             pass
         assert node.wait() == 143
+
+
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed (Debian: prometheus)")
+def test_a_real_prometheus_scrapes_an_agent_and_loads_the_rules(cluster: Cluster, tmp_path: Path) -> None:
+    """Within some seconds it has the samples of a running job, and no alert is about it."""
+    port, own = free_port(), free_port()
+    node = cluster.start("one", nnodes="1", flags=("--metrics-address", f"127.0.0.1:{port}"))
+    cluster.desk.wait_world(2)
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ROOT / "deploy/prometheus/elastic-agent.rules.yml")],
+        "scrape_configs": [{"job_name": "agents", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    argv = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{own}", "--log.level=error"]  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as prometheus:
+        try:
+            deadline = time.monotonic() + 60
+            while (found := asked(own, "sum(elastic_agent_workers)")) != 2:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.2)
+            assert asked(own, 'sum(elastic_agent_phase{phase="working"})') == 1
+            rules = json.loads(get(own, "/api/v1/rules")[1])["data"]["groups"][0]["rules"]
+            assert len(rules) == RULES.count("- alert:")
+            assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+        finally:
+            prometheus.terminate()
+    cluster.finish()
+    assert node.wait() == 0
+
+
+def asked(port: int, expression: str) -> float | None:
+    """What Prometheus answers to an expression; None while it has no samples, or does not answer yet."""
+    try:
+        status, text = get(port, f"/api/v1/query?query={urllib.parse.quote(expression)}")
+    except OSError:
+        return None
+    found = json.loads(text)["data"]["result"] if status == 200 else []
+    return float(found[0]["value"][1]) if found else None
 
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/elastic-agent.json").read_text())
