@@ -37,6 +37,10 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             return
         events = _open_event_file(console)
         watched = Watched(config, made, console.tell)
+        if console.on_terminal:
+            from .reporting.waiting_line import WaitingLine
+
+            watched.service.others.append(WaitingLine(console.in_place))
         agent = make_agent(
             watched.plan,
             tell=console.tell,

@@ -119,7 +119,7 @@ def test_systemd_is_told_when_it_is_ready_where_it_stands_and_that_its_loop_turn
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         manager.settimeout(30)
-        env = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"}
+        env = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000000"}
         node = cluster.start("one", nnodes="1", env={**cluster._defaults["env"], **env})
         assert manager.recv(1000) == b"READY=1\nSTATUS=starting"
         assert manager.recv(1000) == b"WATCHDOG=1"
@@ -129,7 +129,7 @@ def test_systemd_is_told_when_it_is_ready_where_it_stands_and_that_its_loop_turn
         while not told or not told[-1].startswith(b"STATUS=working: round 1"):
             told.append(manager.recv(1000))
         beats = 0
-        while beats < 3:
+        while beats < 2:  # seldom enough that no datagram is lost: a socket holds ten
             beats += manager.recv(1000) == b"WATCHDOG=1"
         node.terminate()
         while not manager.recv(1000).startswith(b"STOPPING=1\nSTATUS=end"):
