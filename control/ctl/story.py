@@ -132,11 +132,24 @@ def lines(story: Story) -> list[str]:
         f"{count(len(story.rounds), 'round')} in {took}, {count(charged, 'restart')} charged, "
         f"{duration(story.lost_s)} between rounds" + (f"; the job {story.outcome}" if story.outcome else "")
     ]
+    if lost := _lost(story):
+        found.append(f"between rounds, by what ended the one before: {lost}")
     if story.missed:
         found.append(f"{count(story.missed, 'event')} before these are not kept; ELASTIC_AGENT_EVENTS keeps all")
     for told in story.rounds:
         found += ["", *_of_round(story, told)]
     return found + (["", *story.ends] if story.ends else [])
+
+
+def _lost(story: Story) -> str:
+    """Time between rounds by what ended the round before, and by the node that was charged; the longest first."""
+    by_cause: dict[str, float] = {}
+    for told in story.rounds:
+        if (pause_s := story.pause_s(told)) is not None:
+            cause = (told.kind or "unknown") + (f" on {told.charged}" if told.charged else "")
+            by_cause[cause] = by_cause.get(cause, 0.0) + pause_s
+    longest = sorted(by_cause.items(), key=lambda each: -each[1])
+    return ", ".join(f"{cause} {duration(lost_s)}" for cause, lost_s in longest)
 
 
 def _of_round(story: Story, told: Told) -> list[str]:

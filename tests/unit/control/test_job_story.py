@@ -32,6 +32,7 @@ FILE = [
 def test_each_round_has_its_reason_its_end_and_its_cost() -> None:
     assert lines(story_of(FILE)) == [
         "2 rounds in 100 s, 1 restart charged, 1 s between rounds; the job succeeded",
+        "between rounds, by what ended the one before: failure on node1 1 s",
         "",
         "round 1  began 1 s into the job with 2 nodes, 4 workers: every place is taken",
         "  ran 60 s, ended by failure: rank 3 on node1: boom",
