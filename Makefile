@@ -112,10 +112,10 @@ guard-cost: setup ## what all guards on at once cost the digits job, beside the 
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.guard_cost $(ARGS)
 
 control-cost: setup ## what asking an agent costs: unasked, a call, 100 followers, elasticctl; ARGS="--pairs 20"
-	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control_cost.py $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_cost.py $(ARGS)
 
 control-fuzz: setup ## a million mutated requests to an agent's control socket; ARGS="--inputs 100000 --seed 1"
-	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control_fuzz.py $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_fuzz.py $(ARGS)
 
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)

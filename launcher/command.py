@@ -36,11 +36,7 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
             console.complete(why)
             return
         events = _open_event_file(console)
-        watched = Watched(config, made, console.tell)
-        if console.on_terminal:
-            from .reporting.waiting_line import WaitingLine
-
-            watched.service.others.append(WaitingLine(console.in_place))
+        watched = _watched(config, made, console)
         agent = make_agent(
             watched.plan,
             tell=console.tell,
@@ -72,6 +68,15 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
     if error is not None:
         error.reported = True
         raise error
+
+
+def _watched(config: LaunchConfig, made: Plan, console: Console) -> Watched:
+    watched = Watched(config, made, console.tell)
+    if console.on_terminal:
+        from .reporting.waiting_line import WaitingLine
+
+        watched.service.others.append(WaitingLine(console.in_place))
+    return watched
 
 
 def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Console, as_program: bool) -> Plan:
