@@ -83,9 +83,6 @@ def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Con
     made = plan(config, argv, title, _environment(console) if as_program else os.environ)
     for warning in made.warnings:
         console.tell(warning, False)
-    if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-        # torch's open-source build serves nothing there either, and says so at this level.
-        console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
     return fitted(config, made, console.tell)
 
 

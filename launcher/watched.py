@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
 
+HEALTH_CHECK = "TORCHELASTIC_HEALTH_CHECK_PORT"
+ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - the probe of a pod comes from outside of it
 OnAnnounce = Callable[["Round"], None]
 OnEvent = Callable[["AgentEvent"], None]
 
@@ -56,12 +58,12 @@ class Watched:
 
     def _add_others(self, config: LaunchConfig, workers: WorkerSpec) -> WorkerSpec:
         """What serves metrics, and what tells systemd, whose variables are not for workers."""
-        if config.metrics_address:
+        if served := config.metrics_address or self._health_check_address():
             from .. import __version__
             from ..control.service.scrape import Scraping
             from .config.values import endpoint
 
-            address = endpoint("metrics_address", config.metrics_address, None)
+            address = endpoint("metrics_address", served, None)
             self.service.others.append(Scraping(self.service, address, __version__, self._tell))
         if os.environ.get("NOTIFY_SOCKET"):
             from ..control.service.systemd import VARIABLES, Notifying
@@ -70,6 +72,14 @@ class Watched:
             env = {name: value for name, value in workers.base_env.items() if name not in VARIABLES}
             workers = replace(workers, base_env=env)
         return workers
+
+    def _health_check_address(self) -> str:
+        """Where torch's variable asks for health checks; empty: nowhere."""
+        port = os.environ.get(HEALTH_CHECK, "")
+        if not port or (port.isdecimal() and port.isascii() and int(port) < 65536):
+            return f"{ALL_INTERFACES}:{port}" if port else ""
+        self._tell(f"no health checks are served: {HEALTH_CHECK} is {port!r}; give a port", False)
+        return ""
 
     def announcing(self, also: OnAnnounce | None) -> OnAnnounce:
         """What is to be called with each announcement of this node as the coordinator."""
