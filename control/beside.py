@@ -197,7 +197,10 @@ class Service:
         """Remember it, and pass it on to those who follow."""
         self.number += 1
         for other in self.others:
-            other.happened(what)
+            try:
+                other.happened(what)
+            except Exception as error:  # noqa: BLE001 - what only watches must not end the job
+                self._tell(f"{type(other).__name__} failed: {type(error).__name__}: {error}; please report it", False)
         self.history.append((self.number, time.time(), time.monotonic(), what))
         for listener in self.listeners:
             listener()

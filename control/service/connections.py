@@ -127,12 +127,17 @@ class Connections(Serving):
                 self._go_on(one)
             except OSError:
                 self._drop(one)
+            except Exception as error:  # noqa: BLE001 - as below
+                self._failed(one, error)
             self._plan()
 
     def _attach(self) -> None:
         for each in list(self._open.values()):
             if isinstance(each.follower, LogFollower):
-                each.follower.attach()
+                try:
+                    each.follower.attach()
+                except Exception as error:  # noqa: BLE001 - a mistake here must not end the job
+                    self._failed(each, error)
                 self._pump(each)
 
     def _written(self) -> None:

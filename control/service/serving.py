@@ -127,6 +127,13 @@ class Serving:
             self._go_on(one)
         except OSError:
             self._drop(one)  # the peer is gone
+        except Exception as error:  # noqa: BLE001 - a mistake here must not end the job
+            self._failed(one, error)
+
+    def _failed(self, one: Connection, error: Exception) -> None:
+        """A mistake of ours: it costs this connection, and nobody else anything."""
+        self._tell(f"{self.what} failed: {type(error).__name__}: {error}; please report it", False)
+        self._drop(one)
 
     def _go_on(self, one: Connection) -> None:
         """Carry out what has arrived, send what waits."""
@@ -186,6 +193,8 @@ class Serving:
             self._settle(one)
         except OSError:
             self._drop(one)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(one, error)
 
     def _plan(self) -> None:
         """Look again when the first connection will have taken too long."""

@@ -266,3 +266,47 @@ def test_an_agent_without_descriptors_answers_again_later_and_does_not_spin(tmp_
     finally:
         cluster.close()
         asking.close()
+
+
+def test_a_mistake_of_ours_costs_a_connection_and_not_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that cannot be written, a method that fails, and one who watches events and fails: each is said, and
+    the agent goes on."""
+    from elastic_agent.control.service.methods import METHODS
+
+    class Failing:
+        def begin(self, agent: object, loop: object) -> None: ...
+        def close(self) -> None: ...
+        def happened(self, what: object) -> None:
+            raise KeyError("moon")
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    asking = Asking()
+    monkeypatch.setenv("ELASTIC_AGENT_RUN_DIR", asking.env["ELASTIC_AGENT_RUN_DIR"])
+    monkeypatch.setitem(METHODS, "Job", METHODS["Job"]._replace(call=lambda *_: object()))
+    monkeypatch.setitem(METHODS, "Workers", METHODS["Workers"]._replace(call=fail))
+    cluster = Cluster("memory", tmp_path)
+    try:
+        node = cluster.start("one", nnodes="1", max_restarts=0)
+        node.agent._service.others.append(Failing())
+        cluster.desk.wait_world(1)
+        path = asking.path(os.getpid())
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(20)
+            link.connect(path)
+            link.sendall(b"GET /Job HTTP/1.1\r\n\r\n")
+            assert answer(link) == b""
+        assert asking.answer(path, "Workers")[0] == 500
+        assert asking.ask(path, "Status")["phase"] == "working"
+        cluster.finish()
+        assert node.wait() == 0
+        for said in (
+            "the control socket failed: AttributeError",
+            "ZeroDivisionError",
+            "Failing failed: KeyError: 'moon'",
+        ):
+            assert said in node.text()
+    finally:
+        cluster.close()
+        asking.close()
