@@ -60,11 +60,14 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     """Agents that answer, and a line for each that should and does not. A socket that nobody listens on any more is
     removed, if it is this user's."""
     found, silent = [], []
+    for folder in [] if address else _without_socket():
+        if _is_left(folder):
+            beside.remove(folder)
     for path in [address] if address else sockets():
         try:
             found.append(Agent(path, call(path, "Status")))
         except NoAnswer as error:
-            if not address and CONNECTION_REFUSED in str(error) and _is_left(path):
+            if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
                 beside.remove(os.path.dirname(path))
             else:
                 silent.append(str(error))
@@ -73,12 +76,25 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     return found, silent
 
 
-def _is_left(path: str) -> bool:
-    """Whether the process that made this socket is gone, and it is this user's to remove. Its name begins with its pid;
-    with the processes of a container, another may have that by now, and it is left alone."""
-    pid = os.path.basename(os.path.dirname(path)).partition("-")[0]
+def _without_socket() -> list[str]:
+    """Run directories of this user's agents that have none: an agent was killed before it had made one."""
+    folders = (path for base in beside.bases() for path in glob.glob(f"{glob.escape(base)}/*-*"))
+    return [path for path in folders if _is_empty(path)]
+
+
+def _is_empty(folder: str) -> bool:
     try:
-        return os.stat(path).st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}")
+        return not os.listdir(folder)
+    except OSError:
+        return False  # it has gone, or is another user's
+
+
+def _is_left(folder: str) -> bool:
+    """Whether the process that made this run directory is gone, and it is this user's to remove. Its name begins with
+    the pid; with the processes of a container, another may have that by now, and it is left alone."""
+    pid = os.path.basename(folder).partition("-")[0]
+    try:
+        return os.stat(folder).st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}")
     except OSError:
         return False
 

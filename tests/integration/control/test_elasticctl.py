@@ -183,11 +183,14 @@ def test_an_agent_that_is_frozen_is_told_in_time_and_its_socket_is_left(desk: De
     assert os.path.exists(path)
     left = Path(desk.asking.folder, "run", "999999999-00000000")
     left.mkdir(0o700)
+    empty = left.with_name("999999998-00000000")
+    empty.mkdir(0o700)
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(left / "control.sock"))
     desk.ctl("--address", path, "status")
     desk.ctl("status")
     assert not left.exists()
+    assert not empty.exists()
 
 
 def test_wrong_commands_are_2_and_completion_is_there(desk: Desk) -> None:
