@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost control-fuzz preloads survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,12 @@ guards: setup .frameworks/.ready ## the long tests of guards: real SLURM, the de
 
 guard-cost: setup ## what all guards on at once cost the digits job, beside the same job without, in 5 minutes; ARGS="--pairs 8"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.guard_cost $(ARGS)
+
+control-cost: setup ## what asking an agent costs: unasked, a call, 100 followers, elasticctl; ARGS="--pairs 20"
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_cost.py $(ARGS)
+
+control-fuzz: setup ## a million mutated requests to an agent's control socket; ARGS="--inputs 100000 --seed 1"
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_fuzz.py $(ARGS)
 
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..rendezvous.agreements import MAX_LABEL_BYTES, Act
 from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
-from ..rendezvous.coordinator.state import DEFAULT_SETTLE_S, Rendezvous
-from ..rendezvous.coordinator.state import Rules as RendezvousRules
+from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
 from ..rendezvous.records import NodeRecord, Round
 from ..rendezvous.shared_values import SharedValues
@@ -31,6 +30,7 @@ from .loop import Loop
 from .output.log_dirs import JobLogs
 from .processes.workers import Workers
 from .report import AgentEvent, Report, Status, describe, is_routine, status_of
+from .rules import node_rules, rendezvous_rules
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
 
@@ -52,6 +52,26 @@ class Link(Protocol):
     def values(self) -> SharedValues | None: ...
     def resign(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Beside(Protocol):
+    """What answers for an agent while it runs, on its loop."""
+
+    def begin(self, agent: Agent, loop: Loop) -> None: ...
+    def close(self) -> None: ...
+
+
+class Known(NamedTuple):
+    """All that an agent knows, as it is now."""
+
+    identity: str
+    """Of this node."""
+    node: Node
+    coordinator: Rendezvous
+    rules: Rules
+    rendezvous: RendezvousSpec
+    announced_s: float
+    """When the newest announcement was received, on this host's monotonic clock."""
 
 
 MakeLink = Callable[[str, str, Post], Link]
@@ -87,8 +107,8 @@ class Agent:
             look_first(workers.guards.kill_switch, self.name, tell)
         node = os.urandom(8).hex()
         self._spec = workers
-        self._rules = _node_rules(node, self.name, workers, rendezvous)
-        self._rendezvous_rules = _rendezvous_rules(node, rendezvous)
+        self._rules = node_rules(node, self.name, workers, rendezvous)
+        self._rendezvous_rules = rendezvous_rules(node, rendezvous)
         self._on_event = on_event
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
@@ -99,15 +119,17 @@ class Agent:
         self.link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
         self._node = Node()
         self._coordinator = Rendezvous()
+        self._rendezvous, self._announced_s = rendezvous, 0.0
         self._conclusion: events.Conclude | None = None
 
     # -- for the caller -----------------------------------------------------------------------------------------
 
-    def run(self, *, last: bool = False) -> Report:
+    def run(self, *, last: bool = False, beside: Beside | None = None) -> Report:
         """Run to the end. Workers and everything they started are gone when it returns or raises.
 
-        `last`: the process ends with the job, so later signals must not end it before it has reported how. Raises
-        AgentError only where the agent itself fails; how the job ended is in the report's verdict."""
+        `last`: the process ends with the job, so later signals must not end it before it has reported how. `beside` is
+        begun and closed. Raises AgentError only where the agent itself fails; how the job ended is in the report's
+        verdict."""
         guards = self._spec.guards
         asking = (guards.kill_signal, guards.save_signal)
         signums = (*self._spec.signals, *self._spec.forward_signals, *(signum for signum in asking if signum))
@@ -116,6 +138,8 @@ class Agent:
         switches: Switches | None = None
         try:
             self._open_nursery()
+            if beside is not None:
+                beside.begin(self, self._loop)
             watch = self._watch_stuck()
             switches = self._watch_switches()
             self._node, first = machine.begin()
@@ -136,7 +160,7 @@ class Agent:
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error
         finally:
-            watches = [each.close for each in (watch, switches) if each is not None]
+            watches = [each.close for each in (beside, watch, switches) if each is not None]
             in_any_case(*watches, self.workers.close, self.link.close, lambda: give_back(last), self._loop.close)
         return self._report(self._conclusion)
 
@@ -156,7 +180,11 @@ class Agent:
 
     def status(self) -> Status:
         """Where this node stands."""
-        return status_of(self._node, self._rules, self.workers.pids, self.workers.logs.path, self.workers.preload)
+        return status_of(self._node, self._rules, self.workers, self._spec.run_id)
+
+    def known(self) -> Known:
+        """All that it knows. From any thread; what belongs together may be of two moments."""
+        return Known(self._rules.node, self._node, self._coordinator, self._rules, self._rendezvous, self._announced_s)
 
     def hang(self, round_number: int, local_rank: int, because: str, said: str = "") -> None:
         """End this round as by a failure of a worker that stands still, if both go on. `because`: its message."""
@@ -186,6 +214,8 @@ class Agent:
         before = self._node
         after = machine.step(before, event, now, self._rules)  # type: ignore[arg-type]
         self._node = after.node
+        if after.node.latest_round is not before.latest_round:
+            self._announced_s = now
         self._mention(before, event, now)
         self._perform(after.effects)
 
@@ -352,41 +382,3 @@ _PERFORM: dict[type[events.Effect], Callable[[Agent, Any], None]] = {
     events.WakeAt: Agent._wake_at,
     events.Conclude: Agent._conclude,
 }
-
-
-def _node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) -> Rules:
-    return Rules(
-        node=node,
-        name=name,
-        role=workers.role,
-        preferred_rank=spec.node_rank,
-        restarts=workers.restarts,
-        jitter=tuple(byte / 255 for byte in os.urandom(16)),
-        grace_s=workers.grace_s,
-        join_timeout_s=spec.join_timeout_s,
-        store_grace_s=spec.store_grace_s,
-        min_nodes=spec.min_nodes,
-        max_nodes=spec.max_nodes,
-        endpoint=spec.endpoint,
-        charge_local=workers.charge == "local",
-        settle_s=spec.settle_s,
-        leftovers=workers.leftovers,
-        leftover_s=workers.leftover_s,
-    )
-
-
-def _rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
-    return RendezvousRules(
-        own=node,
-        min_nodes=spec.min_nodes,
-        max_nodes=spec.max_nodes,
-        join_timeout_s=spec.join_timeout_s,
-        last_call_timeout_s=spec.last_call_timeout_s,
-        quiet_s=spec.quiet_s,
-        beat_s=spec.beat_s,
-        lease_s=spec.lease_s,
-        exit_barrier_s=spec.exit_barrier_s,
-        static=spec.static,
-        settles=spec.settle_s > 0,
-        settle_s=spec.settle_s or DEFAULT_SETTLE_S,
-    )

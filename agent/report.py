@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import getpid
 
 from ..proto.frozen import dataclass, field
 from ..rendezvous.driver import events as store_events
@@ -11,6 +12,10 @@ from ..rendezvous.records import Member
 from .failures.error_files import ErrorReport
 from .lifecycle import events
 from .lifecycle.state import Node, Phase, Rules, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .processes.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,15 @@ class Status:
     log_dir: str
     preload: str = ""
     """State of --preload, in the last sentence about it; empty where it was not asked for."""
+    run_id: str = ""
+    pid: int = 0
+    """Of the agent."""
+    min_nodes: int = 1
+    max_nodes: int = 1
+    store_trouble: str = ""
+    """Why the store cannot be used; empty while it answers."""
+    requests: tuple[str, ...] = ()
+    """What this node asked all ranks to do, and what is not done yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
     )
 
 
-def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, preload: str) -> Status:
+def status_of(node: Node, rules: Rules, workers: Workers, run_id: str) -> Status:
     """The state as a snapshot for observers."""
     seen = node.latest_round
     member = seen.member(rules.node) if seen and seen.placed else None
@@ -134,9 +148,15 @@ def status_of(node: Node, rules: Rules, pids: Mapping[int, int], log_dir: str, p
         spare=node.is_spare,
         hosting=node.hosting,
         coordinating=node.leading,
-        worker_pids=pids if node.tally.running else {},
-        log_dir=log_dir,
-        preload=preload,
+        worker_pids=workers.pids if node.tally.running else {},
+        log_dir=workers.logs.path,
+        preload=workers.preload,
+        run_id=run_id,
+        pid=getpid(),
+        min_nodes=rules.min_nodes,
+        max_nodes=rules.max_nodes,
+        store_trouble=node.outage.why,
+        requests=tuple(f"{each.act.value}: {each.because}" for each in node.requests),
     )
 
 

@@ -107,9 +107,9 @@ class WorkerSpec:
     """How long a worker may be in uninterruptible sleep before this node leaves the job; 0: nobody looks."""
     orphan_grace_s: float = 0.0
     """Between SIGTERM and SIGKILL for workers whose agent was killed. 0: SIGKILL at once."""
-    own_directory: str = ""
-    """A directory that this agent has made for its workers to write into, and removes: one that outlives the agent
-    removes it if the agent is killed. Files, no directories, are in it. Empty: none."""
+    own_directories: tuple[str, ...] = ()
+    """Directories that this agent has made, for its workers to write into or for its control socket, and removes: the
+    guardian, which outlives it, does if the agent is killed. Files, no directories, are in them."""
     worker_store: str = "agent"
     """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0;
     "rank0", the worker of rank 0."""

@@ -10,30 +10,23 @@ handlers are restored afterwards.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ..agent.errors import AgentError, UsageError
-from ..agent.spec import PASSWORD_VARIABLE
+from ..agent.errors import UsageError
 from ..proto.frozen import dataclass, replace
-from .config.config import LaunchConfig, Plan, plan
+from .asked import Asked
+from .config.config import LaunchConfig, plan
+from .making import complete, fitted, make_agent, noticing, torch_events
 from .reporting.exceptions import error_of
 from .watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ..agent.agent import Agent
     from ..agent.report import AgentEvent, Report, Status
-    from ..rendezvous.records import Round
     from ..rendezvous.store import Store
     from .in_worker.functions import FunctionCall
-    from .reporting.console import Console
-    from .reporting.event_file import EventFile
-    from .reporting.torch_events import TorchEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,7 @@ class Program:
 Entrypoint = str | os.PathLike[str] | Callable[..., Any] | Module | Program
 
 
-class NodeAgent:
+class NodeAgent(Asked):
     """This node's agent for one job. `run` may be called once; the other methods at any time, from any thread."""
 
     def __init__(
@@ -92,10 +85,13 @@ class NodeAgent:
             self._complete = complete(config, made)
             self._torch_events = torch_events(config, made, title)
             self._watched = watched = Watched(config, made, tell)
+            self._service = watched.service
             on_announce = watched.announcing(None)
+            on_event = watched.observing(guarded)
             self._agent = make_agent(
-                watched.plan, store=store, on_event=guarded, on_announce=on_announce, tell=tell, name=name
+                watched.plan, store=store, on_event=on_event, on_announce=on_announce, tell=tell, name=name
             )
+            watched.service.agent = self._agent
         except BaseException:
             self._remove_call()
             if watched is not None:
@@ -143,6 +139,7 @@ class NodeAgent:
             if self._complete:
                 self._tell(self._complete, False)
                 self._agent.close()
+                self._watched.close()
                 return {}
             try:
                 with noticing(self._config, self._agent, self._tell):
@@ -167,10 +164,16 @@ class NodeAgent:
         Called before `run`, it takes effect as soon as `run` is called."""
         self._agent.leave(reason)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "", *, job: bool = False, requeue: bool = False) -> None:
         """Do what SIGTERM does: stop the workers, and `run` raises StoppedBySignal. A second call kills them. Does not
-        wait."""
-        self._agent.stop()
+        wait.
+
+        `job`: all ranks of the job save at their next step and exit, and every node's `run` raises KillSwitch.
+        `requeue`: the same, and it raises Preempted: the job is to be started again. `reason` is told then."""
+        if not job and not requeue:
+            self._agent.stop()
+            return
+        self._ask_all(reason, requeue=requeue)
 
     def close(self) -> None:
         """Release the files and descriptors of an agent that will not be run. Does nothing after `run` was called."""
@@ -201,170 +204,6 @@ def launch(
     return NodeAgent(config, entrypoint, *args, on_event=on_event).run()
 
 
-def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
-    """Run a job as the command line does: print on stderr what happens and how it ended. `argv`: a worker's command;
-    `title`: what the failure summary calls it. `as_program`: the process runs this job only and exits after it. Raises
-    the AgentError that ended the job, with `reported` set, because stderr has it already."""
-    from ..agent import signals
-    from .reporting.console import Console
-
-    if as_program:
-        signals.ready()
-    console = Console(os.environ)
-    events: EventFile | None = None
-    watched: Watched | None = None
-    try:
-        made = _planned(config, argv, title, console, as_program)
-        if why := complete(config, made):
-            console.complete(why)
-            return
-        events = _open_event_file(console)
-        watched = Watched(config, made, console.tell)
-        agent = make_agent(
-            watched.plan,
-            tell=console.tell,
-            on_event=events.event if events else None,
-            on_announce=watched.announcing(events.announced if events else None),
-            as_program=as_program,
-        )
-        console.name = agent.name
-        if events is not None:
-            events.name = agent.name
-        recorded = torch_events(config, made, title)
-        with noticing(config, agent, console.tell):
-            report = watched.run(agent, last=as_program)
-        if recorded is not None:
-            recorded.concluded(report, agent.status())
-        error = error_of(report, agent.name)
-        if events is not None:
-            events.concluded(report)
-        _say_if_unused(config, console)
-        console.conclude(title, report, error)
-    except AgentError as failure:
-        console.fail(failure)
-        raise
-    finally:
-        if watched is not None:
-            watched.close()
-        if events is not None:
-            events.close()
-    if error is not None:
-        error.reported = True
-        raise error
-
-
-def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Console, as_program: bool) -> Plan:
-    made = plan(config, argv, title, _environment(console) if as_program else os.environ)
-    for warning in made.warnings:
-        console.tell(warning, False)
-    if port := os.environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-        # torch's open-source build serves nothing there either, and says so at this level.
-        console.tell(f"TORCHELASTIC_HEALTH_CHECK_PORT is {port}, but no health check server is started", True)
-    return fitted(config, made, console.tell)
-
-
-def _environment(console: Console) -> Mapping[str, str]:
-    """The environment, out of which the password of etcd's user is taken for good: nobody but this job has use for
-    it."""
-    if PASSWORD_VARIABLE not in os.environ:
-        return os.environ
-    from .secret_variable import take
-
-    env = dict(os.environ)
-    _, why_shown = take(PASSWORD_VARIABLE)
-    if why_shown:
-        console.tell(
-            f"this host shows {PASSWORD_VARIABLE} to whoever may read /proc/{os.getpid()}/environ, where it cannot be "
-            f"overwritten ({why_shown}); give password_file in --rdzv-conf instead",
-            False,
-        )
-    return env
-
-
-def _open_event_file(console: Console) -> EventFile | None:
-    """The file that ELASTIC_AGENT_EVENTS names; without the variable its module is not loaded either."""
-    if not (path := os.environ.get("ELASTIC_AGENT_EVENTS")):
-        return None
-    from .reporting.event_file import EventFile
-
-    return EventFile(path, console.tell)
-
-
-def torch_events(config: LaunchConfig, made: Plan, title: str) -> TorchEvents | None:
-    """What records torch's events of this job; None if its handler writes nothing and torch is not here to be asked."""
-    handler = config.event_log_handler
-    if handler in ("null", "dynamic_rendezvous") and "torch.distributed.elastic.events" not in sys.modules:
-        return None
-    from .reporting.torch_events import TorchEvents
-
-    workers = made.workers
-    return TorchEvents(handler, run_id=workers.run_id, role=workers.role, backend=config.rdzv_backend, title=title)
-
-
-def make_agent(
-    made: Plan,
-    *,
-    store: Store | None = None,
-    on_event: Callable[[AgentEvent], None] | None = None,
-    on_announce: Callable[[Round], None] | None = None,
-    tell: Callable[[str, bool], None] | None = None,
-    name: str = "",
-    as_program: bool = False,
-) -> Agent:
-    """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
-    if as_program:
-        from ..agent.processes.nursery_process import begin_ahead
-
-        begin_ahead(made.workers)
-    from ..agent.agent import Agent
-
-    spec, make_link = made.rendezvous, None
-    # A job of one node loads no module of stores.
-    if store is not None or spec.backend != "memory":
-        from .store_link import link_to
-
-        make_link = link_to(spec, store, tell, as_program=as_program)
-    return Agent(
-        made.workers,
-        spec,
-        make_link=make_link,
-        on_event=on_event,
-        on_announce=on_announce,
-        tell=tell,
-        name=name,
-    )
-
-
-def fitted(config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) -> Plan:
-    """The plan with what the scheduler says of the job's end."""
-    from .preemption import end_of_time
-
-    if not end_of_time.says_something(os.environ, made.workers.base_env):
-        return made
-    given = config.shutdown_timeout is not None or "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in os.environ
-    return replace(made, workers=end_of_time.fitted(made.workers, os.environ, tell, grace_given=given))
-
-
-def complete(config: LaunchConfig, made: Plan) -> str:
-    """Why this job ends before it begins: its script has said that its training is complete. Empty if it has not."""
-    if not config.exact_resume:
-        return ""
-    from .preemption.completion import why_complete
-
-    return why_complete(os.fspath(config.exact_resume), made.rendezvous.command)
-
-
-def noticing(config: LaunchConfig, agent: Agent, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-    """While the job runs, this node leaves it when its cloud takes the host back, if that is asked for."""
-    from contextlib import closing, nullcontext
-
-    if config.spot_notices is None:
-        return nullcontext()
-    from .preemption.notices import Notices
-
-    return closing(Notices(config.spot_notices, os.environ, agent.leave, tell))
-
-
 def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:
     if store is None:
         return config
@@ -387,13 +226,3 @@ def _log(text: str, routine: bool) -> None:
     import logging
 
     logging.getLogger("elastic_agent").log(logging.INFO if routine else logging.WARNING, "%s", text)
-
-
-def _say_if_unused(config: LaunchConfig, console: Console) -> None:
-    """After a job with --exact-resume: whether its workers have taken no notice of it."""
-    if config.exact_resume and not os.path.exists(os.path.join(config.exact_resume, "round.json")):
-        console.tell(
-            f"--exact-resume: no worker has used {os.fspath(config.exact_resume)}, so restarts begin where the script "
-            "itself goes on; elastic_agent.worker is for scripts without Lightning (docs/resume.md)",
-            False,
-        )

@@ -128,7 +128,7 @@ def _took_torchs_place(args: Sequence[str], as_program: bool) -> bool:
 
 
 def _run(invocation: Invocation, as_program: bool) -> None:
-    from .api import run_command
+    from .command import run_command
     from .config.worker_command import check_module
 
     check_module(invocation.argv)

@@ -134,29 +134,29 @@ def guard_or_serve() -> int:
     if os.getppid() != agent:
         if descendants.cgroup is not None:
             descendants.cgroup.remove()
-        remove_directory(sys.argv[6])
+        remove_directories(sys.argv[6:])
         return 0
     guardian = os.getpid()
     if (nursery := os.fork()) != 0:
         code = Guardian(fd, watched, nursery, descendants, grace_s).run()
         if os.getppid() != agent:
-            remove_directory(sys.argv[6])  # the agent was killed, or it would have done it itself
+            remove_directories(sys.argv[6:])  # the agent was killed, or it would have done it itself
         return code
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
     return serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
 
 
-def remove_directory(path: str) -> None:
-    """Remove a directory that holds files only; nothing where `path` is empty or it is gone."""
-    try:
-        for name in os.listdir(path) if path else ():
-            os.unlink(os.path.join(path, name))
-        if path:
+def remove_directories(paths: list[str]) -> None:
+    """Remove directories that hold files only, those of them that are there."""
+    for path in paths:
+        try:
+            for name in os.listdir(path):
+                os.unlink(os.path.join(path, name))
             os.rmdir(path)
-    except OSError as error:
-        if os.path.isdir(path):
-            os.write(2, f"elastic-agent: {path} of an agent that was killed is left: {error.strerror}\n".encode())
+        except OSError as error:
+            if os.path.isdir(path):
+                os.write(2, f"elastic-agent: {path} of an agent that was killed is left: {error.strerror}\n".encode())
 
 
 def workers_cgroup() -> cgroups.Cgroup | None:

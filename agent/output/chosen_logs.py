@@ -42,6 +42,7 @@ class ChosenLogs(RoundLogs):
 
     def _open_worker(self, local_rank: int) -> None:
         """Open one worker's streams. Raises OSError."""
+        before = len(self._streams)
         ends = self._stdio[local_rank] = {}
         for bit in NAMES:
             path = self._files[bit].get(local_rank, "")
@@ -52,6 +53,7 @@ class ChosenLogs(RoundLogs):
             else:
                 ends[bit] = self._open_plain(bit)
             self._worker_ends.add(ends[bit])
+        self._of_rank[local_rank] = self._streams[before:]
         if self._files[ERR].get(local_rank, "") != os.devnull:
             self._stderr[local_rank] = self._streams[-1]
 

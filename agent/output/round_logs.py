@@ -99,6 +99,15 @@ class RoundLogs:
         thread."""
         return {rank: sum(stream.total for stream in streams) for rank, streams in list(self._of_rank.items())}
 
+    def streams_of(self, local_rank: int) -> dict[str, Stream]:
+        """The streams of a worker: `stdout` and `stderr`, or `output` where both go one way; none of a rank whose
+        output goes nowhere. From any thread."""
+        streams = list(self._of_rank.get(local_rank, ()))
+        kept = self.stdout_files.get(local_rank) or self.stderr_files.get(local_rank)
+        if len(streams) == 1 and self._relay.shared and not kept:
+            return {"output": streams[0]}
+        return {"stderr" if stream.err else "stdout": stream for stream in streams}
+
     def stderr_tail(self, local_rank: int) -> str | None:
         """The end of the stderr of a worker that has exited, 64 KiB at most, kept in a file or not; None for a rank
         that the filter leaves out. Waits TAIL_WAIT_S for output that is still on its way. Where the console's stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 
 from ...proto.frozen import dataclass
@@ -58,6 +58,9 @@ class Route:
         return [file for file in (self.file, self.line_filter.file if self.line_filter else None) if file is not None]
 
 
+Tap = Callable[[int, bytes], None]
+
+
 class Stream:
     """One worker's stdout or stderr."""
 
@@ -79,10 +82,10 @@ class Stream:
         """All of it has been read and handed to its writers, or reading it was given up."""
         self.complete = False
         """Read to its end; False if reading was given up before."""
-        self.tail = b""
-        """The last `TAIL` bytes."""
-        self.total = 0
-        """Bytes read so far."""
+        self.seen = (0, b"")
+        """Bytes read so far, and the last `TAIL` of them."""
+        self.taps: tuple[Tap, ...] = ()
+        """Each gets what is read, and `total` behind it, on the relay's thread; they must be quick."""
         self._route = route
         self._files = files
         self._shown = shown
@@ -91,14 +94,31 @@ class Stream:
         for file in route.files:
             file.streams += 1
 
+    @property
+    def total(self) -> int:
+        """Bytes read so far."""
+        return self.seen[0]
+
+    @property
+    def tail(self) -> bytes:
+        """The last `TAIL` bytes."""
+        return self.seen[1]
+
+    @property
+    def err(self) -> bool:
+        """Whether it is shown on the console's stderr."""
+        return self._route.err
+
     def hold_until(self, now: float) -> float | None:
         """Until when it must not be read, because one of its writers is behind; None if it may be."""
         return max((until for writer in self.writers if (until := writer.hold_until(now)) is not None), default=None)
 
     def feed(self, data: bytes) -> None:
         """Pass on the next bytes: to the file as they are, to the console by lines."""
-        self.total += len(data)
-        self.tail = data[-TAIL:] if len(data) >= TAIL else (self.tail + data)[-TAIL:]
+        total, tail = self.seen
+        self.seen = (total + len(data), data[-TAIL:] if len(data) >= TAIL else (tail + data)[-TAIL:])
+        for tap in self.taps:
+            tap(self.seen[0], data)
         route = self._route
         if route.file is not None:
             self._files.offer(route.file, data)

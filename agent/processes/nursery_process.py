@@ -40,29 +40,29 @@ class Begun(NamedTuple):
     """NAME=VALUE of `MARK`."""
 
 
-_ahead: dict[tuple[float, str], Begun] = {}
+_ahead: dict[tuple[float, tuple[str, ...]], Begun] = {}
 """By what they were begun with: nurseries that were begun before there was an agent to serve, one at most."""
 
 
 def begin_ahead(spec: WorkerSpec) -> None:
     """Start the nursery of the agent that this process is about to make, so that both start at the same time. For a
     process that makes one agent only. Does nothing where the host refuses it: the agent tries it again, and says so."""
-    asked = (spec.orphan_grace_s, spec.own_directory)
+    asked = (spec.orphan_grace_s, spec.own_directories)
     try:
         _ahead[asked] = begin(*asked)
     except (OSError, HostFailed):
         _ahead.clear()
 
 
-def begin(grace_s: float, own_directory: str) -> Begun:
+def begin(grace_s: float, own_directories: tuple[str, ...]) -> Begun:
     """The nursery that was begun ahead, or a new one. Returns before it serves. Arguments, and what it raises, as with
     `spawn_nursery`."""
-    if (ahead := _ahead.pop((grace_s, own_directory), None)) is not None:
+    if (ahead := _ahead.pop((grace_s, own_directories), None)) is not None:
         return ahead
     mark = f"{MARK}={os.getpid()}.{os.urandom(8).hex()}"
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        guardian = spawn_nursery(theirs.fileno(), grace_s, mark, raise_soft_limit(), own_directory)
+        guardian = spawn_nursery(theirs.fileno(), grace_s, mark, raise_soft_limit(), own_directories)
     except BaseException:
         ours.close()
         raise
@@ -72,12 +72,12 @@ def begin(grace_s: float, own_directory: str) -> Begun:
     return Begun(ours, guardian, mark)
 
 
-def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int, own_directory: str) -> int:
+def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int, own_directories: tuple[str, ...]) -> int:
     """Start a guardian, which starts a nursery that serves the socket `fd`; return the guardian's pid. Raises OSError,
     and HostFailed without a /proc.
 
     `grace_s`: the time between SIGTERM and SIGKILL for workers whose agent is gone. `mark`: NAME=VALUE for their
-    environment. `descriptors`: their soft limit of open descriptors. `own_directory`: as in `WorkerSpec`. By
+    environment. `descriptors`: their soft limit of open descriptors. `own_directories`: as in `WorkerSpec`. By
     posix_spawn(3): no Python runs between fork and exec, so other threads, torch's among them, do not matter. By
     `posix`, not `os`: debuggers and profilers that follow child processes replace the functions of `os`, and would run
     in guardian and nursery, which must have one thread and close all descriptors.
@@ -90,7 +90,7 @@ def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int, own_dire
             "/proc)"
         )
     target = 3 if fd != 3 else 4  # dup2 of a descriptor to itself would leave it close-on-exec
-    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors), own_directory)
+    own = (str(target), str(os.getpid()), repr(grace_s), str(descriptors), *own_directories)
     name, _, value = mark.partition("=")
     env = {**os.environ, name: value}
     env.pop(PASSWORD_VARIABLE, None)  # a caller of the library may have it

@@ -32,11 +32,11 @@ READ_BYTES = 1 << 16
 class Supervisor:
     """Owns this node's worker processes. For one thread only. Starts nothing before `open`."""
 
-    def __init__(self, orphan_grace_s: float = 0.0, own_directory: str = "") -> None:
+    def __init__(self, orphan_grace_s: float = 0.0, own_directories: tuple[str, ...] = ()) -> None:
         """`orphan_grace_s`: the time between SIGTERM and SIGKILL for workers if this process is killed.
-        `own_directory`: what is removed then, as in `WorkerSpec`."""
+        `own_directories`: what is removed then, as in `WorkerSpec`."""
         self._orphan_grace_s = orphan_grace_s
-        self._own_directory = own_directory
+        self._own_directories = own_directories
         self._socket: _socket.socket | None = None
         self._guardian = self._nursery = 0
         """Their pids; the nursery's is 0 until it has reported it."""
@@ -61,7 +61,7 @@ class Supervisor:
         it cannot be started, InternalError if there is one. Safe beside other threads: nothing is forked."""
         if self._socket is not None:
             raise InternalError(f"open() on a supervisor whose nursery (pid {self._nursery}) runs; close() it first")
-        self._socket, self._guardian, self._mark = begin(self._orphan_grace_s, self._own_directory)
+        self._socket, self._guardian, self._mark = begin(self._orphan_grace_s, self._own_directories)
         self._nursery, self._cgroup = 0, ""
 
     @property

@@ -78,7 +78,7 @@ class Workers:
         self._spec, self._log = spec, log
         self._preloading = _preloading(spec, log)
         self._name, self._host, self.logs = name, host, logs
-        self.supervisor = Supervisor(spec.orphan_grace_s, spec.own_directory)
+        self.supervisor = Supervisor(spec.orphan_grace_s, spec.own_directories)
         self.reports: dict[WorkerFailure, ErrorReport] = {}
         """The error report of each worker of the last round that exited or could not be started; for the summary."""
         self.round_logs: RoundLogs | None = None
@@ -125,6 +125,11 @@ class Workers:
         """Process id by local rank, of the workers that run. From any thread."""
         pids = self.pids
         return {rank: pids[rank] for rank in self.supervisor.alive() if rank in pids}
+
+    @property
+    def started_s(self) -> dict[int, float]:
+        """When each worker was started, by local rank, on this host's monotonic clock. From any thread."""
+        return dict(self._started_s)
 
     @property
     def written(self) -> dict[int, int]:

@@ -245,7 +245,7 @@ def installed(name: str) -> bool:
 
 
 def package_folders() -> tuple[str, ...]:
-    """Where packages are installed, each ending in a slash; also those of other environments, which a .pth file lends."""
+    """Where packages are installed, each ending in a slash; also in an environment whose folder a .pth file adds."""
     import site
 
     lent = (folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages"))

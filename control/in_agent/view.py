@@ -47,6 +47,10 @@ class AgentsJob:
             self._exchange = Exchange(agent.link.values, self._identity, agent.name, self._reply, warn)
             self._exchange.begin()
 
+    def set_table(self, table: Table) -> None:
+        """What is watched from now on: by it, questions of other nodes are answered."""
+        self._table = table
+
     def close(self) -> None:
         """End the thread, and remove the directory."""
         if self._exchange is not None:

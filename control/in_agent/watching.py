@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.report import Report
 from ...proto import progress
+from ...proto.progress import Progress
 from ...rendezvous.failures import EndKind
 from ...rendezvous.records import Round, RoundPhase
 from ...rendezvous.text import count
 from ..actions.perform import Actor
 from ..notify.channels import channel
 from ..notify.notifier import Notifier
-from ..table.parse import check_actions
+from ..table.parse import check_actions, parse_table
 from ..table.watch import Table
 from ..watcher.runner import Runner
-from .usual import table_of
+from .usual import USUAL, table_of
 from .view import AgentsJob
 
 CLOSE_S = 10.0
@@ -47,11 +48,10 @@ class Watching:
             self._job = AgentsJob()
         except OSError as error:
             raise UsageError(f"--watch: no directory for the workers' progress: {error}; set TMPDIR") from None
-        self._runner = Runner(
-            self.table, Actor(self.table, self._notifier, _node(), self._log, self._job), self._detail, self._job
-        )
-        self._stop = threading.Event()
+        self._runner = self._runner_of(self.table)
+        self._stop, self._stop_runner = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()
         self._told = 0
 
     @property
@@ -67,15 +67,59 @@ class Watching:
     def begin(self, agent: Agent) -> None:
         """Watch, from now on, the job of this agent."""
         self._begin_asking(agent)
+        self._begin_looking()
+
+    def _begin_looking(self) -> None:
         if self.table.watches:
             self._thread = threading.Thread(
-                target=self._runner.run, args=(self._stop,), name="elastic-agent-watches", daemon=True
+                target=self._runner.run, args=(self._stop_runner,), name="elastic-agent-watches", daemon=True
             )
             try:
                 self._thread.start()
             except RuntimeError as error:
                 self._thread = None
                 self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
+
+    def _runner_of(self, table: Table) -> Runner:
+        actor = Actor(table, self._notifier, _node(), self._log, self._job)
+        return Runner(table, actor, self._detail, self._job)
+
+    def set(self, names: str, text: str) -> str:
+        """Watch this from now on, in place of what was watched: usual watches by their names, or the text of a table;
+        nothing where both are empty. Channels stay as they are. Returns what was done, in one sentence. Blocks until
+        what watched before has ended. Raises UsageError for a mistake, and then nothing has changed."""
+        if names and text:
+            raise UsageError("give names of usual watches or the text of a table, not both")
+        if names and (unknown := [name for name in names.split(",") if name.strip() not in USUAL]):
+            raise UsageError(f"{unknown[0].strip()!r:.80} is no usual watch; there are {', '.join(USUAL)}")
+        made = table_of(names) if names else parse_table(text, "the table", inside=True) if text else None
+        if made is not None and made.notify:
+            raise UsageError("notify of a running job stays as it is; leave it out of the table")
+        watches = made.watches if made is not None else ()
+        table = replace(self.table, watches=watches, dumps=made.dumps if made is not None else self.table.dumps)
+        check_actions(table, inside=True)
+        with self._changing:
+            if self._stop.is_set():
+                raise UsageError("the job has ended; nothing is watched")
+            self._end_looking()
+            self.table = table
+            self._job.set_table(table)
+            self._runner = self._runner_of(table)
+            self._stop_runner = threading.Event()
+            self._begin_looking()
+        named = ", ".join(watch.title for watch in watches)
+        return f"watched from now on: {named}" if named else "nothing is watched from now on"
+
+    def progress(self) -> Mapping[int, Progress]:
+        """How far each worker of this node is, by rank, of those that show it."""
+        return self._job.progress()
+
+    def _end_looking(self) -> None:
+        self._stop_runner.set()
+        self._runner.wake()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+            self._thread = None
 
     def _begin_asking(self, agent: Agent) -> None:
         try:
@@ -99,18 +143,19 @@ class Watching:
 
     def ended(self, report: Report | None) -> None:
         """The agent has ended, or never ran. Sends what waits, for at most CLOSE_S. Does nothing the second time."""
-        if self._stop.is_set():
-            return
-        self._stop.set()
-        self._runner.wake()
+        with self._changing:
+            if self._stop.is_set():
+                return
+            self._stop.set()
+            self._stop_runner.set()
+            self._runner.wake()
         if report is not None and _nobody_told(report):
             self._notifier.tell(
                 f"node {_node()} ended",
                 f"node {_node()} ended with status {report.verdict.exit_code}: {report.verdict.because}\n"
                 "next: docs/exit-codes.md; queue the job again",
             )
-        if self._thread is not None:
-            self._thread.join(JOIN_S)
+        self._end_looking()
         self._job.close()
         for name, events in self._notifier.close(CLOSE_S).items():
             number = sum(number for _, _, number in events)

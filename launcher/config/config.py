@@ -18,7 +18,7 @@ from ...proto.endings import COMMAND
 from ...proto.frozen import dataclass, field
 from ..preemption.completion import digest_of
 from . import torch_fields, values
-from .devices import count_cpus, count_local_workers, counting_rule
+from .devices import count_local_workers, counting_rule, share_cpus
 from .ending_flags import ending_variables
 from .guard_flags import guards, ignored_signals
 from .rendezvous_choice import Choice, choose_rendezvous
@@ -139,6 +139,8 @@ class LaunchConfig:
     """A file of watches, in TOML, that this node's agent runs, or names of usual ones, "hang,disk"; empty: none."""
     notify: str | Iterable[str] = ()
     """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
+    metrics_address: str = ""
+    """HOST:PORT at which this node's agent serves metrics for Prometheus, /healthz and /readyz; empty: none."""
     logs_specs: object = None
     """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
     numa_options: object = None
@@ -190,7 +192,7 @@ def plan(
         base_env |= {EXACT_RESUME: os.path.abspath(config.exact_resume), COMMAND: digest_of(command)}
     base_env |= ending_variables(config.exit_duration_in_mins, config.deadline, config.spot_notices, env)
     nproc = count_local_workers(config.nproc_per_node, base_env)
-    omp_warning = _share_cpus(base_env, nproc)
+    omp_warning = share_cpus(base_env, nproc)
     _check_devices(config, base_env, nproc)
     workers = _worker_spec(config, argv, title, run_id, env, base_env, nproc, choice.fixed)
     numa_warning = "--preload has no effect with --numa-binding" if workers.numa and workers.preload else ""
@@ -360,18 +362,6 @@ def _check_devices(config: LaunchConfig, base_env: Mapping[str, str], nproc: int
             f"--virtual-local-rank needs a device for each of {nproc} workers, but CUDA_VISIBLE_DEVICES is "
             f"{devices!r}; list as many devices, or start fewer workers"
         )
-
-
-def _share_cpus(base_env: dict[str, str], nproc: int) -> str:
-    """Set OMP_NUM_THREADS to 1 for several workers if it is not set, as torchrun does. Returns the warning about it, or
-    an empty string."""
-    if nproc == 1 or "OMP_NUM_THREADS" in base_env:
-        return ""
-    base_env["OMP_NUM_THREADS"] = "1"
-    return (
-        f"OMP_NUM_THREADS is not set, so each of the {nproc} workers gets OMP_NUM_THREADS=1, because they share "
-        f"{count_cpus()} CPUs; set it to choose another number"
-    )
 
 
 def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:

@@ -175,3 +175,15 @@ def _read(path: str) -> str:
     except OSError:
         # A file that does not exist, or that this user may not read, shows no device.
         return ""
+
+
+def share_cpus(base_env: dict[str, str], nproc: int) -> str:
+    """Set OMP_NUM_THREADS to 1 for several workers if it is not set, as torchrun does. Returns the warning about it, or
+    an empty string."""
+    if nproc == 1 or "OMP_NUM_THREADS" in base_env:
+        return ""
+    base_env["OMP_NUM_THREADS"] = "1"
+    return (
+        f"OMP_NUM_THREADS is not set, so each of the {nproc} workers gets OMP_NUM_THREADS=1, because they share "
+        f"{count_cpus()} CPUs; set it to choose another number"
+    )

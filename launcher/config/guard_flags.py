@@ -18,6 +18,10 @@ def _path(name: str, value: str) -> str:
     return value
 
 
+def _address(name: str, value: str) -> str:
+    return values.joined(*values.endpoint(name, value, None))
+
+
 def _signal(name: str, value: str) -> int:
     return _one_signal(name, value)
 
@@ -83,6 +87,15 @@ GUARD_FLAGS: tuple[Flag, ...] = (
         "URL",
         ours=True,
         many=True,
+    ),
+    Flag(
+        "metrics-address",
+        _GUARDS,
+        "Serve metrics of this node's agent for Prometheus at /metrics, and /healthz and /readyz for probes. (nowhere)",
+        _address,
+        "",
+        "HOST:PORT",
+        ours=True,
     ),
 )
 

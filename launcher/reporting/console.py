@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...agent.report import Report
 
+ERASE = "\r\x1b[K"
+"""To the beginning of the line, and all of it away."""
 PIECE_CHARS = 1024
 """Written at once: at most PIPE_BUF bytes, which a pipe that has room takes without blocking."""
 BLOCKED_MS = 1000
@@ -31,6 +33,8 @@ class Console:
         self._print_routine = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
         self._error_file = env.get("TORCHELASTIC_ERROR_FILE", "")
         self._blocked = False
+        self._in_place = False
+        """A line without an end stands there, to be overwritten."""
         self.name = f"{os.uname().nodename}:{os.getpid()}"
         """What other nodes call this one; it stands in front of each line."""
 
@@ -71,8 +75,34 @@ class Console:
         if line:
             self._write(f"{PROGRAM}: {line}")
 
+    @property
+    def on_terminal(self) -> bool:
+        """Whether stderr is a terminal on which a line can be overwritten."""
+        try:
+            return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        except (ValueError, AttributeError):
+            return False
+
+    def in_place(self, text: str) -> None:
+        """Put a line in place of the one before that was put so; an empty one takes it away. For a terminal, and for
+        who has it: in the background there is none."""
+        if not text and not self._in_place:
+            return
+        try:
+            if os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp():
+                return
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        except (OSError, ValueError, AttributeError):
+            return  # it is no terminal any more
+        self._in_place = False
+        self._print(ERASE + text[: width - 1])
+        self._in_place = bool(text)
+
     def _write(self, text: str) -> None:
-        text += "\n"
+        erase, self._in_place = ERASE if self._in_place else "", False
+        self._print(f"{erase}{text}\n")
+
+    def _print(self, text: str) -> None:
         try:
             for at in range(0, len(text), PIECE_CHARS):
                 if not self._has_room():

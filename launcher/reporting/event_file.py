@@ -87,7 +87,7 @@ class EventFile:
     def _write(self, what: str, at_s: float, line: Mapping[str, object]) -> None:
         if self._fd < 0:
             return
-        text = json.dumps({"what": what, "at_s": at_s, "node": self.name, **line}) + "\n"
+        text = json.dumps({"what": what, "at_s": at_s, "time_s": time.time(), "node": self.name, **line}) + "\n"
         try:
             os.write(self._fd, text.encode())
         except OSError as error:

@@ -645,7 +645,7 @@ def test_an_agent_runs_once() -> None:
 def test_a_host_that_refuses_what_the_agent_needs_is_an_error_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without descriptors or processes the caller gets an AgentError in one line, and nothing is left."""
 
-    def refuse(fd: int, grace_s: float, mark: str, descriptors: int, own_directory: str) -> int:
+    def refuse(fd: int, grace_s: float, mark: str, descriptors: int, own_directories: tuple[str, ...]) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("elastic_agent.agent.processes.nursery_process.spawn_nursery", refuse)

@@ -13,6 +13,7 @@ import pytest
 import elastic_agent
 from elastic_agent import AgentEvent, LaunchConfig, Member, NodeAgent, Status, WorkerFailure
 from elastic_agent.agent import errors, exit_status
+from elastic_agent.control.ctl.cli import elasticctl
 from elastic_agent.control.watcher.advise import advise
 from elastic_agent.control.watcher.cli import watch
 from elastic_agent.launcher.config import etcd_conf
@@ -211,8 +212,9 @@ OF_SLURM = {"--array", "--exclude", "--mail-type", "--name", "--no-kill", "--sig
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
-    of_watch = (name for command in (watch, advise) for option in command.params for name in option.opts)
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_watch}
+    programs = (watch, advise, elasticctl, *elasticctl.commands.values())
+    of_programs = (name for command in programs for option in command.params for name in option.opts)
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_programs}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
@@ -262,7 +264,7 @@ def test_every_public_name_is_in_the_librarys_page() -> None:
     """What can be imported from the package is explained, and so is what an event, a status and a failure hold."""
     words = set(re.findall(r"\w+", page("docs/library.md")))
     held = [field.name for kind in (AgentEvent, Status, WorkerFailure, Member) for field in fields(kind)]
-    steering = [name for name in vars(NodeAgent) if not name.startswith("_")]
+    steering = [name for kind in NodeAgent.__mro__[:-1] for name in vars(kind) if not name.startswith("_")]
     missing = {*elastic_agent.__all__, *held, *steering} - words - {"__version__"}
     assert not missing
 

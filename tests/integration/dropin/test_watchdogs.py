@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.harness import free_port
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 RUN_S = 120
@@ -112,9 +114,17 @@ def test_a_timeout_that_is_no_time_turns_the_look_off(tmp_path: Path, value: str
     assert run(tmp_path, "pass", TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=value).returncode == 0
 
 
-def test_the_health_check_port_is_said_not_to_be_served(tmp_path: Path) -> None:
-    """As in torch's open-source build, which logs that no server is started."""
-    done = run(tmp_path, "pass", TORCHELASTIC_HEALTH_CHECK_PORT="8080", LOGLEVEL="INFO")
+def test_the_health_check_port_is_served_and_one_that_is_none_ends_no_job(tmp_path: Path) -> None:
+    """torch's open-source build starts no server there; asked by the worker, the agent says that it is in a round."""
+    port = str(free_port())
+    script = (
+        "import urllib.request\n"
+        f"print(urllib.request.urlopen('http://127.0.0.1:{port}/readyz', timeout=30).read().decode())\n"
+    )
+    done = run(tmp_path, script, TORCHELASTIC_HEALTH_CHECK_PORT=port)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("working: round 1 begins")
+    done = run(tmp_path, "pass", TORCHELASTIC_HEALTH_CHECK_PORT="soon")
     assert done.returncode == 0
-    assert "TORCHELASTIC_HEALTH_CHECK_PORT is 8080, but no health check server is started" in done.stderr
-    assert run(tmp_path, "pass", TORCHELASTIC_HEALTH_CHECK_PORT="8080").stderr.count("HEALTH") == 0
+    assert "no health checks are served: TORCHELASTIC_HEALTH_CHECK_PORT is 'soon'; give a port" in done.stderr
+    assert "HEALTH" not in run(tmp_path, "pass", TORCHELASTIC_HEALTH_CHECK_PORT="").stderr

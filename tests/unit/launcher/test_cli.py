@@ -74,6 +74,7 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
     ("exact-resume", "checkpoints", {"exact_resume": "checkpoints"}),
     ("watch", "w.toml", {"watch": "w.toml"}),
     ("notify", "exec:cat", {"notify": ("exec:cat",)}),
+    ("metrics-address", "127.0.0.1:9400", {"metrics_address": "127.0.0.1:9400"}),
     ("shutdown-timeout", "5", {"shutdown_timeout": 5.0}),
     ("leftovers", "stop:5", {"leftovers": "stop:5"}),
     ("orphan-grace", "5", {"orphan_grace": 5.0}),
@@ -149,6 +150,7 @@ def test_no_flag_of_torchruns_is_missing() -> None:
             "kill-switch",
             "leftovers",
             "log-rotate",
+            "metrics-address",
             "no-restart-codes",
             "notify",
             "orphan-grace",
@@ -504,7 +506,7 @@ def test_reading_a_command_line_imports_little(script: str) -> None:
 
 
 class Api:
-    """Replaces `launcher.api`, whose `run_command` runs the job."""
+    """Replaces `launcher.command`, whose `run_command` runs the job."""
 
     def __init__(self, error: AgentError | None) -> None:
         self.error = error
@@ -524,7 +526,7 @@ Job = Callable[[AgentError | None], Api]
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     def install(error: AgentError | None) -> Api:
         api = Api(error)
-        monkeypatch.setitem(sys.modules, "elastic_agent.launcher.api", cast("ModuleType", api))
+        monkeypatch.setitem(sys.modules, "elastic_agent.launcher.command", cast("ModuleType", api))
         return api
 
     return install

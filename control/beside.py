@@ -1,0 +1,254 @@
+"""The control service of one agent as long as nobody asks: a socket, and what happened lately. Kept small and quick.
+
+    <base>/<pid>-<random>/control.sock      base: $ELASTIC_AGENT_RUN_DIR, or $XDG_RUNTIME_DIR/elastic-agent,
+                                            or /tmp/elastic-agent-<uid>
+
+Not $TMPDIR: it is another for each batch job, and a socket's path holds 107 bytes. All else is imported with the first
+connection (`service/connections.py`).
+"""
+
+from __future__ import annotations
+
+# The C module: an agent has it already, and importing `socket` takes longer than all of this.
+import _socket
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ..agent.agent import Agent
+    from ..agent.lifecycle.state import Verdict
+    from ..agent.loop import Loop
+    from ..agent.report import AgentEvent
+    from ..proto.progress import Progress
+    from ..rendezvous.records import Round
+
+    class Answering(Protocol):
+        """What answers connections, once there is one."""
+
+        def happened(self) -> None:
+            """There is another event in the history."""
+            ...
+
+        def wake(self) -> None:
+            """Workers have written something. From any thread."""
+            ...
+
+        def close(self) -> None: ...
+
+    class Other(Protocol):
+        """What serves or tells something beside the control service."""
+
+        def begin(self, agent: Agent, loop: Loop) -> None:
+            """As `Service.begin`."""
+            ...
+
+        def happened(self, what: AgentEvent | Round | Verdict) -> None:
+            """As `Service.happened`."""
+            ...
+
+        def close(self) -> None: ...
+
+
+KEPT = 1024
+"""Events that are remembered; the oldest are forgotten first."""
+BACKLOG = 128
+"""Connections that may wait to be accepted; more are refused by the kernel, or wait there."""
+
+SetWatch = Callable[[str, str], str]
+"""Sets what is watched, from names of usual watches and the text of a table; returns what was done. May block. Raises
+UsageError."""
+
+
+VARIABLE = "ELASTIC_AGENT_RUN_DIR"
+"""The base, instead; `off`: no agent that has it answers."""
+OFF = "off"
+SOCKET = "control.sock"
+PATH_MAX = 107
+"""Bytes of a socket's path; unix(7)."""
+
+
+class NoPlace(Exception):
+    """There is no directory for the socket. One line."""
+
+
+def bases() -> list[str]:
+    """Where sockets of this user's agents may be: the first is where an agent of this environment has its own."""
+    if given := os.environ.get(VARIABLE, ""):
+        return [] if given == OFF else [os.path.abspath(given)]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    common = f"/tmp/elastic-agent-{os.geteuid()}"  # noqa: S108 - made and checked as this user's alone
+    return [*([f"{runtime}/elastic-agent"] if os.path.isabs(runtime) and os.path.isdir(runtime) else []), common]
+
+
+def make() -> str:
+    """A new run directory, of this user only; empty where that is switched off. Raises NoPlace."""
+    trouble = ""
+    for base in bases():
+        try:
+            _check(base)
+            path = f"{base}/{os.getpid()}-{os.urandom(4).hex()}"
+            if len(os.fsencode(f"{path}/{SOCKET}")) > PATH_MAX:
+                raise NoPlace(f"{path}/{SOCKET} is longer than the {PATH_MAX} bytes of a socket's path")
+            os.mkdir(path, 0o700)
+        except OSError as error:
+            trouble = trouble or f"{base}: {error.strerror}"
+        except NoPlace as error:
+            trouble = trouble or str(error)
+        else:
+            return path
+    if trouble:
+        raise NoPlace(f"{trouble}; set {VARIABLE} to a directory of this user only")
+    return ""
+
+
+def _check(base: str) -> None:
+    """Make the directory if it is not there. Raises NoPlace where others may write to it, or OSError."""
+    try:
+        os.mkdir(base, 0o700)
+    except FileExistsError:
+        found = os.lstat(base)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NoPlace(
+                f"{base} is no directory of this user with mode 0700 (owner {found.st_uid}, mode "
+                f"{stat.S_IMODE(found.st_mode):04o})"
+            ) from None
+
+
+def remove(path: str) -> None:
+    """Remove a run directory and the socket in it. One that is gone is no error."""
+    try:
+        os.unlink(f"{path}/{SOCKET}")
+    except FileNotFoundError:
+        pass  # none was made, or it is gone
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass  # it is gone
+
+
+class Service:
+    """What answers for one agent. But for `history`, only for the thread of the agent's loop."""
+
+    def __init__(
+        self, run_id: str, tell: Callable[[str, bool], None], answer: Answer, set_watch: SetWatch | None = None
+    ) -> None:
+        """Makes the run directory. Where there can be none, nothing answers, and `tell` gets one sentence. `answer` is
+        called at the first connection."""
+        self.run_id = run_id
+        self.set_watch = set_watch
+        self.progress: Callable[[], Mapping[int, Progress]] | None = None
+        """How far each worker is, by rank, where that is known."""
+        self.listeners: tuple[Callable[[], None], ...] = ()
+        """Called, from any thread, when there may be something new for somebody who follows in this process."""
+        self.closed = False
+        self.others: list[Other] = []
+        """What else is beside the agent, begun and closed with this."""
+        self.history: deque[tuple[int, float, float, object]] = deque(maxlen=KEPT)
+        """Number, wall-clock time, monotonic time, and what happened."""
+        self.number = 0
+        """Of the newest event."""
+        self.began_s = time.monotonic()
+        self.agent: Agent | None = None
+        self.directory = ""
+        self._tell = tell
+        self._loop: Loop | None = None
+        self._listener: _socket.socket | None = None
+        self._answer = answer
+        self._connections: Answering | None = None
+        try:
+            self.directory = make()
+        except NoPlace as error:
+            tell(f"this agent cannot be asked (elasticctl): {error}", True)
+
+    @property
+    def path(self) -> str:
+        """Of the socket; empty where nothing answers."""
+        return f"{self.directory}/{SOCKET}" if self.directory else ""
+
+    def begin(self, agent: Agent, loop: Loop) -> None:
+        """Answer from now on, on this loop."""
+        self.agent, self._loop = agent, loop
+        for other in self.others:
+            other.begin(agent, loop)
+        if not self.directory:
+            return
+        listener = None
+        try:
+            listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            listener.bind(self.path)
+            os.chmod(self.path, 0o600)
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            if listener is not None:
+                listener.close()
+            self._tell(f"this agent cannot be asked (elasticctl): {self.path}: {error.strerror}", False)
+            return
+        self._listener = listener
+        loop.watch(listener.fileno(), self._asked)
+
+    def happened(self, what: AgentEvent | Round | Verdict) -> None:
+        """Remember it, and pass it on to those who follow."""
+        self.number += 1
+        for other in self.others:
+            try:
+                other.happened(what)
+            except Exception as error:  # noqa: BLE001 - what only watches must not end the job
+                self._tell(f"{type(other).__name__} failed: {type(error).__name__}: {error}; please report it", False)
+        self.history.append((self.number, time.time(), time.monotonic(), what))
+        for listener in self.listeners:
+            listener()
+        if self._connections is not None:
+            self._connections.happened()
+
+    def announced(self, announcement: Round) -> None:
+        """As `happened`, for an announcement that this node makes as the coordinator."""
+        self.happened(announcement)
+
+    def wake(self) -> None:
+        """Workers have written something that somebody follows. From any thread."""
+        for listener in self.listeners:
+            listener()
+        if (connections := self._connections) is not None:
+            connections.wake()
+
+    def close(self) -> None:
+        """Answer no more; who follows gets what is left. Idempotent."""
+        verdict = self.agent.known().node.verdict if self.agent is not None else None
+        if verdict is not None and self._loop is not None:
+            self._loop = None
+            self.happened(verdict)
+        self.closed = True
+        for other in self.others:
+            other.close()
+        for listener in self.listeners:
+            listener()
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self.directory:
+            try:
+                remove(self.directory)
+            except OSError as error:
+                self._tell(f"{self.directory} is left: {error.strerror}", False)
+            self.directory = ""
+
+    def _asked(self) -> tuple[()]:
+        """The first connection."""
+        if self._listener is not None and self._loop is not None:
+            self._loop.forget(self._listener.fileno())
+            self._connections = self._answer(self, self._listener, self._loop)
+        return ()
+
+
+Answer = Callable[[Service, _socket.socket, "Loop"], "Answering"]
+"""Makes what answers connections on this listener, on this loop; the listener stays the caller's."""

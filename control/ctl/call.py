@@ -1,0 +1,145 @@
+"""Calls of one agent through its control socket. Every wait has a limit."""
+
+from __future__ import annotations
+
+import _socket
+import json
+import select
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PREFIX = "/elastic.control.v1.Control/"
+ANSWER_S = 3.0
+"""How long an agent has for what it answers at once: its loop is never away for long, unless it is frozen."""
+SLOW_S = 120.0
+"""The same for what takes time: stacks, watches."""
+SLOW = ("Stacks", "SetWatch")
+Message = dict[str, Any]
+
+
+class NoAnswer(Exception):
+    """The agent does not answer. One line."""
+
+
+class Refused(Exception):
+    """The agent has answered that it will not. One line."""
+
+
+class Call:
+    """One request, and what comes back: one message, or a stream of them."""
+
+    def __init__(self, path: str, method: str, fields: Mapping[str, Any] | None = None) -> None:
+        """Raises NoAnswer where nobody listens."""
+        self.path, self.method = path, method
+        self.ended = False
+        self._limit_s = SLOW_S if method in SLOW else ANSWER_S
+        self._received = bytearray()
+        self._lines = bytearray()
+        self._head: tuple[int, bool] | None = None
+        self._left = -1
+        """Bytes that are still to come of the body, or of this chunk."""
+        body = json.dumps(fields or {}).encode()
+        head = f"POST {PREFIX}{method} HTTP/1.1\r\nHost: agent\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            self._sock.setblocking(False)
+            self._sock.connect(path)
+            self._sock.send(head.encode() + body)
+        except OSError as error:
+            self._sock.close()
+            raise NoAnswer(f"{path}: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def answer(self) -> Message:
+        """The one message. Raises NoAnswer, Refused."""
+        try:
+            for message in self.messages(self._limit_s):
+                return message
+        finally:
+            self.close()
+        raise NoAnswer(f"{self.path}: the connection ended without an answer to {self.method}")
+
+    def messages(self, limit_s: float | None = None) -> Iterator[Message]:
+        """All messages as they come, until the end; `limit_s`: how long all may take, None for as long as it goes on.
+        Raises NoAnswer, Refused."""
+        until = None if limit_s is None else time.monotonic() + limit_s
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        while not self.ended:
+            left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
+            if not poll.poll(left_ms):
+                raise NoAnswer(f"{self.path}: no answer to {self.method} in {limit_s:g} s; the agent may be frozen")
+            yield from self.arrived()
+
+    def arrived(self) -> list[Message]:
+        """What has come by now. Raises NoAnswer, Refused."""
+        try:
+            data = self._sock.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise NoAnswer(f"{self.path}: {error.strerror}") from error
+        self.ended = not data
+        self._received += data
+        if self._head is None and not self._begin():
+            return []
+        self._unpack()
+        *whole, rest = self._lines.split(b"\n")
+        status, _ = self._head or (0, False)
+        if status != 200:
+            if self.ended:
+                raise Refused(json.loads(self._lines or b"{}").get("message", f"status {status}"))
+            return []
+        self._lines = bytearray() if self.ended else bytearray(rest)
+        return [json.loads(line) for line in [*whole, *([rest] if self.ended else [])] if line]
+
+    def _begin(self) -> bool:
+        """Take the head of the answer, if it is there."""
+        head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
+        if not found:
+            if self.ended:
+                raise NoAnswer(f"{self.path}: the agent has closed the connection")
+            return False
+        first, *lines = head.lower().split(b"\r\n")
+        headers = dict(line.split(b": ", 1) for line in lines)
+        chunked = headers.get(b"transfer-encoding") == b"chunked"
+        self._head = int(first.split()[1]), chunked
+        self._left = -1 if chunked else int(headers[b"content-length"])
+        self._received = bytearray(rest)
+        return True
+
+    def _unpack(self) -> None:
+        """Move what has come of the body to `_lines`."""
+        if self._head is not None and not self._head[1]:
+            self._lines += self._received
+            self._left -= len(self._received)
+            self._received.clear()
+            self.ended = self.ended or self._left <= 0
+            return
+        while True:
+            if self._left < 0:
+                size, found, rest = bytes(self._received).partition(b"\r\n")
+                if not found:
+                    return
+                self._left, self._received = int(size, 16), bytearray(rest)
+            if self._left == 0:
+                self.ended = True
+                return
+            if len(self._received) < self._left + 2:
+                return
+            self._lines += self._received[: self._left]
+            del self._received[: self._left + 2]
+            self._left = -1
+
+    def close(self) -> None:
+        """Ask no more."""
+        self.ended = True
+        self._sock.close()
+
+
+def call(path: str, method: str, **fields: object) -> Message:
+    """One answer. Raises NoAnswer, Refused."""
+    return Call(path, method, fields).answer()

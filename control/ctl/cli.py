@@ -1,0 +1,395 @@
+"""The command line of `elasticctl`."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from . import find, screen, story, views
+from .call import Call, Message, NoAnswer, Refused, call
+from .find import Agent, NotFound
+
+PROGRAM = "elasticctl"
+REFUSED, WRONG = 1, 2
+"""Exit statuses beside those of `find`: the agent says no; the command is wrong."""
+REDRAW_S = 1.0
+"""At most so long until a live screen is drawn anew: it shows ages."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Chosen:
+    """Which agents a command is for."""
+
+    def __init__(self, address: str, job: str) -> None:
+        self.address, self.job = address, job
+
+    def agents(self) -> list[Agent]:
+        """Those of the job. Says on stderr which do not answer. Raises NotFound."""
+        found, silent = find.of_job(self.address, self.job)
+        for line in silent:
+            click.echo(f"{PROGRAM}: {line}", err=True)
+        return found
+
+
+def as_json(command: Command) -> Command:
+    """The option --json."""
+    return click.option("--json", "in_json", is_flag=True, help="Print the answer as JSON.")(command)
+
+
+def because(command: Command) -> Command:
+    """The option --reason."""
+    return click.option("-m", "--reason", default="", help="Why; the log and the last line of each agent tell it.")(
+        command
+    )
+
+
+@click.group(PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--address", metavar="SOCKET", default="", help="The socket of one agent, instead of looking for agents.")
+@click.option("--job", metavar="ID", default="", help="The job's run id, where agents of several jobs run here.")
+@click.version_option(package_name="elastic-agent", prog_name=PROGRAM)
+@click.pass_context
+def elasticctl(context: click.Context, *, address: str, job: str) -> None:
+    """See and steer the jobs whose agents run on this host.
+
+    Exit status: 0 done, 1 the agent refused or something is damaged, 2 a wrong command, 3 no such agent runs here,
+    4 an agent does not answer, 5 several agents or jobs fit.
+    """
+    context.obj = Chosen(address, job)
+
+
+@elasticctl.command()
+@click.option("-w", "--watch", is_flag=True, help="Go on, and draw the screen anew whenever something happens.")
+@click.option("-o", "--output", type=click.Choice(["screen", "wide", "json"]), default="screen", help="[screen]")
+@as_json
+@click.pass_obj
+def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
+    """Where the job stands: what, why, how many of how many, what is odd, and what to do next."""
+    output = "json" if in_json else output
+    if not watch:
+        _show_status(chosen, output)
+        return
+    follower = Call(find.best(chosen.agents()).path, "Events", {"since": -1, "follow": True})
+    try:
+        while not follower.ended:
+            if sys.stdout.isatty() and output != "json":
+                click.clear()
+            elif output != "json":
+                click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
+            _show_status(chosen, output)
+            if select.select([follower], [], [], REDRAW_S)[0]:
+                follower.arrived()
+    finally:
+        follower.close()
+
+
+def _show_status(chosen: Chosen, output: str) -> None:
+    found = chosen.agents()
+    job, workers, events, silent = views.job_and_workers(found, find.best(found))
+    if output == "json":
+        _echo({"job": job, "workers": workers, "events": events})
+    else:
+        width = shutil.get_terminal_size((80, 24)).columns
+        for line in screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide"):
+            click.secho(line.text, bold=line.odd, fg="yellow" if line.odd and "NO_COLOR" not in os.environ else None)
+    _report(silent)
+
+
+@elasticctl.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on until the agent ends.")
+@click.option("--since", type=int, default=0, metavar="N", help="From event N on; -N: the last N. [all that is kept]")
+@click.option("--node", default="", help="Of this node's agent, where several run here. [the coordinator]")
+@as_json
+@click.pass_obj
+def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool) -> None:
+    """What happened, one line an event."""
+    found = chosen.agents()
+    agent = find.one(found, node) if node else find.best(found)
+    for each in views.streams([agent], "Events", since=since, follow=follow):
+        if in_json:
+            _echo(each)
+            continue
+        if each["missed"]:
+            click.echo(f"({each['missed']} events before this one are not kept)")
+        when = time.strftime("%H:%M:%S", time.localtime(each["timeS"]))
+        failure = f": {each['failure']}" if each["failure"] and each["failure"] not in each["because"] else ""
+        who = "job" if each["what"] == "announced" else each["node"]
+        click.echo(
+            f"{each['number']:>5}  {when}  round {each['round']}  {who}  {each['phase']}: {each['because']}{failure}"
+        )
+
+
+@elasticctl.command()
+@click.argument("rank", metavar="RANK|all")
+@click.option("-f", "--follow", is_flag=True, help="Go on, over all rounds, until the agent ends.")
+@click.option("-n", "--lines", type=click.IntRange(0), help="The last so many lines. [what is remembered: 64 KiB]")
+@as_json
+@click.pass_obj
+def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json: bool) -> None:
+    """What workers write: of one rank, or of all that run here."""
+    ranks = [] if rank == "all" else _ranks([rank])
+    found = views.having(chosen.agents(), ranks)
+    if not found:
+        raise NotFound(f"rank {rank} does not run here; ask on its own host", find.NONE)
+    parts = views.streams(found, "Logs", ranks=ranks, follow=follow)
+    if lines is not None and not follow:
+        parts = iter(_last(parts, lines))
+    unfinished: dict[tuple[int, str], str] = {}
+    for part in parts:
+        if in_json:
+            _echo(part)
+        elif rank == "all":
+            _prefixed(part, unfinished)
+        else:
+            _missed(part)
+            click.echo(part["text"], nl=False)
+    for (of, _), text in unfinished.items():
+        if text:
+            click.echo(f"[{of}] {text}")
+
+
+def _last(parts: Iterator[Message], lines: int) -> list[Message]:
+    """Each stream's last lines."""
+    found: dict[tuple[int, str], Message] = {}
+    for part in parts:
+        key = (part["rank"], part["stream"])
+        known = found.setdefault(key, {**part, "text": ""})
+        known["text"] += part["text"]
+    for part in found.values():
+        part["text"] = "".join(part["text"].splitlines(keepends=True)[-lines:] if lines else [])
+    return list(found.values())
+
+
+def _prefixed(part: Message, unfinished: dict[tuple[int, str], str]) -> None:
+    _missed(part)
+    key = (part["rank"], part["stream"])
+    *whole, rest = (unfinished.get(key, "") + part["text"]).split("\n")
+    unfinished[key] = rest
+    for line in whole:
+        click.echo(f"[{part['rank']}] {line}")
+
+
+def _missed(part: Message) -> None:
+    if part["missedBytes"]:
+        where = f"; all of it is in {part['file']}" if part["file"] else ""
+        click.echo(f"({part['missedBytes']:.0f} bytes of rank {part['rank']} were left out here{where})", err=True)
+
+
+@elasticctl.command()
+@click.argument("rank", nargs=-1)
+@click.option("--native", is_flag=True, help="Also native frames, of one process of each of the first groups.")
+@as_json
+@click.pass_obj
+def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool) -> None:
+    """Where the workers that run here stand in their code: equal stacks together, the odd one first."""
+    ranks = _ranks(rank)
+    found = views.having(chosen.agents(), ranks)
+    if not found:
+        raise NotFound(f"none of rank {', '.join(rank)} runs here; ask on its own host", find.NONE)
+    answers, silent = views.together(found, "Stacks", ranks=ranks, native=native)
+    groups, texts = views.merged(answers), [text for answer in answers for text in answer["native"]]
+    if in_json:
+        _echo({"groups": groups, "native": texts})
+    for group in groups if not in_json else []:
+        waits = ", waits for others" if group.get("waits") else ""
+        click.echo(f"rank {', '.join(map(str, group['ranks']))}: in {group['at']}{waits}")
+        click.echo(f"{group.get('text', '').rstrip()}\n")
+    for text in texts if not in_json else []:
+        click.echo(f"{text}\n")
+    _report(silent)
+
+
+@elasticctl.command()
+@click.option("-w", "--watch", is_flag=True, help="Go on, once a second.")
+@as_json
+@click.pass_obj
+def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
+    """Memory and processor time of the workers that run here."""
+    before: dict[int, tuple[float, float]] = {}
+    while True:
+        answers, _ = views.together(chosen.agents(), "Workers")
+        now_s = time.monotonic()
+        if in_json:
+            _echo(answers)
+        else:
+            if watch and sys.stdout.isatty():
+                click.clear()
+            for line in views.top(answers, before, now_s):
+                click.echo(line)
+        if not watch:
+            return
+        before = {each["pid"]: (each.get("cpuS", 0.0), now_s) for answer in answers for each in answer["workers"]}
+        select.select([], [], [], REDRAW_S)
+
+
+@elasticctl.command()
+@click.argument("file", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@as_json
+@click.pass_obj
+def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
+    """The story of a job: each round, why it began and ended, whom it charged, what it cost.
+
+    From the events of the agent that coordinates, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
+    """
+    found: list[Message] = []
+    for path in file:
+        try:
+            found += views.events_of(path)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    if not file:
+        found = list(views.streams([find.best(chosen.agents())], "Events"))
+    told = story.story_of(found)
+    if in_json:
+        _echo({"rounds": [vars(each) for each in told.rounds], "ends": told.ends, "outcome": told.outcome})
+        return
+    for line in story.lines(told):
+        click.echo(line)
+
+
+@elasticctl.command()
+@click.argument("node", default="")
+@because
+@as_json
+@click.pass_obj
+def drain(chosen: Chosen, *, node: str, reason: str, in_json: bool) -> None:
+    """Have a node of this host leave its job in order; the others go on."""
+    _do(find.one(chosen.agents(), node), "Drain", in_json, reason=reason)
+
+
+@elasticctl.command()
+@click.option("--label", default="", help="Of the checkpoint, which is kept. [asked]")
+@because
+@as_json
+@click.pass_obj
+def save(chosen: Chosen, *, label: str, reason: str, in_json: bool) -> None:
+    """Have all ranks of the job make a checkpoint at their next step, and go on."""
+    _do(find.best(chosen.agents()), "Save", in_json, label=label, reason=reason)
+
+
+@elasticctl.command()
+@click.option("--requeue", is_flag=True, help="Every agent ends with 75, to be started again, and not with 83.")
+@click.option("--node", default="", metavar="NODE", help="Only this node's agent, as by SIGTERM.")
+@because
+@as_json
+@click.pass_obj
+def stop(chosen: Chosen, *, requeue: bool, node: str, reason: str, in_json: bool) -> None:
+    """End the job: all ranks save at their next step and exit. Workers without the worker library get SIGTERM."""
+    if node and requeue:
+        raise click.UsageError("--node stops one agent as SIGTERM does; leave out --requeue, or use drain")
+    found = chosen.agents()
+    if node:
+        _do(find.one(found, node), "Stop", in_json, reason=reason)
+    else:
+        _do(find.best(found), "Stop", in_json, reason=reason, job=True, requeue=requeue)
+
+
+@elasticctl.command()
+@because
+@as_json
+@click.pass_obj
+def restart(chosen: Chosen, *, reason: str, in_json: bool) -> None:
+    """Have all ranks save at their next step and start again; no node is charged."""
+    _do(find.best(chosen.agents()), "RestartRound", in_json, reason=reason)
+
+
+@elasticctl.command()
+@click.argument("what", default="")
+@click.option("--node", default="", help="Of this node, where several run here.")
+@as_json
+@click.pass_obj
+def watch(chosen: Chosen, *, what: str, node: str, in_json: bool) -> None:
+    """What a node's agent watches from now on: a file of watches, names such as hang,disk, or nothing."""
+    agent = find.one(chosen.agents(), node)
+    if os.path.isfile(what):
+        with open(what, encoding="utf-8") as file:
+            _do(agent, "SetWatch", in_json, table=file.read())
+    else:
+        _do(agent, "SetWatch", in_json, names=what)
+
+
+def _do(agent: Agent, method: str, in_json: bool, **fields: object) -> None:
+    done = call(agent.path, method, **fields)
+    if in_json:
+        _echo(done)
+    else:
+        click.echo(done["text"])
+
+
+@elasticctl.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@as_json
+def checkpoints(directory: str, *, in_json: bool) -> None:
+    """The checkpoints in a directory of the worker library, the newest first."""
+    from .kept import kept, table
+
+    found = kept(directory)
+    if in_json:
+        _echo(found)
+    else:
+        for line in table(found):
+            click.echo(line)
+
+
+@elasticctl.group()
+def data() -> None:
+    """What can be proved of a training's data."""
+
+
+@data.command()
+@click.argument("directory", type=click.Path(exists=True))
+def verify(directory: str) -> None:
+    """Each byte of each checkpoint against its checksums, and that each sample was trained on exactly once."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "elastic_agent.worker", "verify", directory])
+
+
+@elasticctl.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """What makes a shell complete this program's commands: eval "$(elasticctl completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    if made := get_completion_class(shell):
+        click.echo(made(elasticctl, {}, PROGRAM, "_ELASTICCTL_COMPLETE").source())
+
+
+def _report(silent: Sequence[str]) -> None:
+    """Say which agents did not answer, and end with their status; nothing where all did."""
+    for line in silent:
+        click.echo(f"{PROGRAM}: {line}", err=True)
+    if silent:
+        sys.exit(find.SILENT)
+
+
+def _ranks(words: Sequence[str]) -> list[int]:
+    wrong = [word for word in words if not word.isdigit()]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is no rank; give a number")
+    return [int(word) for word in words]
+
+
+def _echo(message: object) -> None:
+    click.echo(json.dumps(message))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The program. Ends the process with one of the exit statuses that its help lists."""
+    try:
+        elasticctl.main(argv, prog_name=PROGRAM, complete_var="_ELASTICCTL_COMPLETE")
+    except NotFound as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        sys.exit(error.status)
+    except NoAnswer as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        sys.exit(find.SILENT)
+    except Refused as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        sys.exit(REFUSED)

@@ -1,0 +1,138 @@
+"""The agents of this host, by their control sockets."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import NamedTuple
+
+from .. import beside
+from .call import Message, NoAnswer, Refused, call
+
+CONNECTION_REFUSED = "Connection refused"
+
+
+class Agent(NamedTuple):
+    """One agent that answers."""
+
+    path: str
+    """Of its socket."""
+    status: Message
+
+    @property
+    def name(self) -> str:
+        return str(self.status["name"])
+
+    @property
+    def run_id(self) -> str:
+        return str(self.status["runId"])
+
+
+class NotFound(Exception):
+    """There is no such agent, or more than one. One line; `status`: the program's exit status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+NONE, SILENT, SEVERAL = 3, 4, 5
+"""Exit statuses: no agent is found; none of those found answers; several fit."""
+
+
+def sockets() -> list[str]:
+    """Paths of all sockets that may be this user's agents'; root's are those of all users. The newest first."""
+    bases = beside.bases()
+    if os.geteuid() == 0 and beside.VARIABLE not in os.environ:
+        bases += glob.glob("/tmp/elastic-agent-*") + glob.glob("/run/user/*/elastic-agent")  # noqa: S108 - looked at only
+    found = {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{beside.SOCKET}")}
+    return sorted(found, key=_made_at, reverse=True)
+
+
+def _made_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def agents(address: str = "") -> tuple[list[Agent], list[str]]:
+    """Agents that answer, and a line for each that should and does not. A socket that nobody listens on any more is
+    removed, if it is this user's."""
+    found, silent = [], []
+    for folder in [] if address else _without_socket():
+        if _is_left(folder):
+            beside.remove(folder)
+    for path in [address] if address else sockets():
+        try:
+            found.append(Agent(path, call(path, "Status")))
+        except NoAnswer as error:
+            if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
+                beside.remove(os.path.dirname(path))
+            else:
+                silent.append(str(error))
+        except Refused as error:
+            silent.append(f"{path}: {error}")
+    return found, silent
+
+
+def _without_socket() -> list[str]:
+    """Run directories of this user's agents that have none: an agent was killed before it had made one."""
+    folders = (path for base in beside.bases() for path in glob.glob(f"{glob.escape(base)}/*-*"))
+    return [path for path in folders if _is_empty(path)]
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        return not os.listdir(folder)
+    except OSError:
+        return False  # it has gone, or is another user's
+
+
+def _is_left(folder: str) -> bool:
+    """Whether the process that made this run directory is gone, and it is this user's to remove. Its name begins with
+    the pid; with the processes of a container, another may have that by now, and it is left alone."""
+    pid = os.path.basename(folder).partition("-")[0]
+    try:
+        return os.stat(folder).st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}")
+    except OSError:
+        return False
+
+
+def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:
+    """The agents of this host that run one job, and a line for each that does not answer. Raises NotFound."""
+    found, silent = agents(address)
+    if not found:
+        if silent:
+            raise NotFound(silent[0], SILENT)
+        where = ", ".join(beside.bases()) or f"{beside.VARIABLE}=off"
+        raise NotFound(f"no agent runs here (looked in {where}); give its socket with --address", NONE)
+    jobs = {each.run_id for each in found}
+    if job:
+        found = [each for each in found if each.run_id == job]
+        if not found:
+            raise NotFound(f"no agent here runs job {job!r}; there are {', '.join(sorted(jobs))}", NONE)
+    elif len(jobs) > 1:
+        raise NotFound(f"agents of {len(jobs)} jobs run here: {', '.join(sorted(jobs))}; choose by --job", SEVERAL)
+    return found, silent
+
+
+def one(found: list[Agent], node: str) -> Agent:
+    """The one of these agents that this names: by the node's name, or its process id; any, where it is empty and there
+    is one. Raises NotFound."""
+    names = ", ".join(each.name for each in found)
+    if not node:
+        if len(found) > 1:
+            raise NotFound(f"{len(found)} nodes of the job run here: {names}; name one", SEVERAL)
+        return found[0]
+    named = [each for each in found if node in (each.name, str(each.status["pid"]), each.name.partition(":")[0])]
+    if not named:
+        raise NotFound(f"node {node!r} does not run here; there are {names}; ask on its own host", NONE)
+    if len(named) > 1:
+        raise NotFound(f"{node!r} may be {' or '.join(each.name for each in named)}; name one", SEVERAL)
+    return named[0]
+
+
+def best(found: list[Agent]) -> Agent:
+    """The one that knows most of the job: the coordinator, if it is here."""
+    return max(found, key=lambda each: (each.status["coordinating"], each.status["hosting"]))

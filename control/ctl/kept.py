@@ -1,0 +1,64 @@
+"""The checkpoints that the worker library keeps in a directory, by what their manifests say. Reads no other file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .call import Message
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d+)(-.*)?")
+GIB = 1 << 30
+
+
+def kept(directory: str) -> list[Message]:
+    """Each checkpoint: name, step, round, label, bytes, when it was written, and why it cannot be read, if so. The
+    newest first, by their steps."""
+    found = []
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.is_dir() and _NAME.fullmatch(entry.name)]
+    for name in sorted(names, key=lambda name: (_step(name), name), reverse=True):
+        path = Path(directory, name, MANIFEST)
+        one: Message = {"name": name, "step": _step(name), "problem": ""}
+        try:
+            manifest = json.loads(path.read_bytes())
+            one |= {
+                "step": int(manifest["step"]),
+                "round": int(manifest["round"]),
+                "label": str(manifest.get("label", "")),
+                "ranks": int(manifest["run"]["world_size"]),
+                "bytes": sum(int(content["length"]) for content in manifest["files"].values()),
+                "time_s": path.stat().st_mtime,
+            }
+        except FileNotFoundError:
+            one["problem"] = f"no {MANIFEST}: not finished"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            one["problem"] = f"{MANIFEST} cannot be read: {error}"
+        found.append(one)
+    return found
+
+
+def _step(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def table(found: Sequence[Message]) -> list[str]:
+    """For people."""
+    if not found:
+        return ["no checkpoints here"]
+    lines = []
+    for one in found:
+        if one["problem"]:
+            lines.append(f"{one['name']:<16}  {one['problem']}")
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["time_s"]))
+        label = f"  kept as {one['label']!r}" if one["label"] else ""
+        where = f"round {one['round']}" if one["round"] else "no agent"
+        lines.append(f"{one['name']:<16}  {when}  {where}, {one['ranks']} ranks, {one['bytes'] / GIB:.3f} GiB{label}")
+    return lines

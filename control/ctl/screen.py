@@ -1,0 +1,180 @@
+"""The status of a job as one screen of text: what, why, how many of how many, what is odd, what next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...rendezvous.text import count, duration
+
+Message = Mapping[str, Any]
+NODES_MAX = 16
+"""Nodes above which only the odd ones are listed."""
+EVENTS_MAX = 5
+SILENT = 0.5
+"""The part of the lease after which a node without a sign is called silent."""
+STILL_S = 30.0
+"""Without a sign of life of the worker library for so long, a worker is shown as standing still."""
+ODD, PLAIN = True, False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; an odd one is in colour."""
+
+    text: str
+    odd: bool = PLAIN
+
+
+def screen(
+    job: Message, workers: Sequence[Message], events: Sequence[Message], now_s: float, *, width: int, wide: bool = False
+) -> list[Line]:
+    """`job`: the answer to Job; `workers`: those of this host's agents to Workers; `events`: the last events of the
+    agent that answered; `now_s`: seconds since 1970."""
+    lines = [*_head(job, workers), Line(""), *_nodes(job, workers, wide=wide), Line("")]
+    lines += [Line(f"{_ago(now_s - each['timeS']):>8}  {_event(each)}") for each in _latest(events)]
+    lines.append(Line(f"next  {_next(job)}"))
+    return [Line(line.text if wide else _cut(line.text, max(40, width)), line.odd) for line in lines]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
+    odd = [each for each in job["nodes"] if _is_odd(each, job)]
+    what = job["outcome"] or job["phase"] or "connecting"
+    odd_text = f", {odd[0]['name']} is {_state(odd[0], job).lower()}" if len(odd) == 1 else ""
+    odd_text = odd_text or (f", {count(len(odd), 'node')} need a look" if odd else "")
+    placed = [each for each in job["nodes"] if "groupRank" in each]
+    wanted = f"{job['minNodes']}:{job['maxNodes']}" if job["minNodes"] != job["maxNodes"] else f"{job['minNodes']}"
+    first = f"{job['runId']}  {what}{odd_text}"
+    sizes = f"{len(placed)} of {count_of(wanted)}  {count(job['worldSize'], 'worker')}  {duration(job['ageS'])}"
+    lines = [Line(f"{first:<46}  {sizes}", bool(odd))]
+    of_round = f"round {job['round']}: " if job["round"] else ""
+    lines.append(Line(f"why   {of_round}{job['because']}"))
+    if job["storeTrouble"]:
+        lines.append(Line(f"store does not answer: {job['storeTrouble']}", ODD))
+    if (agreed := job.get("agreement")) and not agreed.get("over"):
+        where = f"at boundary {agreed['at']}" if agreed.get("at") else "at their next step boundary"
+        lines.append(Line(f"asks  all ranks {agreed['act']} {where}: {agreed['because']}"))
+    if ended := job.get("ended"):
+        charged = f"; charged to {ended['charged']}" if ended.get("charged") else ""
+        lines.append(Line(f"last  round {ended['round']} ended by {ended['kind']}: {ended['because']}{charged}"))
+    if steps := [each["steps"] for one in workers for each in one["workers"] if each.get("steps")]:
+        lines.append(Line(f"step  {max(steps):,}"))
+    lines.append(Line(f"said  by {job['name']}, {_source(job)}"))
+    return lines
+
+
+def count_of(wanted: str) -> str:
+    """`1 node`, `2:4 nodes`."""
+    return "1 node" if wanted == "1" else f"{wanted} nodes"
+
+
+def _source(job: Message) -> str:
+    if job["source"] == "coordinator":
+        store = f"; store: {job['store']}" if job["store"] else ""
+        return f"which coordinates the job{store}"
+    age = f"{duration(job['announcedAgeS'])} ago" if "announcedAgeS" in job else "never"
+    return f"at first hand of itself, of others as announced {age}"
+
+
+def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line]:
+    cells = {one["name"]: "".join(_cell(each) for each in one["workers"]) for one in workers}
+    shown = list(job["nodes"])
+    if len(shown) > NODES_MAX and not wide:
+        shown = [each for each in shown if _is_odd(each, job)]
+    rows = [("NODE", "STATE", "HEARD", "RANKS", "WORKERS", "LEFT", "NOTE")]
+    for each in shown:
+        note = "this agent" if each.get("own") else ""
+        if wide or _is_odd(each, job):
+            note = "; ".join(part for part in (note, each.get("because", "")) if part)
+        heard = duration(each["heardAgeS"]) if "heardAgeS" in each else "?"
+        known = cells.get(each["name"]) or _guess(each, job)
+        left = str(each["restartsLeft"]) if "restartsLeft" in each else "?"
+        rows.append(
+            (each["name"], _state(each, job), "-" if each.get("own") else heard, _ranks(each), known, left, note)
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(6)]
+    odd = [PLAIN, *(_is_odd(each, job) for each in shown)]
+    lines = [
+        Line("  ".join(cell.ljust(size) for cell, size in zip(row, [*widths, 0], strict=True)).rstrip(), flag)
+        for row, flag in zip(rows, odd, strict=True)
+    ]
+    if len(shown) < len(job["nodes"]):
+        lines.append(Line(f"{len(job['nodes']) - len(shown)} more, all well"))
+    return lines
+
+
+def _ranks(node: Message) -> str:
+    if "groupRank" not in node:
+        return "-"
+    first, last = node.get("rankOffset", 0), node.get("rankOffset", 0) + node.get("nproc", 0) - 1
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _state(node: Message, job: Message) -> str:
+    state = str(node.get("state", ""))
+    if state == "waiting" and node.get("waits") and job["phase"] == "running":
+        return "spare"
+    if state not in ("lost", "ended", "leaving") and _is_silent(node, job):
+        return "SILENT"
+    return state.upper() if state in ("lost", "broken") else state
+
+
+def _is_silent(node: Message, job: Message) -> bool:
+    return bool(job["leaseS"]) and not node.get("own") and node.get("heardAgeS", 0.0) > SILENT * job["leaseS"]
+
+
+def _is_odd(node: Message, job: Message) -> bool:
+    return _state(node, job) not in ("working", "finished", "spare", "unknown", "waiting", "joining", "ended")
+
+
+def _cell(worker: Message) -> str:
+    """`=` runs, `z` stands still, `!` was stopped by a signal or is a zombie, `x` has exited."""
+    state = worker["state"]
+    if state != "running":
+        return "x" if state == "exited" else "!"
+    return "z" if worker.get("markAgeS", 0.0) > STILL_S else "="
+
+
+def _guess(node: Message, job: Message) -> str:
+    """Cells of a node whose agent is on another host: only what its record says."""
+    runs = node.get("state") == "working" and not _is_silent(node, job)
+    return ("=" if runs else "?") * node.get("nproc", 0) if "groupRank" in node else "-"
+
+
+def _latest(events: Sequence[Message]) -> list[Message]:
+    """The last ones, without two that say the same, the newest first."""
+    found: list[Message] = []
+    for each in reversed(events):
+        if not found or each["because"] not in found[-1]["because"]:
+            found.append(each)
+        if len(found) == EVENTS_MAX:
+            break
+    return found
+
+
+def _event(event: Message) -> str:
+    failure = f": {event['failure']}" if event.get("failure") and event["failure"] not in event["because"] else ""
+    return f"{'job' if event['what'] == 'announced' else event['node']}  {event['because']}{failure}"
+
+
+def _ago(age_s: float) -> str:
+    return duration(max(0.0, age_s))
+
+
+def _next(job: Message) -> str:
+    if job["outcome"]:
+        return f"nothing: the job {job['outcome']}      elasticctl explain"
+    if job["storeTrouble"]:
+        return "workers go on while the store is away      elasticctl events -f"
+    silent = [each for each in job["nodes"] if _is_silent(each, job) and each.get("state") != "lost"]
+    if silent:
+        left_s = max(0.0, job["leaseS"] - silent[0]["heardAgeS"])
+        return f"{silent[0]['name']} is lost in about {duration(left_s)}      elasticctl explain"
+    if job["phase"] in ("gathering", "last call"):
+        return "a round, once enough nodes have joined      elasticctl events -f"
+    return "elasticctl stacks | logs all -f | explain | top"

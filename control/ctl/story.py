@@ -1,0 +1,170 @@
+"""The story of a job from its events: each round, why it began and ended, whom it charged, what it cost. Pure.
+
+Events are those of a control socket, or lines of the file that ELASTIC_AGENT_EVENTS names, of one agent or of several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...rendezvous.text import count, duration
+
+Event = Mapping[str, Any]
+
+
+@dataclass
+class Told:
+    """One round."""
+
+    number: int
+    because: str = ""
+    began_s: float | None = None
+    ended_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    workers: int = 0
+    kind: str = ""
+    why: str = ""
+    charged: str = ""
+    failure: str = ""
+
+
+@dataclass
+class Story:
+    """A job, as far as its events tell."""
+
+    rounds: list[Told] = field(default_factory=list)
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    ends: list[str] = field(default_factory=list)
+    """How each agent ended."""
+    outcome: str = ""
+    missed: int = 0
+    """Events that are not kept any more."""
+
+    @property
+    def lost_s(self) -> float:
+        """Between rounds: from the end of one to the beginning of the next."""
+        return sum(pause_s for pause_s in map(self.pause_s, self.rounds) if pause_s is not None)
+
+    def pause_s(self, told: Told) -> float | None:
+        """From the end of this round to the beginning of the next; None if there is none, or it is not known."""
+        later = next((each for each in self.rounds if each.number > told.number and each.began_s is not None), None)
+        if later is None or later.began_s is None or told.ended_s is None:
+            return None
+        return max(0.0, later.began_s - told.ended_s)
+
+
+def normal(event: Event) -> dict[str, Any]:
+    """Names as the events file has them, whichever way the event came."""
+    made = {re.sub(r"([A-Z])", lambda letter: f"_{letter[1].lower()}", name): value for name, value in event.items()}
+    if made.get("what") == "announced" and "happened" not in made:
+        made["round"] = made.pop("number", 0)  # a line of the file
+    made["members"] = [normal(member) for member in made.get("members") or ()]
+    if made.get("ended"):
+        made["ended"] = normal(made["ended"])
+    return made
+
+
+def story_of(events: Iterable[Event]) -> Story:
+    """Put together what these events tell, in any order."""
+    found = sorted((normal(event) for event in events), key=lambda event: float(event["at_s"]))
+    story, rounds = Story(), dict[int, Told]()
+    names: dict[str, str] = {}
+    for event in found:
+        story.began_s = story.began_s or event["at_s"]
+        story.ended_s = event["at_s"]
+        story.missed += event.get("missed") or 0
+        names |= {member["node"]: member["name"] for member in event["members"]}
+        if event["what"] == "concluded":
+            story.ends.append(f"{event['node']}: exit {event.get('exit_code', 0)}: {event['because']}")
+        elif event["what"] == "announced":
+            _announced(event, rounds, names, story)
+        else:
+            _happened(event, rounds)
+    story.rounds = [rounds[number] for number in sorted(rounds) if rounds[number].began_s is not None]
+    return story
+
+
+def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], story: Story) -> None:
+    told = rounds.setdefault(event["round"], Told(event["round"]))
+    if event["phase"] == "running" and told.began_s is None:
+        _begin(told, event)
+    if event["phase"] in ("over", "closed") and told.ended_s is None and told.began_s is not None:
+        told.ended_s, told.why = event["at_s"], told.why or event["because"]
+    if ended := event.get("ended"):
+        of = rounds.setdefault(ended["round"], Told(ended["round"]))
+        of.kind, of.why = ended["kind"], ended["because"]
+        charged = ended.get("charged", "")
+        of.charged, of.failure = names.get(charged, charged), ended.get("failure", "")
+        of.ended_s = of.ended_s or event["at_s"]
+    story.outcome = event.get("outcome") or story.outcome
+
+
+def _happened(event: Event, rounds: dict[int, Told]) -> None:
+    """What a node that does not coordinate knows of the same."""
+    if not event["round"]:
+        return
+    told = rounds.setdefault(event["round"], Told(event["round"]))
+    if event["phase"] == "working" and told.began_s is None:
+        _begin(told, event)
+    if event["phase"] in ("stopping", "ending", "finished") and told.ended_s is None and told.began_s is not None:
+        told.ended_s, told.why = event["at_s"], told.why or event["because"]
+    if event.get("failure") and not told.failure:
+        told.failure = event["failure"]
+
+
+def _begin(told: Told, event: Event) -> None:
+    told.began_s, told.because = event["at_s"], event["because"]
+    told.nodes = tuple(member["name"] for member in event["members"])
+    told.workers = sum(member.get("nproc", 0) for member in event["members"])
+
+
+def lines(story: Story) -> list[str]:
+    """The story for people."""
+    if not story.rounds and not story.ends:
+        return ["these events tell of no round"]
+    charged = sum(1 for told in story.rounds if told.charged)
+    took = duration(max(0.0, story.ended_s - story.began_s))
+    found = [
+        f"{count(len(story.rounds), 'round')} in {took}, {count(charged, 'restart')} charged, "
+        f"{duration(story.lost_s)} between rounds" + (f"; the job {story.outcome}" if story.outcome else "")
+    ]
+    if lost := _lost(story):
+        found.append(f"between rounds, by what ended the one before: {lost}")
+    if story.missed:
+        found.append(f"{count(story.missed, 'event')} before these are not kept; ELASTIC_AGENT_EVENTS keeps all")
+    for told in story.rounds:
+        found += ["", *_of_round(story, told)]
+    return found + (["", *story.ends] if story.ends else [])
+
+
+def _lost(story: Story) -> str:
+    """Time between rounds by what ended the round before, and by the node that was charged; the longest first."""
+    by_cause: dict[str, float] = {}
+    for told in story.rounds:
+        if (pause_s := story.pause_s(told)) is not None:
+            cause = (told.kind or "unknown") + (f" on {told.charged}" if told.charged else "")
+            by_cause[cause] = by_cause.get(cause, 0.0) + pause_s
+    longest = sorted(by_cause.items(), key=lambda each: -each[1])
+    return ", ".join(f"{cause} {duration(lost_s)}" for cause, lost_s in longest)
+
+
+def _of_round(story: Story, told: Told) -> list[str]:
+    at = duration((told.began_s or 0.0) - story.began_s)
+    who = f"{count(len(told.nodes), 'node')}, {count(told.workers, 'worker')}"
+    found = [f"round {told.number}  began {at} into the job with {who}: {told.because}"]
+    if told.ended_s is None or told.began_s is None:
+        return [*found, "  runs, or nothing is known of its end"]
+    ran = duration(max(0.0, told.ended_s - told.began_s))
+    kind = f" by {told.kind}" if told.kind else ""
+    found.append(f"  ran {ran}, ended{kind}: {told.why}")
+    if told.failure and told.failure not in told.why:
+        found.append(f"  {told.failure}")
+    if told.charged:
+        found.append(f"  {told.charged} is charged a restart")
+    if (pause_s := story.pause_s(told)) is not None:
+        found.append(f"  {duration(pause_s)} until the next round began")
+    return found

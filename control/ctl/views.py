@@ -1,0 +1,121 @@
+"""What `elasticctl` shows of several agents of one job at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...rendezvous.text import duration
+from .call import Call, Message, NoAnswer, call
+from .find import Agent
+
+MIB = 1 << 20
+
+
+def together(found: Sequence[Agent], method: str, **fields: object) -> tuple[list[Message], list[str]]:
+    """The answers of these agents, asked at once, and a line for each that does not answer."""
+    calls, answers, silent = [], [], []
+    for each in found:
+        try:
+            calls.append(Call(each.path, method, fields))
+        except NoAnswer as error:
+            silent.append(str(error))
+    for one in calls:
+        try:
+            answers.append(one.answer())
+        except NoAnswer as error:
+            silent.append(str(error))
+    return answers, silent
+
+
+def streams(found: Sequence[Agent], method: str, **fields: object) -> Iterator[Message]:
+    """The messages of these agents as they come, until all have ended. Raises NoAnswer where one cannot be asked."""
+    calls = {each.fileno(): each for each in (Call(agent.path, method, fields) for agent in found)}
+    poll = select.poll()
+    for fd in calls:
+        poll.register(fd, select.POLLIN)
+    try:
+        while calls:
+            for fd, _ in poll.poll():
+                yield from calls[fd].arrived()
+                if calls[fd].ended:
+                    poll.unregister(fd)
+                    calls.pop(fd).close()
+    finally:
+        for each in calls.values():
+            each.close()
+
+
+def merged(answers: Sequence[Message]) -> list[Message]:
+    """The groups of stacks of several agents as one list: those that are equal together, the odd one first."""
+    groups: dict[str, dict[str, Any]] = {}
+    for answer in answers:
+        for group in answer["groups"]:
+            text = re.sub(r"^(Process|Thread|Python v).*$", "", group.get("text", ""), flags=re.MULTILINE)
+            one = groups.setdefault(f"{group['at']}\n{text}", {**group, "ranks": []})
+            one["ranks"] = sorted([*one["ranks"], *group["ranks"]])
+    return sorted(groups.values(), key=lambda group: (group.get("waits", False), len(group["ranks"]), group["ranks"]))
+
+
+def ranks_of(agent: Agent) -> range:
+    """The ranks of this agent's workers in its round."""
+    status = agent.status
+    if "groupRank" not in status:
+        return range(0)
+    first = sum(each.get("nproc", 0) for each in status["members"] if each["groupRank"] < status["groupRank"])
+    return range(first, first + len(status["workerPids"]))
+
+
+def having(found: Sequence[Agent], ranks: Sequence[int]) -> list[Agent]:
+    """Those of these agents that run one of these ranks; all, where no rank is named."""
+    return [each for each in found if not ranks or set(ranks) & set(ranks_of(each))]
+
+
+def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], now_s: float) -> list[str]:
+    """A table of workers. `before`: processor time by pid and when that was read; without it, the mean since the
+    worker's start."""
+    rows = [("RANK", "NODE", "PID", "STATE", "CPU %", "MEMORY", "WRITTEN", "SINCE", "SECTION")]
+    for answer in workers:
+        for each in answer["workers"]:
+            cpu_s, age_s = each.get("cpuS", 0.0), each.get("ageS", 0.0)
+            known = before.get(each["pid"])
+            past_s = now_s - known[1] if known else age_s
+            used = 100 * (cpu_s - (known[0] if known else 0.0)) / past_s if past_s > 0 else 0.0
+            section = f"{each.get('section', '')} {each.get('steps', '')}".strip()
+            rows.append(
+                (
+                    str(each["rank"]), answer["name"], str(each["pid"]), each["state"], f"{used:.0f}",
+                    f"{each.get('rssBytes', 0) / MIB:,.0f} MiB", f"{each.get('writtenBytes', 0) / MIB:,.1f} MiB",
+                    duration(age_s), section,
+                )
+            )  # fmt: skip
+    rows[1:] = sorted(rows[1:], key=lambda row: int(row[0]))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, list[Message], list[Message], list[str]]:
+    """What the status is made of: the job by one agent's word, the workers of all agents here, the last events, and a
+    line for each agent that does not answer."""
+    job = call(chosen.path, "Job")
+    workers, silent = together(found, "Workers")
+    events = list(Call(chosen.path, "Events", {"since": -20}).messages(3.0))
+    return job, workers, events, silent
+
+
+def events_of(path: str) -> list[Message]:
+    """The events of a file. A last line that was cut off is left out; raises ValueError in one line
+    where another one is no event."""
+    found = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                event = json.loads(line)
+                found.append({**event, "what": event["what"], "at_s": event.get("at_s", event.get("atS"))})
+            except (ValueError, KeyError, TypeError):
+                if line.endswith("\n"):
+                    raise ValueError(f"{path}: line {number} is no event of an agent") from None
+    return found

@@ -1,0 +1,219 @@
+"""What is sent on and on: events as they happen, and what workers write. Each follower feeds one connection."""
+
+from __future__ import annotations
+
+import threading
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from ...agent.agent import Agent
+from ...agent.output.streams import Stream
+from ..beside import Service
+from .describe import event_of
+from .messages import EventsRequest, LogPart, LogsRequest
+
+PART_MAX = 1 << 16
+"""Bytes of output in one message."""
+PENDING_MAX = 1 << 18
+"""Bytes of output that wait for a slow reader; what comes then is left out, and counted."""
+AT_ONCE = 64
+"""Messages that are made before the first of them is taken, in this process."""
+Send = Callable[[object], bool]
+"""Sends one message; False where the reader is behind, so that the next ones should wait."""
+_TAPS = threading.Lock()
+"""Held while it is changed who gets what a stream reads."""
+
+
+class Follower(Protocol):
+    """Feeds one stream."""
+
+    endless: bool
+    """There may be more, once all is sent."""
+
+    def pump(self, send: Send) -> bool:
+        """Send what there is, as far as the reader takes it. False: there is more."""
+        ...
+
+    def attach(self) -> None:
+        """Something happened to the agent: look whether there is another round to follow."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def followed(service: Service, make: Callable[[], Follower]) -> Iterator[Any]:
+    """The messages of a follower that is made, for a thread of this process that may wait."""
+    changed = threading.Semaphore(0)
+    service.listeners = (*service.listeners, changed.release)
+    try:
+        follower = make()
+        found: deque[object] = deque()
+
+        def send(message: object) -> bool:
+            found.append(message)
+            return len(found) < AT_ONCE
+
+        try:
+            while True:
+                closed = service.closed
+                follower.attach()
+                done = follower.pump(send)
+                while found:
+                    yield found.popleft()
+                if done and (closed or not follower.endless):
+                    return
+                if done:
+                    changed.acquire()
+        finally:
+            follower.close()
+    finally:
+        service.listeners = tuple(each for each in service.listeners if each != changed.release)
+
+
+class EventFollower:
+    """The events of one agent, from those kept on."""
+
+    def __init__(self, service: Service, request: EventsRequest) -> None:
+        self._service = service
+        self.endless = request.follow
+        first = request.since
+        if first < 0:
+            first = service.number + first + 1
+        self._next = max(1, first)
+
+    def attach(self) -> None:
+        """Events are the agent's, whatever the round."""
+
+    def pump(self, send: Send) -> bool:
+        """As `Follower.pump`."""
+        history = self._service.history
+        kept = history[0][0] if history else 1
+        missed, self._next = max(0, kept - self._next), max(kept, self._next)
+        agent = self._service.agent
+        while self._next <= self._service.number:
+            entry = history[self._next - history[0][0]]
+            self._next += 1
+            if not send(event_of(entry, agent.name if agent else "", missed)):
+                return self._next > self._service.number
+            missed = 0
+        return True
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class _Source:
+    """One stream of one worker, as one follower reads it."""
+
+    def __init__(
+        self, rank: int, name: str, stream: Stream, file: str, tapped: Callable[[_Source, int, bytes], None]
+    ) -> None:
+        self.rank, self.name, self.stream, self.file = rank, name, stream, file
+        self.tap = partial(tapped, self)
+        self.upto = 0
+        """Bytes of the stream that were taken."""
+        self.decode = getincrementaldecoder("utf-8")("replace").decode
+
+
+class LogFollower:
+    """What workers of one agent write, over all rounds. `pump` and `attach` are for one thread; the relay's threads
+    hand over what they read."""
+
+    def __init__(self, agent: Agent, request: LogsRequest, wake: Callable[[], None]) -> None:
+        """`wake` is called, from any thread, when there is something to pump."""
+        self.endless = request.follow
+        self._agent, self._wake = agent, wake
+        self._ranks, self._tail = frozenset(request.ranks), request.tail_bytes
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[_Source, bytes, int]] = deque()
+        """Output, and the bytes that were left out before it."""
+        self._bytes = self._missed = 0
+        self._sources: list[_Source] = []
+        self._logs: object = None
+        self._rounds = 0
+        self.attach()
+
+    def attach(self) -> None:
+        """Follow the workers of the round that runs now, if they are not followed yet."""
+        logs, member = self._agent.workers.round_logs, self._agent.workers.member
+        if logs is None or member is None or logs is self._logs:
+            return
+        self._detach()
+        self._logs = logs
+        self._rounds += 1
+        for local_rank in range(member.nproc):
+            rank = member.rank_offset + local_rank
+            if self._ranks and rank not in self._ranks:
+                continue
+            for name, stream in logs.streams_of(local_rank).items():
+                files = logs.stderr_files if name == "stderr" else logs.stdout_files
+                self._begin(_Source(rank, name, stream, files.get(local_rank, ""), self._tapped))
+
+    def _begin(self, source: _Source) -> None:
+        stream = source.stream
+        if self.endless:
+            # Before the look at what is there: a part that comes in between is known by where it ends.
+            with _TAPS:
+                stream.taps = (*stream.taps, source.tap)
+            self._sources.append(source)
+        total, tail = stream.seen
+        with self._lock:
+            source.upto = total
+            # Of a later round, all that is remembered: nothing of it was shown.
+            wanted = tail[-self._tail :] if self._tail and self._rounds == 1 else tail
+            already = [each for each in self._pending if each[0] is source]
+            for each in already:
+                self._pending.remove(each)
+                self._bytes -= len(each[1])
+            self._add(source, wanted)
+
+    def _tapped(self, source: _Source, upto: int, data: bytes) -> None:
+        with self._lock:
+            if upto <= source.upto:
+                return
+            source.upto = upto
+            first = not self._pending
+            self._add(source, data)
+        if first:
+            self._wake()
+
+    def _add(self, source: _Source, data: bytes) -> None:
+        """With the lock held."""
+        for at in range(0, len(data), PART_MAX):
+            part = data[at : at + PART_MAX]
+            if self._bytes + len(part) > PENDING_MAX + len(self._sources) * PART_MAX:
+                self._missed += len(part)
+                continue
+            self._pending.append((source, part, self._missed))
+            self._bytes += len(part)
+            self._missed = 0
+
+    def pump(self, send: Send) -> bool:
+        """As `Follower.pump`."""
+        for source, part, missed in self._taken():
+            message = LogPart(source.rank, source.name, source.decode(part), source.file, missed)
+            if not send(message):
+                return not self._pending
+        return True
+
+    def _taken(self) -> Iterator[tuple[_Source, bytes, int]]:
+        while True:
+            with self._lock:
+                if not self._pending:
+                    return
+                found = self._pending.popleft()
+                self._bytes -= len(found[1])
+            yield found
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._detach()
+
+    def _detach(self) -> None:
+        for source in self._sources:
+            with _TAPS:
+                source.stream.taps = tuple(tap for tap in source.stream.taps if tap is not source.tap)
+        self._sources.clear()

@@ -1,0 +1,122 @@
+"""As much of HTTP/1.1 as the control socket needs: requests in, answers out. Pure: bytes to values and back."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+HEAD_MAX = 8192
+"""Bytes of a request's first line and headers."""
+BODY_MAX = 65536
+"""Bytes of a request's body."""
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    411: "Length Required",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+JSON, LINES = "application/json", "application/x-ndjson"
+LAST_CHUNK = b"0\r\n\r\n"
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class Request(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    body: bytes
+    keeps: bool
+    """The connection may be used again."""
+    chunks: bool
+    """The client takes an answer in chunks; HTTP/1.0 does not."""
+
+
+class Refused(Exception):
+    """A request that is not carried out: a status, and one line for the client."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def take(received: bytearray) -> Request | None:
+    """The first request of what was received, which is removed from it; None while it is not whole. Raises Refused;
+    then nothing more that was received means anything."""
+    end = received.find(b"\r\n\r\n", 0, HEAD_MAX + 4)
+    if end < 0:
+        if len(received) > HEAD_MAX:
+            raise Refused(431, f"the request's head is longer than {HEAD_MAX} bytes")
+        return None
+    first, *lines = bytes(received[:end]).split(b"\r\n")
+    method, path, version = _first(first)
+    headers = _headers(lines)
+    if b"transfer-encoding" in headers:
+        raise Refused(411, "a body in chunks is not taken; send Content-Length")
+    length = _length(headers.get(b"content-length", b"0"))
+    begin = end + 4
+    if len(received) < begin + length:
+        return None
+    body = bytes(received[begin : begin + length])
+    del received[: begin + length]
+    connection = headers.get(b"connection", b"").lower()
+    modern = version == b"HTTP/1.1"
+    keeps = b"close" not in connection if modern else b"keep-alive" in connection
+    return Request(method, path, body, keeps, modern)
+
+
+def _first(line: bytes) -> tuple[str, str, bytes]:
+    parts = line.split(b" ")
+    if len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not parts[1].startswith(b"/") or not parts[1].isascii():
+        raise Refused(400, "the first line is not `METHOD /PATH HTTP/1.1`")
+    if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise Refused(505, "HTTP/1.1 is spoken here")
+    return parts[0].decode(), parts[1].decode().partition("?")[0], parts[2]
+
+
+def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not _NAME.fullmatch(name):
+            raise Refused(400, "a header is not `NAME: VALUE`")
+        name = name.lower()
+        if name == b"content-length" and name in headers:
+            raise Refused(400, "Content-Length is there twice")
+        headers[name] = value.strip()
+    return headers
+
+
+def _length(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise Refused(400, "Content-Length is no number")
+    if int(text) > BODY_MAX:
+        raise Refused(413, f"the body is longer than {BODY_MAX} bytes")
+    return int(text)
+
+
+def answer(status: int, body: bytes, *, keeps: bool, kind: str = JSON) -> bytes:
+    """A whole answer."""
+    end = "" if keeps else "Connection: close\r\n"
+    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{end}\r\n"
+    return head.encode() + body
+
+
+def begin_stream(*, chunks: bool) -> bytes:
+    """What is before the first line of a stream. Without chunks its end is that of the connection."""
+    coding = "Transfer-Encoding: chunked\r\n" if chunks else ""
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {LINES}\r\n{coding}Connection: close\r\n\r\n".encode()
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a stream."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,177 @@
+"""The methods of the service, on an agent: which there are, what they do, what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ...agent.agent import Agent
+from ...agent.errors import UsageError
+from ...agent.lifecycle.state import Phase
+from ...proto.progress import Progress
+from ...rendezvous.agreements import Act
+from ..beside import Service
+from . import describe
+from .followers import EventFollower, LogFollower
+from .messages import (
+    Done,
+    DrainRequest,
+    EventsRequest,
+    Job,
+    LogsRequest,
+    Nothing,
+    RestartRoundRequest,
+    SaveRequest,
+    SetWatchRequest,
+    StackGroup,
+    Stacks,
+    StacksRequest,
+    Status,
+    StopRequest,
+    Workers,
+)
+
+PREFIX = "/elastic.control.v1.Control/"
+REASON_MAX = 200
+"""Characters of a reason."""
+
+
+class NotNow(UsageError):
+    """This agent cannot do it as it stands. One line."""
+
+
+class Method(NamedTuple):
+    """One method."""
+
+    request: type[Any]
+    call: Callable[[Service, Any, str], object]
+    """From the service, the request and who asks; returns the answer, or a follower."""
+    reads: bool = True
+    """It changes nothing."""
+    waits: bool = False
+    """It takes time, so it has a thread of its own."""
+    streams: bool = False
+
+
+def agent_of(service: Service) -> Agent:
+    """The agent, which was begun. Raises NotNow."""
+    if service.agent is None:
+        raise NotNow("this agent does not run")
+    return service.agent
+
+
+def status(service: Service, request: Nothing, who: str) -> Status:
+    """Where this node stands."""
+    return agent_of(service).status()
+
+
+def job(service: Service, request: Nothing, who: str) -> Job:
+    """The whole job as this agent knows it."""
+    return describe.job_of(agent_of(service), service.run_id, service.began_s, service.number)
+
+
+def workers(service: Service, request: Nothing, who: str) -> Workers:
+    """This node's workers."""
+    shown: Mapping[int, Progress] = service.progress() if service.progress is not None else {}
+    return describe.workers_of(agent_of(service), shown)
+
+
+def events(service: Service, request: EventsRequest, who: str) -> EventFollower:
+    """What happened, from any point of the kept history on."""
+    return EventFollower(service, request)
+
+
+def stacks(service: Service, request: StacksRequest, who: str) -> Stacks:
+    """Where this node's workers stand, in Python, and in native code if asked for. Takes 10 ms a worker and more."""
+    from ..actions.stacks import native, stacks_of
+
+    agent = agent_of(service)
+    found = describe.workers_of(agent, {})
+    pids = {
+        each.pid: each.rank
+        for each in found.workers
+        if each.state != "exited" and (not request.ranks or each.rank in request.ranks)
+    }
+    dumped = stacks_of(list(pids))
+    groups = tuple(
+        StackGroup(tuple(pids[one.pid] for one in group), group[0].at, all(one.waits for one in group), group[0].text)
+        for group in dumped.groups
+    )
+    return Stacks(agent.name, found.round, groups, tuple(native(dumped)) if request.native else ())
+
+
+def logs(service: Service, request: LogsRequest, who: str) -> LogFollower:
+    """What this node's workers write."""
+    return LogFollower(agent_of(service), request, service.wake)
+
+
+def drain(service: Service, request: DrainRequest, who: str) -> Done:
+    """This node leaves the job in order, and ends with 75."""
+    agent = _going(service)
+    agent.leave(_because("drained", request.reason, who))
+    return Done(f"{agent.name} was asked to leave the job; it ends with 75")
+
+
+def stop(service: Service, request: StopRequest, who: str) -> Done:
+    """This node stops as by SIGTERM, or all of the job at its next step."""
+    agent = _going(service)
+    if not request.job and not request.requeue:
+        agent.stop()
+        return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with 143")
+    because = _because("stopped", request.reason, who)
+    agent.ask(Act.PREEMPT if request.requeue else Act.KILL, because)
+    ends = "75, to be started again" if request.requeue else "83"
+    return Done(f"all ranks were asked to save at their next step and exit; every agent ends with {ends}")
+
+
+def restart_round(service: Service, request: RestartRoundRequest, who: str) -> Done:
+    """All ranks save at their next step, and are started again; nobody is charged."""
+    _going(service).ask(Act.RESTART, _because("restart asked for", request.reason, who))
+    return Done(
+        "all ranks were asked to save at their next step, and are started again then; workers without a Run of "
+        "elastic_agent.worker go on instead"
+    )
+
+
+def save(service: Service, request: SaveRequest, who: str) -> Done:
+    """All ranks save at their next step, and go on."""
+    _going(service).ask(Act.SAVE, _because("checkpoint asked for", request.reason, who), request.label or "asked")
+    return Done(
+        f"all ranks were asked for a checkpoint at their next step, with the label {request.label or 'asked'!r}; it is "
+        "made once all workers have a Run of elastic_agent.worker"
+    )
+
+
+def set_watch(service: Service, request: SetWatchRequest, who: str) -> Done:
+    """What this agent watches, from now on."""
+    _going(service)
+    if service.set_watch is None:
+        raise NotNow("this agent cannot be given watches")
+    return Done(service.set_watch(request.names, request.table))
+
+
+def _going(service: Service) -> Agent:
+    agent = agent_of(service)
+    if agent.known().node.phase in (Phase.ENDING, Phase.ENDED):
+        raise NotNow(f"{agent.name} is ending: {agent.known().node.because}")
+    return agent
+
+
+def _because(what: str, reason: str, who: str) -> str:
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in reason).split())[:REASON_MAX]
+    return f"{what} by {who}" + (f": {text}" if text else "")
+
+
+METHODS: dict[str, Method] = {
+    "Status": Method(Nothing, status),
+    "Job": Method(Nothing, job),
+    "Workers": Method(Nothing, workers),
+    "Events": Method(EventsRequest, events, streams=True),
+    "Stacks": Method(StacksRequest, stacks, waits=True),
+    "Logs": Method(LogsRequest, logs, streams=True),
+    "Drain": Method(DrainRequest, drain, reads=False),
+    "Stop": Method(StopRequest, stop, reads=False),
+    "RestartRound": Method(RestartRoundRequest, restart_round, reads=False),
+    "Save": Method(SaveRequest, save, reads=False),
+    "SetWatch": Method(SetWatchRequest, set_watch, reads=False, waits=True),
+}

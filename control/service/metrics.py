@@ -1,0 +1,175 @@
+"""What an agent counts for Prometheus, and the text 0.0.4 of it. Loaded with `--metrics-address` only.
+
+No label has values that grow with time: no process ids, rounds, messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from ...agent.agent import Agent
+from ...agent.lifecycle.state import Phase, Verdict
+from ...agent.report import AgentEvent
+from ...proto.progress import Progress
+from ...rendezvous.failures import EndKind
+from ...rendezvous.records import Round
+from .describe import job_of, workers_of
+
+PHASE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
+"""Seconds: upper bounds of the histogram of phases."""
+METRICS: dict[str, tuple[str, str]] = {
+    "elastic_agent_info": ("gauge", "Always 1; the job's run id and this agent's version."),
+    "elastic_agent_start_time_seconds": ("gauge", "When this agent began, since 1970."),
+    "elastic_agent_phase": ("gauge", "1 for the phase that this node is in, 0 for the others."),
+    "elastic_agent_phase_seconds": ("histogram", "How long this node was in each phase that is over."),
+    "elastic_agent_round": ("gauge", "The job's round, as last announced; 0 before the first."),
+    "elastic_agent_rounds_started_total": ("counter", "Rounds for which this node has started workers."),
+    "elastic_agent_rounds_ended_total": ("counter", "Rounds whose end this node has received, by what ended them."),
+    "elastic_agent_job_restarts_total": ("counter", "Rounds of the job that a failure has ended."),
+    "elastic_agent_restarts_used": ("gauge", "Restarts that this node was charged."),
+    "elastic_agent_restarts_limit": ("gauge", "Restarts that this node may be charged (--max-restarts)."),
+    "elastic_agent_worker_failures_total": ("counter", "Workers of this node that failed, by what their exit says."),
+    "elastic_agent_nodes": ("gauge", "Nodes in the running round."),
+    "elastic_agent_nodes_min": ("gauge", "Nodes without which no round begins."),
+    "elastic_agent_nodes_max": ("gauge", "Nodes that a round has at most."),
+    "elastic_agent_world_size": ("gauge", "Workers of all nodes in the running round."),
+    "elastic_agent_coordinating": ("gauge", "1 on the node that decides about rounds."),
+    "elastic_agent_store_available": ("gauge", "0 while the store does not answer this node."),
+    "elastic_agent_announcement_age_seconds": ("gauge", "Since the newest announcement was received."),
+    "elastic_agent_node_heard_age_seconds": ("gauge", "Since a node's last sign; on the coordinator, by group rank."),
+    "elastic_agent_lease_seconds": ("gauge", "A node without a sign for so long is lost."),
+    "elastic_agent_workers": ("gauge", "Workers of this node, by state."),
+    "elastic_agent_worker_resident_bytes": ("gauge", "Resident memory of a worker."),
+    "elastic_agent_worker_cpu_seconds_total": ("counter", "Processor time of a worker; begins anew with each round."),
+    "elastic_agent_worker_output_bytes_total": ("counter", "What a worker has written; begins anew with each round."),
+    "elastic_agent_worker_mark_age_seconds": ("gauge", "Since a worker's last sign of life, where it is watched."),
+    "elastic_agent_events_total": ("counter", "Events of this agent."),
+    "elastic_agent_exit_code": ("gauge", "The exit status that this agent is about to end with; absent before."),
+}
+"""Name, and its type and meaning."""
+
+
+class Counted:
+    """What has to be counted as it happens."""
+
+    def __init__(self) -> None:
+        self.began_s = time.time()
+        self.rounds_started = 0
+        self.ended: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
+        self.failures: Counter[str] = Counter()
+        self.phases: dict[str, list[int]] = {phase.value: [0] * (len(PHASE_BUCKETS) + 1) for phase in Phase}
+        self.sums: dict[str, float] = dict.fromkeys(self.phases, 0.0)
+        self.exit_code: int | None = None
+        self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
+        self._last_ended = 0
+
+    def happened(self, what: AgentEvent | Round | Verdict, agent: Agent | None) -> None:
+        """Count it."""
+        if isinstance(what, Verdict):
+            self.exit_code = what.exit_code
+        elif isinstance(what, AgentEvent):
+            self._event(what)
+        seen = agent.known().node.latest_round if agent is not None else None
+        if seen is not None and seen.ended is not None and seen.ended.round > self._last_ended:
+            self._last_ended = seen.ended.round
+            self.ended[seen.ended.kind.value] += 1
+
+    def _event(self, event: AgentEvent) -> None:
+        if event.happened == "WorkerExited" and event.failure is not None:
+            self.failures[event.failure.sign.value] += 1
+        if event.phase is self._phase:
+            return
+        took_s = max(0.0, event.at_s - self._since_s)
+        name = self._phase.value
+        at = next((at for at, bound in enumerate(PHASE_BUCKETS) if took_s <= bound), len(PHASE_BUCKETS))
+        self.phases[name][at] += 1
+        self.sums[name] += took_s
+        self._phase, self._since_s = event.phase, event.at_s
+        self.rounds_started += event.phase is Phase.WORKING
+
+
+Sample = tuple[str, Mapping[str, str], float]
+
+
+def text_of(samples: Iterable[Sample]) -> bytes:
+    """The samples, each family with its help and type, in the order of METRICS."""
+    families: dict[str, list[str]] = {name: [] for name in METRICS}
+    for name, labels, value in samples:
+        family = name if name in METRICS else name.rpartition("_")[0]
+        named = ",".join(f'{label}="{_escaped(each)}"' for label, each in labels.items())
+        families[family].append(f"{name}{{{named}}} {value:.17g}" if named else f"{name} {value:.17g}")
+    lines = []
+    for name, found in families.items():
+        if found:
+            kind, meaning = METRICS[name]
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *found]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events: int) -> Iterator[Sample]:
+    """All samples, as it stands now."""
+    status, known = agent.status(), agent.known()
+    job = job_of(agent, run_id, 0.0, events)
+    yield "elastic_agent_info", {"run_id": run_id, "version": version}, 1
+    yield "elastic_agent_start_time_seconds", {}, counted.began_s
+    for phase in Phase:
+        yield "elastic_agent_phase", {"phase": phase.value}, phase is status.phase
+    yield from _histogram(counted)
+    yield "elastic_agent_round", {}, job.round
+    yield "elastic_agent_rounds_started_total", {}, counted.rounds_started
+    for kind, number in counted.ended.items():
+        yield "elastic_agent_rounds_ended_total", {"kind": kind}, number
+    yield "elastic_agent_job_restarts_total", {}, job.restarts
+    yield "elastic_agent_restarts_used", {}, status.restarts_used
+    yield "elastic_agent_restarts_limit", {}, status.max_restarts
+    for sign, number in counted.failures.items():
+        yield "elastic_agent_worker_failures_total", {"sign": sign}, number
+    yield "elastic_agent_nodes", {}, len(status.members)
+    yield "elastic_agent_nodes_min", {}, job.min_nodes
+    yield "elastic_agent_nodes_max", {}, job.max_nodes
+    yield "elastic_agent_world_size", {}, status.world_size
+    yield "elastic_agent_coordinating", {}, status.coordinating
+    yield "elastic_agent_store_available", {}, known.node.outage.until is None and not known.node.outage.spoiled
+    if job.announced_age_s is not None:
+        yield "elastic_agent_announcement_age_seconds", {}, job.announced_age_s
+    for node in job.nodes:
+        if node.group_rank is not None and node.heard_age_s is not None:
+            yield "elastic_agent_node_heard_age_seconds", {"group_rank": str(node.group_rank)}, node.heard_age_s
+    yield "elastic_agent_lease_seconds", {}, job.lease_s
+    yield "elastic_agent_events_total", {}, events
+    if counted.exit_code is not None:
+        yield "elastic_agent_exit_code", {}, counted.exit_code
+
+
+def _histogram(counted: Counted) -> Iterator[Sample]:
+    for phase, numbers in counted.phases.items():
+        if not sum(numbers):
+            continue
+        total = 0
+        for bound, number in zip((*map(str, PHASE_BUCKETS), "+Inf"), numbers, strict=True):
+            total += number
+            yield "elastic_agent_phase_seconds_bucket", {"phase": phase, "le": bound}, total
+        yield "elastic_agent_phase_seconds_sum", {"phase": phase}, counted.sums[phase]
+        yield "elastic_agent_phase_seconds_count", {"phase": phase}, total
+
+
+def worker_samples(agent: Agent, progress: Mapping[int, Progress]) -> Iterator[Sample]:
+    """Of each worker of this node."""
+    found = workers_of(agent, progress).workers
+    for state, number in Counter(each.state for each in found).items():
+        yield "elastic_agent_workers", {"state": state}, number
+    for each in found:
+        rank = {"rank": str(each.rank)}
+        if each.state == "exited":
+            continue
+        yield "elastic_agent_worker_resident_bytes", rank, each.rss_bytes
+        yield "elastic_agent_worker_cpu_seconds_total", rank, each.cpu_s
+        yield "elastic_agent_worker_output_bytes_total", rank, each.written_bytes
+        if each.mark_age_s is not None:
+            yield "elastic_agent_worker_mark_age_seconds", rank, each.mark_age_s

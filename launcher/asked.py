@@ -1,0 +1,89 @@
+"""What a `NodeAgent` can be asked beside its status: the methods of `proto/control.proto`, with its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..control.beside import Service
+    from ..control.service.messages import Event, Job, LogPart, Stacks, Workers
+
+WHO = "this program"
+"""Who asks, for people."""
+
+
+class Asked:
+    """Each method may be called from any thread, and but for `stacks`, `set_watch` and streams returns at once."""
+
+    _service: Service
+
+    def job(self) -> Job:
+        """The whole job as this node knows it, with ages. See `proto/control.proto`, as for what the others return."""
+        from ..control.service.messages import Nothing
+        from ..control.service.methods import job
+
+        return job(self._service, Nothing(), WHO)
+
+    def workers(self) -> Workers:
+        """This node's workers: state, memory, processor time, output."""
+        from ..control.service.messages import Nothing
+        from ..control.service.methods import workers
+
+        return workers(self._service, Nothing(), WHO)
+
+    def events(self, since: int = 0, *, follow: bool = False) -> Iterator[Event]:
+        """What happened, from event number `since` on as far as it is kept; the last so many where it is negative.
+        `follow`: and what happens, until the agent ends."""
+        from ..control.service.followers import EventFollower, followed
+        from ..control.service.messages import EventsRequest
+
+        return followed(self._service, lambda: EventFollower(self._service, EventsRequest(since, follow)))
+
+    def stacks(self, ranks: Sequence[int] = (), *, native: bool = False) -> Stacks:
+        """Where this node's workers stand, those with equal stacks together, the odd one first. Takes 10 ms a worker
+        and more."""
+        from ..control.service.messages import StacksRequest
+        from ..control.service.methods import stacks
+
+        return stacks(self._service, StacksRequest(tuple(ranks), native), WHO)
+
+    def logs(self, ranks: Sequence[int] = (), *, tail_bytes: int = 0, follow: bool = False) -> Iterator[LogPart]:
+        """What this node's workers have written lately, at most 64 KiB of each stream; `follow`: and what they write,
+        over all rounds, until the agent ends."""
+        from ..control.service.followers import LogFollower, followed
+        from ..control.service.messages import LogsRequest
+        from ..control.service.methods import agent_of
+
+        request = LogsRequest(tuple(ranks), tail_bytes, follow)
+        return followed(self._service, lambda: LogFollower(agent_of(self._service), request, self._service.wake))
+
+    def restart_round(self, reason: str = "") -> None:
+        """Ask all ranks of the job to save at their next step and be started again; nobody is charged. Workers that use
+        `elastic_agent.worker` do. Does not wait."""
+        from ..control.service.messages import RestartRoundRequest
+        from ..control.service.methods import restart_round
+
+        restart_round(self._service, RestartRoundRequest(reason), WHO)
+
+    def save(self, reason: str = "", *, label: str = "") -> None:
+        """Ask all ranks of the job for a checkpoint at their next step; it is kept under the label. Workers that use
+        `elastic_agent.worker` make it. Does not wait."""
+        from ..control.service.messages import SaveRequest
+        from ..control.service.methods import save
+
+        save(self._service, SaveRequest(reason, label), WHO)
+
+    def set_watch(self, names: str = "", *, table: str = "") -> str:
+        """Watch this from now on, in place of what `--watch` asked for: usual watches by their names, or the text of a
+        table; nothing where both are empty. Returns what is watched, in one sentence. Raises UsageError."""
+        from ..control.service.messages import SetWatchRequest
+        from ..control.service.methods import set_watch
+
+        return set_watch(self._service, SetWatchRequest(names, table), WHO).text
+
+    def _ask_all(self, reason: str, *, requeue: bool) -> None:
+        from ..control.service.messages import StopRequest
+        from ..control.service.methods import stop
+
+        stop(self._service, StopRequest(reason, job=True, requeue=requeue), WHO)

@@ -1,0 +1,123 @@
+"""Launching as the command line does: what happens is printed on stderr, and how it ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ..agent.errors import AgentError
+from ..agent.spec import PASSWORD_VARIABLE
+from .config.config import LaunchConfig, Plan, plan
+from .making import complete, fitted, make_agent, noticing, torch_events
+from .reporting.exceptions import error_of
+from .watched import Watched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .reporting.console import Console
+    from .reporting.event_file import EventFile
+
+
+def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
+    """Run a job as the command line does: print on stderr what happens and how it ended. `argv`: a worker's command;
+    `title`: what the failure summary calls it. `as_program`: the process runs this job only and exits after it. Raises
+    the AgentError that ended the job, with `reported` set, because stderr has it already."""
+    from ..agent import signals
+    from .reporting.console import Console
+
+    if as_program:
+        signals.ready()
+    console = Console(os.environ)
+    events: EventFile | None = None
+    watched: Watched | None = None
+    try:
+        made = _planned(config, argv, title, console, as_program)
+        if why := complete(config, made):
+            console.complete(why)
+            return
+        events = _open_event_file(console)
+        watched = _watched(config, made, console)
+        agent = make_agent(
+            watched.plan,
+            tell=console.tell,
+            on_event=watched.observing(events.event if events else None),
+            on_announce=watched.announcing(events.announced if events else None),
+            as_program=as_program,
+        )
+        console.name = agent.name
+        if events is not None:
+            events.name = agent.name
+        recorded = torch_events(config, made, title)
+        with noticing(config, agent, console.tell):
+            report = watched.run(agent, last=as_program)
+        if recorded is not None:
+            recorded.concluded(report, agent.status())
+        error = error_of(report, agent.name)
+        if events is not None:
+            events.concluded(report)
+        _say_if_unused(config, console)
+        console.conclude(title, report, error)
+    except AgentError as failure:
+        console.fail(failure)
+        raise
+    finally:
+        if watched is not None:
+            watched.close()
+        if events is not None:
+            events.close()
+    if error is not None:
+        error.reported = True
+        raise error
+
+
+def _watched(config: LaunchConfig, made: Plan, console: Console) -> Watched:
+    watched = Watched(config, made, console.tell)
+    if console.on_terminal:
+        from .reporting.waiting_line import WaitingLine
+
+        watched.service.others.append(WaitingLine(console.in_place))
+    return watched
+
+
+def _planned(config: LaunchConfig, argv: Sequence[str], title: str, console: Console, as_program: bool) -> Plan:
+    made = plan(config, argv, title, _environment(console) if as_program else os.environ)
+    for warning in made.warnings:
+        console.tell(warning, False)
+    return fitted(config, made, console.tell)
+
+
+def _environment(console: Console) -> Mapping[str, str]:
+    """The environment, out of which the password of etcd's user is taken for good: nobody but this job has use for
+    it."""
+    if PASSWORD_VARIABLE not in os.environ:
+        return os.environ
+    from .secret_variable import take
+
+    env = dict(os.environ)
+    _, why_shown = take(PASSWORD_VARIABLE)
+    if why_shown:
+        console.tell(
+            f"this host shows {PASSWORD_VARIABLE} to whoever may read /proc/{os.getpid()}/environ, where it cannot be "
+            f"overwritten ({why_shown}); give password_file in --rdzv-conf instead",
+            False,
+        )
+    return env
+
+
+def _open_event_file(console: Console) -> EventFile | None:
+    """The file that ELASTIC_AGENT_EVENTS names; without the variable its module is not loaded either."""
+    if not (path := os.environ.get("ELASTIC_AGENT_EVENTS")):
+        return None
+    from .reporting.event_file import EventFile
+
+    return EventFile(path, console.tell)
+
+
+def _say_if_unused(config: LaunchConfig, console: Console) -> None:
+    """After a job with --exact-resume: whether its workers have taken no notice of it."""
+    if config.exact_resume and not os.path.exists(os.path.join(config.exact_resume, "round.json")):
+        console.tell(
+            f"--exact-resume: no worker has used {os.fspath(config.exact_resume)}, so restarts begin where the script "
+            "itself goes on; elastic_agent.worker is for scripts without Lightning (docs/resume.md)",
+            False,
+        )

@@ -1,0 +1,385 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANK_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NPROC_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    name: str
+    group_rank: int
+    rank_offset: int
+    nproc: int
+    role: str
+    role_offset: int
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("name", "phase", "because", "round", "group_rank", "world_size", "members", "restarts_used", "max_restarts", "spare", "hosting", "coordinating", "worker_pids", "log_dir", "preload", "run_id", "pid", "min_nodes", "max_nodes", "store_trouble", "requests")
+    class WorkerPidsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
+    HOSTING_FIELD_NUMBER: _ClassVar[int]
+    COORDINATING_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PIDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_DIR_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    STORE_TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    phase: str
+    because: str
+    round: int
+    group_rank: int
+    world_size: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    restarts_used: int
+    max_restarts: int
+    spare: bool
+    hosting: bool
+    coordinating: bool
+    worker_pids: _containers.ScalarMap[int, int]
+    log_dir: str
+    preload: str
+    run_id: str
+    pid: int
+    min_nodes: int
+    max_nodes: int
+    store_trouble: str
+    requests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., group_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., spare: bool = ..., hosting: bool = ..., coordinating: bool = ..., worker_pids: _Optional[_Mapping[int, int]] = ..., log_dir: _Optional[str] = ..., preload: _Optional[str] = ..., run_id: _Optional[str] = ..., pid: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., store_trouble: _Optional[str] = ..., requests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("name", "state", "group_rank", "rank_offset", "nproc", "heard_age_s", "restarts_left", "own", "because", "round", "waits")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANK_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NPROC_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    group_rank: int
+    rank_offset: int
+    nproc: int
+    heard_age_s: float
+    restarts_left: int
+    own: bool
+    because: str
+    round: int
+    waits: bool
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., heard_age_s: _Optional[float] = ..., restarts_left: _Optional[int] = ..., own: bool = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., waits: bool = ...) -> None: ...
+
+class Ending(_message.Message):
+    __slots__ = ("round", "kind", "because", "charged", "rank", "failure", "judged")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    kind: str
+    because: str
+    charged: str
+    rank: int
+    failure: str
+    judged: str
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., because: _Optional[str] = ..., charged: _Optional[str] = ..., rank: _Optional[int] = ..., failure: _Optional[str] = ..., judged: _Optional[str] = ...) -> None: ...
+
+class Agreement(_message.Message):
+    __slots__ = ("act", "label", "because", "at", "over")
+    ACT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    act: str
+    label: str
+    because: str
+    at: int
+    over: bool
+    def __init__(self, act: _Optional[str] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("run_id", "name", "source", "announced_age_s", "phase", "because", "round", "round_age_s", "min_nodes", "max_nodes", "world_size", "restarts", "nodes", "ended", "agreement", "outcome", "finishing", "store", "store_trouble", "lease_s", "age_s", "last_event", "command")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    FINISHING_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    STORE_TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    name: str
+    source: str
+    announced_age_s: float
+    phase: str
+    because: str
+    round: int
+    round_age_s: float
+    min_nodes: int
+    max_nodes: int
+    world_size: int
+    restarts: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    ended: Ending
+    agreement: Agreement
+    outcome: str
+    finishing: bool
+    store: str
+    store_trouble: str
+    lease_s: float
+    age_s: float
+    last_event: int
+    command: str
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ...) -> None: ...
+
+class Worker(_message.Message):
+    __slots__ = ("rank", "local_rank", "pid", "state", "age_s", "written_bytes", "rss_bytes", "cpu_s", "section", "steps", "mark_age_s", "stdout_file", "stderr_file")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MARK_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_FILE_FIELD_NUMBER: _ClassVar[int]
+    STDERR_FILE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    local_rank: int
+    pid: int
+    state: str
+    age_s: float
+    written_bytes: float
+    rss_bytes: float
+    cpu_s: float
+    section: str
+    steps: int
+    mark_age_s: float
+    stdout_file: str
+    stderr_file: str
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., age_s: _Optional[float] = ..., written_bytes: _Optional[float] = ..., rss_bytes: _Optional[float] = ..., cpu_s: _Optional[float] = ..., section: _Optional[str] = ..., steps: _Optional[int] = ..., mark_age_s: _Optional[float] = ..., stdout_file: _Optional[str] = ..., stderr_file: _Optional[str] = ...) -> None: ...
+
+class Workers(_message.Message):
+    __slots__ = ("name", "round", "workers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    round: int
+    workers: _containers.RepeatedCompositeFieldContainer[Worker]
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping[str, object]]]] = ...) -> None: ...
+
+class EventsRequest(_message.Message):
+    __slots__ = ("since", "follow")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    since: int
+    follow: bool
+    def __init__(self, since: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("number", "time_s", "at_s", "node", "what", "happened", "phase", "round", "because", "restarts_used", "failure", "members", "version", "restarts", "ended", "outcome", "exit_code", "missed")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    AT_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    HAPPENED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time_s: float
+    at_s: float
+    node: str
+    what: str
+    happened: str
+    phase: str
+    round: int
+    because: str
+    restarts_used: int
+    failure: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    version: int
+    restarts: int
+    ended: Ending
+    outcome: str
+    exit_code: int
+    missed: int
+    def __init__(self, number: _Optional[int] = ..., time_s: _Optional[float] = ..., at_s: _Optional[float] = ..., node: _Optional[str] = ..., what: _Optional[str] = ..., happened: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., because: _Optional[str] = ..., restarts_used: _Optional[int] = ..., failure: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., version: _Optional[int] = ..., restarts: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., missed: _Optional[int] = ...) -> None: ...
+
+class StacksRequest(_message.Message):
+    __slots__ = ("ranks", "native")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    native: bool
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., native: bool = ...) -> None: ...
+
+class StackGroup(_message.Message):
+    __slots__ = ("ranks", "at", "waits", "text")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    at: str
+    waits: bool
+    text: str
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., at: _Optional[str] = ..., waits: bool = ..., text: _Optional[str] = ...) -> None: ...
+
+class Stacks(_message.Message):
+    __slots__ = ("name", "round", "groups", "native")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    round: int
+    groups: _containers.RepeatedCompositeFieldContainer[StackGroup]
+    native: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[StackGroup, _Mapping[str, object]]]] = ..., native: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LogsRequest(_message.Message):
+    __slots__ = ("ranks", "tail_bytes", "follow")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    tail_bytes: int
+    follow: bool
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tail_bytes: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class LogPart(_message.Message):
+    __slots__ = ("rank", "stream", "text", "file", "missed_bytes")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    MISSED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    stream: str
+    text: str
+    file: str
+    missed_bytes: float
+    def __init__(self, rank: _Optional[int] = ..., stream: _Optional[str] = ..., text: _Optional[str] = ..., file: _Optional[str] = ..., missed_bytes: _Optional[float] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("reason", "job", "requeue")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REQUEUE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    job: bool
+    requeue: bool
+    def __init__(self, reason: _Optional[str] = ..., job: bool = ..., requeue: bool = ...) -> None: ...
+
+class RestartRoundRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ("reason", "label")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    label: str
+    def __init__(self, reason: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
+
+class SetWatchRequest(_message.Message):
+    __slots__ = ("names", "table")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    names: str
+    table: str
+    def __init__(self, names: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...

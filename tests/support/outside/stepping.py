@@ -1,0 +1,76 @@
+"""A job of `workers/stepping.py` on two nodes: small steps, in each of which the ranks wait for each other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.harness import Cluster
+
+SCRIPT = Path(__file__).parents[1] / "workers" / "stepping.py"
+STEP_S = 0.02
+BOUND_S = 90.0
+"""On anything that takes an import of torch, on a busy host."""
+LOOK_S = 0.5
+"""At most between a file and the agent's request: the agent looks four times a second, twice at a save switch."""
+
+
+class Training:
+    """A job of `stepping.py`, one worker on each of two nodes."""
+
+    def __init__(self, folder: Path, steps: int = 100_000, env: Mapping[str, str] | None = None) -> None:
+        """`env`: added to the agents'."""
+        self.folder, self.checkpoints, self.notes = folder, folder / "checkpoints", folder / "notes"
+        args = (str(self.checkpoints), str(self.notes), str(steps), str(STEP_S))
+        self.cluster = Cluster(
+            "c10d", folder, nnodes="2", worker=str(SCRIPT), args=args, max_restarts=0, env=dict(env or {})
+        )
+
+    def start(self, **flags: tuple[str, ...]) -> Training:
+        """Agents `a` and `b` with these flags."""
+        for name in ("a", "b"):
+            self.cluster.start(name, flags=flags.get(name, ()))
+        return self
+
+    def lines(self, rank: int) -> list[str]:
+        try:
+            return Path(f"{self.notes}.{rank}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def wait_steps(self, least: int) -> None:
+        """Until both ranks have done so many steps."""
+        deadline = time.monotonic() + BOUND_S
+        while min(len(self.lines(0)), len(self.lines(1))) < least:
+            assert time.monotonic() < deadline, f"no step {least}: {self.cluster.nodes['a'].text()}"
+            assert self.cluster.nodes["a"].process.poll() is None, self.cluster.nodes["a"].text()
+            time.sleep(0.02)
+
+    def last_steps(self) -> set[str]:
+        """Of both ranks: the steps after which they ended."""
+        return {self.lines(rank)[-1] for rank in (0, 1)}
+
+    def labels(self) -> dict[str, str]:
+        """By name of the checkpoint, those that are labelled."""
+        found = {
+            path.parent.name: json.loads(path.read_text()) for path in self.checkpoints.glob("step-*/manifest.json")
+        }
+        return {name: manifest["label"] for name, manifest in found.items() if manifest.get("label")}
+
+    def wait_label(self) -> dict[str, str]:
+        deadline = time.monotonic() + BOUND_S
+        while not (labels := self.labels()):
+            assert time.monotonic() < deadline, self.cluster.nodes["a"].text()
+            time.sleep(0.02)
+        return labels
+
+    def assert_stopped_within_two_steps(self, asked_s: float) -> None:
+        """The last step came within a look and two steps of the request; a busy host gets as long again."""
+        for rank in (0, 1):
+            last = self.lines(rank)[-2].split()
+            times = [float(line.split()[1]) for line in self.lines(rank)[:-1]]
+            each_s = max(later - earlier for earlier, later in itertools.pairwise(times))
+            assert float(last[1]) - asked_s <= 2 * (LOOK_S + 2 * each_s), f"rank {rank}: {last}"

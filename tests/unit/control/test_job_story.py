@@ -1,0 +1,84 @@
+"""`elasticctl explain`: the story of a job from its events, whoever wrote them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_agent.control.ctl.story import lines, story_of
+
+MEMBERS = [{"node": "0a", "name": "node0", "nproc": 2}, {"node": "0b", "name": "node1", "nproc": 2}]
+
+
+def announced(at_s: float, number: int, phase: str, because: str, **more: Any) -> dict[str, Any]:
+    """A line of the events file."""
+    return {
+        "what": "announced", "at_s": at_s, "node": "node0", "number": number, "phase": phase, "because": because,
+        "members": MEMBERS, "ended": None, "outcome": None, **more,
+    }  # fmt: skip
+
+
+ENDED = {"round": 1, "kind": "failure", "because": "rank 3 on node1: boom", "charged": "0b", "rank": 3}
+FILE = [
+    announced(100.0, 1, "gathering", "0 of 2 nodes"),
+    announced(101.0, 1, "running", "every place is taken"),
+    announced(161.0, 1, "over", "rank 3 failed"),
+    announced(161.5, 2, "gathering", "again", ended=ENDED),
+    announced(162.0, 2, "running", "all are back", ended=ENDED),
+    announced(200.0, 2, "closed", "all workers exited 0", outcome="succeeded", ended=ENDED),
+    {"what": "concluded", "at_s": 200.1, "node": "node0", "exit_code": 0, "because": "done", "outcome": "succeeded"},
+]
+
+
+def test_each_round_has_its_reason_its_end_and_its_cost() -> None:
+    assert lines(story_of(FILE)) == [
+        "2 rounds in 100 s, 1 restart charged, 1 s between rounds; the job succeeded",
+        "between rounds, by what ended the one before: failure on node1 1 s",
+        "",
+        "round 1  began 1 s into the job with 2 nodes, 4 workers: every place is taken",
+        "  ran 60 s, ended by failure: rank 3 on node1: boom",
+        "  node1 is charged a restart",
+        "  1 s until the next round began",
+        "",
+        "round 2  began 62 s into the job with 2 nodes, 4 workers: all are back",
+        "  ran 38 s, ended: all workers exited 0",
+        "",
+        "node0: exit 0: done",
+    ]
+
+
+def test_events_of_a_socket_tell_the_same_as_the_file() -> None:
+    """Names of JSON, and the number of an event beside that of its round."""
+
+    def live(number: int, event: dict[str, Any]) -> dict[str, Any]:
+        made = {"number": number, "timeS": 1.7e9, "atS": event["at_s"], "happened": event["what"], "failure": ""}
+        if event["what"] == "announced":
+            made["round"] = event["number"]
+        if "exit_code" in event:
+            made["exitCode"] = event["exit_code"]
+        kept = ("what", "node", "phase", "because", "members", "ended", "outcome")
+        return made | {name: event[name] for name in kept if event.get(name)}
+
+    assert lines(story_of(live(number, event) for number, event in enumerate(FILE))) == lines(story_of(FILE))
+
+
+def test_a_node_that_does_not_coordinate_knows_its_own_rounds() -> None:
+    def event(at_s: float, phase: str, because: str, round_number: int, failure: str = "") -> dict[str, Any]:
+        return {
+            "what": "event", "at_s": at_s, "node": "node1", "phase": phase, "because": because, "round": round_number,
+            "happened": "x", "members": MEMBERS, "failure": failure,
+        }  # fmt: skip
+
+    told = story_of([event(5.0, "working", "round 1 begins", 1), event(9.0, "stopping", "rank 0 failed", 1, "rank 0")])
+    assert lines(told)[2:] == [
+        "round 1  began 0 s into the job with 2 nodes, 4 workers: round 1 begins",
+        "  ran 4 s, ended: rank 0 failed",
+    ]
+
+
+def test_no_events_are_no_story() -> None:
+    assert lines(story_of([])) == ["these events tell of no round"]
+
+
+def test_a_history_that_begins_late_says_so() -> None:
+    told = story_of([{**FILE[1], "missed": 7}])
+    assert lines(told)[1] == "7 events before these are not kept; ELASTIC_AGENT_EVENTS keeps all"

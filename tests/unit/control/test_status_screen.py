@@ -1,0 +1,102 @@
+"""The screen of `elasticctl status`: what an operator sees of a job, and what is odd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_agent.control.ctl.screen import screen
+
+
+def node(name: str, rank: int | None, heard_s: float = 0.3, state: str = "working", **more: Any) -> dict[str, Any]:
+    place = {} if rank is None else {"groupRank": rank, "rankOffset": 2 * rank}
+    return {"name": name, "state": state, "nproc": 2, "heardAgeS": heard_s, "restartsLeft": 3, **place, **more}
+
+
+def job(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "runId": "job1", "name": "node0", "source": "coordinator", "announcedAgeS": 840.0, "phase": "running",
+        "because": "every place is taken", "round": 3, "minNodes": 2, "maxNodes": 4, "worldSize": 8, "restarts": 1,
+        "nodes": list(nodes), "outcome": "", "store": "c10d node0:29400", "storeTrouble": "", "leaseS": 5.0,
+        "ageS": 7980.0, "lastEvent": 9, **more,
+    }  # fmt: skip
+
+
+WORKERS = [{"name": "node0", "workers": [{"state": "running"}, {"state": "running", "markAgeS": 40.0, "steps": 18240}]}]
+EVENTS = [
+    {"timeS": 160.0, "what": "announced", "node": "node0", "because": "round 2 ended", "failure": "", "number": 8},
+    {"timeS": 996.0, "what": "event", "node": "node0", "because": "node3 is late", "failure": "", "number": 9},
+]
+
+
+def shown(of: dict[str, Any], width: int = 100, **more: Any) -> str:
+    return "\n".join(line.text for line in screen(of, WORKERS, EVENTS, 1000.0, width=width, **more))
+
+
+def test_a_silent_node_is_named_before_it_is_lost() -> None:
+    """The first line, its own line and the next step say so; its workers are unknown, a worker without a sign of life
+    stands still."""
+    of = job(node("node0", 0, 0.0, own=True), node("node1", 1), node("node2", 2), node("node3", 3, 4.0))
+    text = shown(of)
+    assert text.splitlines() == [
+        "job1  running, node3 is silent                  4 of 2:4 nodes  8 workers  2 h 13 min",
+        "why   round 3: every place is taken",
+        "step  18,240",
+        "said  by node0, which coordinates the job; store: c10d node0:29400",
+        "",
+        "NODE   STATE    HEARD  RANKS  WORKERS  LEFT  NOTE",
+        "node0  working  -      0-1    =z       3     this agent",
+        "node1  working  0.3 s  2-3    ==       3",
+        "node2  working  0.3 s  4-5    ==       3",
+        "node3  SILENT   4 s    6-7    ??       3",
+        "",
+        "     4 s  node0  node3 is late",
+        "  14 min  job  round 2 ended",
+        "next  node3 is lost in about 1 s      elasticctl explain",
+    ]
+    odd = [line.text.split()[0] for line in screen(of, WORKERS, EVENTS, 1000.0, width=100) if line.odd]
+    assert odd == ["job1", "node3"]
+
+
+def test_what_is_not_known_at_first_hand_is_shown_as_unknown_with_its_age() -> None:
+    other = {"name": "node1", "state": "unknown", "nproc": 2, "groupRank": 1, "rankOffset": 2}
+    of = job(node("node0", 0, own=True), other, source="announcement", announcedAgeS=12.0)
+    text = shown(of)
+    assert "at first hand of itself, of others as announced 12 s ago" in text
+    assert "node1  unknown  ?      2-3    ??       ?" in text
+
+
+def test_a_job_whose_store_is_away_a_spare_and_a_lost_node() -> None:
+    of = job(
+        node("node0", 0, own=True),
+        node("node1", 1, state="lost", heard_s=9.0),
+        node("spare", None, state="waiting", waits=True),
+        storeTrouble="connection refused",
+        ended={"round": 2, "kind": "failure", "because": "rank 3 failed", "charged": "node1"},
+        agreement={"act": "save", "because": "the save switch", "at": 7},
+    )
+    text = shown(of)
+    assert "store does not answer: connection refused" in text
+    assert "node1  LOST" in text
+    assert "spare  spare" in text
+    assert "last  round 2 ended by failure: rank 3 failed; charged to node1" in text
+    assert "asks  all ranks save at boundary 7: the save switch" in text
+    assert text.splitlines()[0].startswith("job1  running, node1 is lost")
+
+
+def test_many_nodes_are_counted_and_only_the_odd_ones_are_listed() -> None:
+    """64 nodes fit in 24 lines of 80 columns; `-o wide` has them all, uncut."""
+    of = job(*(node(f"node{rank}", rank, 4.0 if rank == 9 else 0.2) for rank in range(64)), because="long " * 40)
+    lines = shown(of, width=80).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "63 more, all well" in lines
+    assert [line.split()[0] for line in lines if line.startswith("node")] == ["node9"]
+    wide = shown(of, wide=True)
+    assert wide.count("\nnode") == 64
+    assert "long " * 40 in wide
+
+
+def test_a_job_that_has_ended_says_how() -> None:
+    of = job(outcome="failed", phase="closed", because="rank 0 failed")
+    assert shown(of).splitlines()[0].startswith("job1  failed ")
+    assert "next  nothing: the job failed" in shown(of)
