@@ -15,7 +15,7 @@ PY      := $(VENV)/bin/python
 READY   := $(VENV)/.ready
 LINK    := .typing/elastic_agent
 PYTEST  := $(PY) -m pytest
-CORE    := agent control launcher proto rendezvous worker
+CORE    := agent control launcher proto rendezvous trainer worker
 BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
