@@ -27,7 +27,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
 def _exactly(connection: socket.socket, length: int) -> bytes:
     parts = bytearray(length)
     view = memoryview(parts)
-    while len(view):
+    while view:
         count = connection.recv_into(view)
         if not count:
             raise EOFError("the other side has closed")

@@ -52,7 +52,7 @@ class Meters:
 
     def restore(self, kept: dict[str, Any] | None, first: bool) -> None:
         """Take what all workers had together; the first takes all of it, the others only its names."""
-        self.__init__()  # type: ignore[misc] - back to the beginning
+        self.sums, self.last, self.samples, self.batches = {}, {}, 0.0, 0
         if kept is None:
             return
         self.batches = int(kept["batches"])

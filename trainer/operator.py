@@ -1,9 +1,9 @@
-"""`TrainingOperator`: what a worker does with models, optimizers and batches; programs override the parts they change."""
+"""`TrainingOperator`: what a worker does with models, optimizers and batches; programs override parts of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .errors import WrongReturn
@@ -276,6 +276,3 @@ def check_steps(value: str) -> str:
     if value not in STEPS:
         raise WrongReturn(f"scheduler_step_freq={value!r}: it is one of {', '.join(STEPS)}")
     return value
-
-
-Creator = Callable[..., Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..agent.errors import UsageError
@@ -14,6 +15,10 @@ from .names import BATCH_SIZE, FOLDER, SCHEDULER_STEP
 from .operator import TrainingOperator, check_steps
 
 PARALLEL = ("ddp", "fsdp", "none")
+ENDLESS = 1_000_000
+"""Restarts that the agent may make: the trainer counts them itself, anew for each call."""
+STOP_S = 5.0
+"""How long a worker that is stopped gets to end by itself."""
 PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.session")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
 
@@ -52,7 +57,9 @@ def checked_creators(creators: dict[str, Any], operator_cls: Any, hook: Any) -> 
 def checked_amp(use_fp16: bool, amp_dtype: Any, apex_args: Any) -> str | None:
     """The type of mixed precision, by its name in torch. Raises UsageError."""
     if apex_args is not None:
-        raise UsageError("apex_args: NVIDIA's apex.amp is not supported; use amp_dtype=torch.bfloat16, or use_fp16=True")
+        raise UsageError(
+            "apex_args: NVIDIA's apex.amp is not supported; use amp_dtype=torch.bfloat16, or use_fp16=True"
+        )
     if amp_dtype is None:
         return "float16" if use_fp16 else None
     name = str(amp_dtype).removeprefix("torch.")
@@ -70,7 +77,7 @@ def checked_number(name: str, value: Any, least: int) -> int:
     return value
 
 
-def checked_gpus(use_gpu: bool | str, num_workers: int) -> bool:
+def checked_gpus(use_gpu: bool | str) -> bool:
     """Whether workers use GPUs. Raises UsageError where there is none, and it was asked for."""
     if use_gpu not in (True, False, "auto"):
         raise UsageError(f"use_gpu={use_gpu!r}: it is True, False or 'auto'")
@@ -84,50 +91,87 @@ def checked_gpus(use_gpu: bool | str, num_workers: int) -> bool:
     return bool(count)
 
 
-def program_of(**given: Any) -> dict[str, Any]:
-    """What the workers are made of. Raises UsageError."""
-    check_steps(given[SCHEDULER_STEP])
-    if given["parallel"] not in PARALLEL:
-        raise UsageError(f"parallel={given['parallel']!r}: it is one of {', '.join(PARALLEL)}")
-    if given["backend"] not in ("auto", "gloo", "nccl", "mpi", "ucc"):
-        raise UsageError(f"backend={given['backend']!r}: it is auto, gloo or nccl")
-    return given
+@dataclass
+class Settled:
+    """What a trainer is made of."""
+
+    program: dict[str, Any]
+    """What travels to the workers."""
+    config: dict[str, Any]
+    hook: Any
+    nodes: tuple[int, int]
+    workers_here: int
+    rdzv_endpoint: str
+    rdzv_id: str
+    preload: Any
+    fields: dict[str, Any]
+    """Further fields of LaunchConfig."""
+
+    def launch(self, folder: str) -> LaunchConfig:
+        """How this node's agent starts the workers; folder: the private directory. Raises UsageError."""
+        made: dict[str, Any] = {
+            "min_nodes": self.nodes[0],
+            "max_nodes": self.nodes[1],
+            "nproc_per_node": self.workers_here,
+            "max_restarts": ENDLESS,
+            "preload": self.preload,
+            "shutdown_timeout": STOP_S,
+        }
+        if self.rdzv_endpoint:
+            made |= {"rdzv_endpoint": self.rdzv_endpoint, "run_id": self.rdzv_id}
+        else:
+            made["standalone"] = True
+        env = {FOLDER: folder, "PYTHONPATH": _search_path()}
+        return LaunchConfig(**{**made, **self.fields, "env": {**env, **self.fields.get("env", {})}})
 
 
-def launch_config(
-    *,
-    folder: str,
-    nnodes: str,
-    num_workers: int,
-    use_gpu: bool,
-    rdzv_endpoint: str,
-    rdzv_id: str,
-    preload: Any,
-    launch: Mapping[str, Any],
-) -> LaunchConfig:
-    """How this node's agent starts the workers. Raises UsageError."""
-    least, most = _nodes(nnodes)
-    here: int | str = max(1, -(-num_workers // most))
+def settled(given: dict[str, Any], number: int) -> Settled:
+    """The arguments of `TorchTrainer`, checked. number: of the trainer in its program. Raises UsageError."""
+    num_workers = checked_number("num_workers", given["num_workers"], 1)
+    checked_number("max_retries", given["max_retries"], 0)
+    creators = {name: given[name] for name in given if name.endswith("_creator")}
+    checked_creators(creators, given["training_operator_cls"], given["initialization_hook"])
+    config = checked_config(given["config"], num_workers)
+    nodes, hook, every = _nodes(given["nnodes"]), given["initialization_hook"], given["save_every"]
+    if nodes[1] > 1 and not given["rdzv_endpoint"]:
+        raise UsageError(f"nnodes={given['nnodes']!r} needs rdzv_endpoint='HOST:PORT', where the nodes find each other")
+    checkpoint_dir, use_gpu = given["checkpoint_dir"], checked_gpus(given["use_gpu"])
+    program = {
+        **creators,
+        **{name: given[name] for name in ("num_workers", "add_dist_sampler", "seed")},
+        "operator_cls": given["training_operator_cls"],
+        "config": config,
+        "use_gpu": use_gpu,
+        "amp_dtype": checked_amp(given["use_fp16"], given["amp_dtype"], given["apex_args"]),
+        "backend": _one_of("backend", given["backend"], ("auto", "gloo", "nccl", "mpi", "ucc")),
+        "parallel": _one_of("parallel", given["parallel"], PARALLEL),
+        "ddp_args": dict(given["ddp_args"] or {}),
+        SCHEDULER_STEP: check_steps(given[SCHEDULER_STEP]),
+        "checkpoint_dir": None if checkpoint_dir is None else os.path.abspath(checkpoint_dir),
+        "every": None if every is None else dict(every),
+    }
+    preload = given["preload"]
+    if preload is None:
+        preload = () if hook is not None else PRELOADED
+    return Settled(
+        program, config, hook, nodes, _workers_here(num_workers, nodes[1], use_gpu), given["rdzv_endpoint"],
+        given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
+    )  # fmt: skip
+
+
+def _workers_here(num_workers: int, most_nodes: int, use_gpu: bool) -> int:
+    here = max(1, -(-num_workers // most_nodes))
     if use_gpu:
         import torch
 
-        here = min(int(here), torch.cuda.device_count())
-    fields: dict[str, Any] = {
-        "min_nodes": least,
-        "max_nodes": most,
-        "nproc_per_node": here,
-        "max_restarts": 1_000_000,
-        "preload": preload,
-        "shutdown_timeout": 5.0,
-    }
-    if rdzv_endpoint:
-        fields |= {"rdzv_endpoint": rdzv_endpoint, "rdzv_backend": "c10d", "run_id": rdzv_id}
-    elif most > 1:
-        raise UsageError(f"nnodes={nnodes!r} needs rdzv_endpoint='HOST:PORT', where the nodes find each other")
-    else:
-        fields["standalone"] = True
-    env = {FOLDER: folder, "PYTHONPATH": _search_path()}
-    return LaunchConfig(**{**fields, **launch, "env": {**env, **launch.get("env", {})}})
+        here = min(here, torch.cuda.device_count())
+    return here
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise UsageError(f"{name}={value!r}: it is one of {', '.join(allowed)}")
+    return str(value)
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -147,6 +191,3 @@ def _search_path() -> str:
     home = os.path.dirname(os.path.abspath(next(iter(package.__path__))))
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join([*given, home] if home not in given else given)
-
-
-Creator = Callable[..., Any]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import inspect
+import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -26,20 +28,35 @@ from .names import (
     VALIDATE,
     WORKERS,
 )
-from .operator import TrainingOperator
+from .operator import TrainingOperator, check_steps
 from .program.desk import Answer, Desk
 from .program.folder import PrivateFolder
 from .program.job import Job
 from .program.progress import Bar, drawable
 
 KEEPS = ("exact", "auto", None)
-_count = 0
+_numbers = itertools.count(1)
+"""The trainers of a program are told apart by their number, on every node."""
 
 
 class TorchTrainer:
     """Trains with several workers, which stay up between calls and survive the loss of any of them.
 
-    Use it as a context manager, or call `shutdown` at the end.
+    Use it as a context manager, or call `shutdown` at the end. The creators take `config`, and return: the model or
+    several; data, a DataLoader or a Dataset, or training and validation data; optimizers, given the models too; a loss
+    class, instance or function; schedulers, given the optimizers.
+
+    initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
+    `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers: over
+    all nodes. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else gloo. use_fp16, amp_dtype:
+    mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler: divide the data over the
+    workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2) or "none";
+    ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual". checkpoint_dir: where state
+    is kept on disk, to survive all nodes; without, it is in the memory of the nodes. save_every: {"seconds": S} or
+    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start. nnodes,
+    rdzv_endpoint, rdzv_id: several nodes, each of which runs this program. preload: modules that workers are forked
+    with, default torch; () for none. seed: of order, random numbers and weights. launch: further fields of
+    LaunchConfig.
     """
 
     def __init__(
@@ -74,102 +91,41 @@ class TorchTrainer:
         seed: int = 0,
         launch: Mapping[str, Any] | None = None,
     ) -> None:
-        """The creators take `config`: a model or several; data (a DataLoader or a Dataset, or training and validation
-        data); optimizers, given the models too; a loss class, instance or function; schedulers, given the optimizers.
-
-        initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
-        `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers:
-        over all nodes. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else gloo. use_fp16,
-        amp_dtype: mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler: divide the
-        data over the workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2)
-        or "none"; ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual".
-        checkpoint_dir: where state is kept on disk, to survive all nodes; without, it is in the memory of the nodes.
-        save_every: {"seconds": S} or {"steps": N} between two states; default: by what one costs. max_retries: as
-        `train`, for the start. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs this program. preload:
-        modules that workers are forked with, default torch; () for none. seed: of order, random numbers and weights.
-        launch: further fields of LaunchConfig.
-
-        Returns when all workers of this node are ready. Raises UsageError, WrongReturn, TrainingFailed, and the errors
-        of the agents.
-        """
-        global _count  # noqa: PLW0603 - the trainers of a program are told apart by their number, on every node
-        _count += 1
-        self._num_workers = options.checked_number("num_workers", num_workers, 1)
-        self._max_retries = options.checked_number("max_retries", max_retries, 0)
-        creators = {
-            "model_creator": model_creator,
-            "data_creator": data_creator,
-            "optimizer_creator": optimizer_creator,
-            "loss_creator": loss_creator,
-            "scheduler_creator": scheduler_creator,
-        }
-        options.checked_creators({**creators, "loss_creator": None}, training_operator_cls, initialization_hook)
-        self._config = options.checked_config(config, num_workers)
+        """Arguments: see `docs/trainer.md`, and `options`. Returns when all workers of this node are ready. Raises
+        UsageError, WrongReturn, TrainingFailed, and the errors of the agents."""
+        given = {name: value for name, value in locals().items() if name != "self"}
+        settled = options.settled(given, number=next(_numbers))
+        self._num_workers, self._max_retries = num_workers, max_retries
+        self._config, self._parallel = settled.config, parallel
         self._on_disk = checkpoint_dir is not None
         self._bar = Bar() if drawable(use_tqdm) else None
-        self._parallel = parallel
-        program = options.program_of(
-            **creators,
-            operator_cls=training_operator_cls,
-            config=self._config,
-            num_workers=num_workers,
-            use_gpu=options.checked_gpus(use_gpu, num_workers),
-            backend=backend,
-            amp_dtype=options.checked_amp(use_fp16, amp_dtype, apex_args),
-            use_tqdm=self._bar is not None,
-            add_dist_sampler=add_dist_sampler,
-            parallel=parallel,
-            ddp_args=dict(ddp_args or {}),
-            scheduler_step_freq=scheduler_step_freq,
-            checkpoint_dir=os.path.abspath(checkpoint_dir) if checkpoint_dir is not None else None,
-            every=dict(save_every) if save_every is not None else None,
-            seed=seed,
-        )
-        if preload is None:
-            preload = () if initialization_hook is not None else options.PRELOADED
-        self._replaying = False
+        self._replaying = self._closed = False
         self._parcels = 0
-        self._closed = False
-        self._folder = PrivateFolder()
         self._desk: Desk | None = None
         self._job: Job | None = None
+        self._folder = PrivateFolder()
         try:
-            self._start(program, initialization_hook, nnodes, rdzv_endpoint, rdzv_id, preload, launch or {})
+            self._start(settled)
         except BaseException:
             self.shutdown(force=True)
             raise
 
-    def _start(
-        self,
-        program: dict[str, Any],
-        hook: Any,
-        nnodes: str,
-        rdzv_endpoint: str,
-        rdzv_id: str,
-        preload: Any,
-        launch: Mapping[str, Any],
-    ) -> None:
-        folder = self._folder.path
-        program["on_disk"] = self._on_disk or not self._folder.in_memory
+    def _start(self, settled: options.Settled) -> None:
+        folder, program = self._folder.path, settled.program
+        program |= {
+            "on_disk": self._on_disk or not self._folder.in_memory,
+            "use_tqdm": self._bar is not None,
+            "log_level": logging.getLogger("elastic_agent").getEffectiveLevel(),
+        }
         parcels.write(folder, PARCEL, "what the trainer was made with", program)
-        if hook is not None:
-            parcels.write(folder, HOOK, "initialization_hook", hook)
+        if settled.hook is not None:
+            parcels.write(folder, HOOK, "initialization_hook", settled.hook)
         with open(os.path.join(folder, "paths.json"), "w", encoding="utf-8") as file:
             json.dump([path or os.getcwd() for path in sys.path], file)
         self._desk = Desk(folder)
         if self._bar is not None:
             self._desk.on_progress = self._bar.show
-        config = options.launch_config(
-            folder=folder,
-            nnodes=nnodes,
-            num_workers=self._num_workers,
-            use_gpu=program["use_gpu"],
-            rdzv_endpoint=rdzv_endpoint,
-            rdzv_id=rdzv_id or f"trainer-{_count}",
-            preload=preload,
-            launch=launch,
-        )
-        self._job = Job(config, self._desk, self._max_retries)
+        self._job = Job(settled.launch(folder), self._desk, self._max_retries)
         self._desk.wait_ready()
         self._replaying = self._desk.records > 0
 
@@ -216,7 +172,7 @@ class TorchTrainer:
         return self._pass(VALIDATE, num_steps, max_retries, profile, reduce_results, info, None)
 
     def update_scheduler(self, metric: float) -> None:
-        """A step of all schedulers, which are given the metric: for `scheduler_step_freq="manual"`."""
+        """A step of all schedulers, for `scheduler_step_freq="manual"`; ReduceLROnPlateau is given the metric."""
         self._call(SCHEDULERS, {"metric": float(metric)})
 
     def apply_all_workers(self, function: Callable[[], Any]) -> list[Any]:
@@ -304,7 +260,7 @@ class TorchTrainer:
                 self._bar.close()
             self._folder.remove()
 
-    def __enter__(self) -> TorchTrainer:
+    def __enter__(self) -> TorchTrainer:  # noqa: PYI034 - Self is newer than Python 3.10
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
@@ -335,8 +291,12 @@ class TorchTrainer:
         told = dict(info or {})
         plain.check(told, "info")
         if SCHEDULER_STEP in told:
-            options.check_steps(told[SCHEDULER_STEP])
-        args = {"num_steps": num_steps, "profile": bool(profile), "reduce_results": bool(reduce_results)}
+            check_steps(told[SCHEDULER_STEP])
+        args: dict[str, Any] = {
+            "num_steps": num_steps,
+            "profile": bool(profile),
+            "reduce_results": bool(reduce_results),
+        }
         args |= {"info": told, "checkpoint": checkpoint, "max_retries": retries}
         try:
             return self._call(name, args).value

@@ -41,13 +41,19 @@ class Agreeing:
         began = call["restarts"]
         if self._several:
             node = os.environ.get("HOSTNAME") or os.uname().nodename
-            asked = [call["name"], call["digest"], began, f"{node} (node {os.environ.get('GROUP_RANK')})", call["shown"]]
+            asked = [
+                call["name"],
+                call["digest"],
+                began,
+                f"{node} (node {os.environ.get('GROUP_RANK')})",
+                call["shown"],
+            ]
             every = self._world.gather(asked)
             for other in every:
                 if other[:2] != every[0][:2]:
                     raise Diverged(
-                        f"call {call['number']} is {every[0][4]} on {every[0][3]} and {other[4]} on {other[3]}: run the "
-                        "same program with the same arguments on every node"
+                        f"call {call['number']} is {every[0][4]} on {every[0][3]} and {other[4]} on {other[3]}: run "
+                        "the same program with the same arguments on every node"
                     )
             began = min(other[2] for other in every)
         limit = call["args"].get("max_retries")

@@ -83,24 +83,29 @@ class Surroundings:
 
     def _loader(self, name: str, given: Any) -> DataLoader[Any]:
         if isinstance(given, Dataset):
+            self._check_length(name, given)
             given = DataLoader(given, batch_size=self.config.get(BATCH_SIZE, 1), shuffle=name == "train")
         if not isinstance(given, DataLoader):
             raise WrongReturn(
                 f"the {name} data is a {type(given).__name__}, and must be a DataLoader or a Dataset; correct "
                 "data_creator"
             )
-        try:
-            length: int | None = len(given.dataset)  # type: ignore[arg-type]
-        except TypeError:
-            length = None  # a stream: how long it is, is known at its end
-        if length == 0:
-            raise WrongReturn(f"the {name} data is empty: its dataset has no sample; correct data_creator")
+        length = self._check_length(name, given.dataset)
         batch = given.batch_size or 1
-        if given.drop_last and length is not None and self.rank == 0 and length < batch:
+        if given.drop_last and length is not None and length < batch:
             raise WrongReturn(
                 f"the {name} data has {length} samples, less than one batch of {batch}, and drop_last leaves none"
             )
         return given
+
+    def _check_length(self, name: str, dataset: Any) -> int | None:
+        try:
+            length = len(dataset)
+        except TypeError:
+            return None  # a stream: how long it is, is known at its end
+        if not length:
+            raise WrongReturn(f"the {name} data is empty: its dataset has no sample; correct data_creator")
+        return length
 
 
 def build(around: Surroundings) -> TrainingOperator:
@@ -108,7 +113,9 @@ def build(around: Surroundings) -> TrainingOperator:
     program = around.program
     operator: TrainingOperator = program["operator_cls"](around)
     if not isinstance(operator, TrainingOperator):
-        raise WrongReturn(f"training_operator_cls made a {type(operator).__name__}; give a subclass of TrainingOperator")
+        raise WrongReturn(
+            f"training_operator_cls made a {type(operator).__name__}; give a subclass of TrainingOperator"
+        )
     if program["model_creator"] is not None:
         _from_creators(operator, around)
     operator.setup(around.config)

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from .. import parcels
 from ..errors import WrongReturn
 from ..files import save
@@ -62,7 +64,10 @@ class Calls:
             return self._model(number), b""
         if name == SCHEDULERS:
             for scheduler in self._operator._schedulers:
-                scheduler.step(args["metric"])
+                if isinstance(scheduler, ReduceLROnPlateau):
+                    scheduler.step(args["metric"])
+                else:
+                    scheduler.step()
             return None, b""
         return self._applied(name, call["parcel"]), b""
 
@@ -115,7 +120,8 @@ class Calls:
                 raise TypeError("it has keys or values that JSON would change")
         except (TypeError, ValueError):
             told = json.dumps({"bytes": base64.b64encode(_checked(value)).decode()})
-        return self._run.world.gather(json.loads(told))
+        made: list[Any] = self._run.world.gather(json.loads(told))
+        return made
 
 
 def _checked(value: Any) -> bytes:

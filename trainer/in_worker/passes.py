@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -97,12 +97,12 @@ class Passes:
             self._run.leave()
         if not meters.batches and begun == 0:
             raise WrongReturn(
-                f"the {'training' if trains else 'validation'} data gave no batch: {method} did not ask for one, or the "
+                f"the {'training' if trains else 'validation'} data gave no batch: {method} asked for none, or the "
                 "loader is empty"
             )
         return numbers(returned)  # type: ignore[no-any-return]
 
-    def _batches(self, data: Batches, epoch: int, num_steps: int | None, trains: bool) -> Iterator[Any]:
+    def _batches(self, data: Batches, epoch: int, num_steps: int | None, trains: bool) -> Generator[Any, None, None]:
         meters, steps = self._operator._meters, num_steps or data.steps()
         if num_steps is not None and meters.batches >= num_steps:
             return
@@ -145,8 +145,7 @@ class Passes:
         if args["profile"]:
             common["profile"] = self._operator.timers.stats()
         if not args["reduce_results"]:
-            parts = self._gather({**returned, **common})
-            return parts
+            return self._gather({**returned, **common})
         parts = self._gather(mine)
         kept = together([part["meters"] for part in parts])
         means = {name: total / count for name, (total, count) in kept["sums"].items() if count}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -28,6 +29,7 @@ def serve(folder: str) -> None:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     with ending(channel, rank) as phase:
         program = parcels.read(folder, PARCEL)
+        logging.getLogger("elastic_agent.worker").setLevel(program["log_level"])
         around = _surroundings(program, rank, size)
         if size > 1:
             dist.init_process_group(_backend(program, around))
@@ -40,7 +42,7 @@ def serve(folder: str) -> None:
             state_directory(folder, program),
             program["seed"],
             every_of(program),
-            lambda: [each.capture() for each in later] and None,
+            lambda: later[0].capture() if later else None,
             {**states_of(operator), "calls": record},
         )
         passes = Passes(operator, around, run, record, channel)

@@ -39,7 +39,7 @@ def weigh(wrapped: list[Any], around: Surroundings) -> None:
             around.weighs_in_ddp = True
 
 
-def _weighted_mean(around: Surroundings, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _weighted_mean(around: Surroundings, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     tensor = bucket.buffer()
     tensor.mul_(around.weight / around.world_size)
     future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -48,4 +48,5 @@ def _weighted_mean(around: Surroundings, bucket: dist.GradBucket) -> torch.futur
 
 
 # DDP looks at the annotations themselves, which are texts in this module.
-_weighted_mean.__annotations__ |= {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+_bucket: Any = vars(dist)["GradBucket"]
+_weighted_mean.__annotations__ |= {"bucket": _bucket, "return": torch.futures.Future[torch.Tensor]}

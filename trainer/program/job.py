@@ -15,8 +15,6 @@ from ..errors import Diverged, TrainingFailed, WrongReturn
 from .desk import Desk
 
 ENTRY = "elastic_agent.trainer.in_worker.entry"
-ENDLESS = 1_000_000
-"""Restarts that the agent may make: the trainer counts them itself, anew for each call."""
 _REFUSALS: dict[str, type[AgentError]] = {
     "Diverged": Diverged,
     "UsageError": WrongReturn,
@@ -134,5 +132,5 @@ class Job:
 def _cause(failures: list[WorkerFailure]) -> WorkerFailure | None:
     """The newest failure that followed no other, or the newest."""
     own = [each for each in failures if not looks_like_an_echo(each) and each.sign not in PASSIVE]
-    return (own or failures or [None])[-1]
-
+    found = own or failures
+    return found[-1] if found else None
