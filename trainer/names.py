@@ -29,6 +29,8 @@ TRAIN, VALIDATE, STATE, LOAD, MODEL, WORKERS, OPERATORS, SCHEDULERS, SHUTDOWN = 
     "shutdown",
 )
 """Names of calls."""
+PASSES = frozenset({TRAIN, VALIDATE})
+"""Calls that are passes over data."""
 READS = frozenset({STATE, MODEL})
 """Calls that change nothing: what they gave is not recorded."""
 FORBIDDEN = 93

@@ -19,6 +19,10 @@ ENDLESS = 1_000_000
 """Restarts that the agent may make: the trainer counts them itself, anew for each call."""
 STOP_S = 5.0
 """How long a worker that is stopped gets to end by itself."""
+STORE_GRACE_S = 5.0
+"""How long a lost host of the rendezvous is waited for where there is another one to go to."""
+SETTLE_S = 10.0
+"""How long a planned change of nodes waits for the workers to end their batch and save."""
 PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.session")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
 
@@ -107,6 +111,13 @@ class Settled:
     fields: dict[str, Any]
     """Further fields of LaunchConfig."""
 
+    @property
+    def endpoints(self) -> list[str]:
+        """Where the nodes find each other, in the order in which hosts are tried."""
+        if str(self.fields.get("rdzv_backend", "")).startswith("etcd"):
+            return [self.rdzv_endpoint]  # servers of one cluster
+        return [part.strip() for part in self.rdzv_endpoint.split(",") if part.strip()]
+
     def launch(self, folder: str) -> LaunchConfig:
         """How this node's agent starts the workers; folder: the private directory. Raises UsageError."""
         made: dict[str, Any] = {
@@ -118,7 +129,9 @@ class Settled:
             "shutdown_timeout": STOP_S,
         }
         if self.rdzv_endpoint:
-            made |= {"rdzv_endpoint": self.rdzv_endpoint, "run_id": self.rdzv_id}
+            made |= {"rdzv_endpoint": self.endpoints[0], "run_id": self.rdzv_id, "settle_timeout": SETTLE_S}
+            if len(self.endpoints) > 1:
+                made["rdzv_configs"] = {"store_grace": STORE_GRACE_S}
         else:
             made["standalone"] = True
         env = {FOLDER: folder, "PYTHONPATH": _search_path()}

@@ -125,7 +125,7 @@ class TorchTrainer:
         self._desk = Desk(folder)
         if self._bar is not None:
             self._desk.on_progress = self._bar.show
-        self._job = Job(settled.launch(folder), self._desk, self._max_retries)
+        self._job = Job(settled.launch(folder), self._desk, self._max_retries, settled.endpoints)
         self._desk.wait_ready()
         self._replaying = self._desk.records > 0
 
@@ -333,6 +333,6 @@ class TorchTrainer:
 
     def _check_open(self) -> tuple[Desk, Job]:
         if self._closed or self._desk is None or self._job is None:
-            caller = inspect.stack()[2].function.lstrip("_")
+            caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
             raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
         return self._desk, self._job

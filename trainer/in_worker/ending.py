@@ -64,6 +64,8 @@ def _end(channel: Channel, rank: int, error: Exception, code: int) -> None:
     log = logging.getLogger("elastic_agent")
     if _of_peers(error):
         log.info("rank %d ends, as another worker is lost: %s", rank, message)
+    elif code == FORBIDDEN and isinstance(error, _FINAL):
+        log.warning("rank %d: %s", rank, message)
     else:
         log.error("rank %d failed: %s", rank, text)
     logging.shutdown()

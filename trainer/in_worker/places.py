@@ -35,6 +35,10 @@ class Places(DrivenRun):
         self.boundary()
         self._persistence.wait()
 
+    def attend(self, attends: bool) -> None:
+        """Whether batches follow now: a worker that waits for its program holds up no change of nodes."""
+        self._requests.attend(attends)
+
     def leave(self) -> None:
         """All workers were asked to stop, to go on later: does not return under an agent."""
         self.finish()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .. import parcels
-from ..names import BATCH_SIZE, PARCEL, READS, SHUTDOWN
+from ..names import BATCH_SIZE, PARCEL, PASSES, READS, SHUTDOWN
 from .agreeing import Agreeing
 from .build import Surroundings, build
 from .calls import Calls
@@ -53,8 +53,11 @@ def serve(folder: str) -> None:
         agreeing.greet()
         phase.building = False
         calls = Calls(folder, operator, around, run, record, passes)
+        run.attend(False)
         while (call := agreeing.next())["name"] != SHUTDOWN:
+            run.attend(call["name"] in PASSES)
             value, body = calls.perform(call)
+            run.attend(False)
             if call["number"] < 0:
                 channel.answer(call["number"], value, body)
                 continue

@@ -71,6 +71,7 @@ class Desk:
         self._begun: dict[int, int] = {}
         self._read: Call | None = None
         self._here = Here()
+        self._rounds = 0
         self._ended: Callable[[], BaseException] | None = None
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -106,6 +107,17 @@ class Desk:
     def world_size(self) -> int:
         """Workers of all nodes in the last round that this node knows."""
         return self._here.world_size
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have come to this desk."""
+        return self._rounds
+
+    def left(self) -> None:
+        """This node's workers have ended, and others will come, of a job whose rounds are counted anew."""
+        with self._changed:
+            self._here = Here()
+            self._changed.notify_all()
 
     def wait_ready(self) -> None:
         """Until all workers of this node are there. Raises what ended the job."""
@@ -222,6 +234,7 @@ class Desk:
         """A worker has come. What this program knows of calls that are later than the worker's state."""
         with self._changed:
             if hello["round"] != self._here.round:
+                self._rounds += 1
                 self._here = Here(hello["round"], hello["local_world_size"], hello["world_size"], hello["restarts"])
             known = {number: [number, *call] for number, call in self._records.items()}
             for call in self._calls:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import socket
 import threading
+from collections.abc import Sequence
 
-from ...agent.errors import AgentError, UsageError
+from ...agent.errors import AgentError, StoreLost, UsageError
 from ...agent.exit_status import NO_RESTART
 from ...agent.report import AgentEvent
 from ...launcher.api import Module, NodeAgent
 from ...launcher.config.config import LaunchConfig
+from ...proto.frozen import replace
+from ...rendezvous.endpoint import parse_endpoint
 from ...rendezvous.failures import PASSIVE, WorkerFailure, looks_like_an_echo
 from ..errors import Diverged, TrainingFailed, WrongReturn
 from .desk import Desk
 
+log = logging.getLogger("elastic_agent")
+MOVES = 3
+"""How often all endpoints are tried, without a round in between, before a lost store ends the job."""
+LOOK_S = 2.0
+"""How long a host gets to accept a connection when one is looked for."""
 ENTRY = "elastic_agent.trainer.in_worker.entry"
 _REFUSALS: dict[str, type[AgentError]] = {
     "Diverged": Diverged,
@@ -26,9 +36,9 @@ _REFUSALS: dict[str, type[AgentError]] = {
 class Job:
     """Begins when it is made."""
 
-    def __init__(self, config: LaunchConfig, desk: Desk, max_retries: int) -> None:
-        """max_retries: failures of workers that are answered with a restart before the first call. Raises what
-        NodeAgent raises."""
+    def __init__(self, config: LaunchConfig, desk: Desk, max_retries: int, endpoints: Sequence[str] = ()) -> None:
+        """max_retries: failures of workers that are answered with a restart before the first call. endpoints: where
+        nodes may find each other, one after the other as their hosts are lost. Raises what NodeAgent raises."""
         self._desk = desk
         self._lock = threading.Lock()
         self._allowed, self._used, self._base = max_retries, 0, 0
@@ -37,7 +47,8 @@ class Job:
         self._stopping = False
         self.error: BaseException | None = None
         """Why it ended; None while it has not, and where it ended well."""
-        self._agent = NodeAgent(config, Module(ENTRY), on_event=self._happened)
+        self._config, self._endpoints = config, endpoints
+        self._agent = self._make_agent()
         self._thread = threading.Thread(target=self._run, name="trainer-agent", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
@@ -73,12 +84,33 @@ class Job:
         self._thread.join()
         atexit.unregister(self.stop)
 
+    def _make_agent(self) -> NodeAgent:
+        config = self._config
+        if self._endpoints:
+            config = replace(config, rdzv_endpoint=reachable(self._endpoints))
+        return NodeAgent(config, Module(ENTRY), on_event=self._happened)
+
     def _run(self) -> None:
-        try:
-            self._agent.run()
-        except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
-            self.error = error
-        self._desk.end(self._why)
+        """Until the job has ended; where the host of its store is lost, with the other nodes on another host."""
+        moves = 0
+        while True:
+            round_before = self._desk.rounds
+            try:
+                self._agent.run()
+            except StoreLost as error:
+                moves = 0 if self._desk.rounds > round_before else moves + 1
+                if not self._stopping and moves < MOVES * len(self._endpoints):
+                    log.warning("the host of the rendezvous is lost (%s); going to another one", error)
+                    self._desk.left()
+                    with self._lock:
+                        self._agent = self._make_agent()
+                    continue
+                self.error = error
+            except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
+                self.error = error
+            break
+        why = self._why()
+        self._desk.end(lambda: why)
 
     def _happened(self, event: AgentEvent) -> None:
         with self._lock:
@@ -90,6 +122,7 @@ class Job:
                 self._agent.stop()
 
     def _why(self) -> BaseException:
+        """What calls raise from now on."""
         error = self.error
         if self._exceeded:
             return self._failed(f"failed more often than max_retries={self._allowed} allows")
@@ -134,3 +167,15 @@ def _cause(failures: list[WorkerFailure]) -> WorkerFailure | None:
     own = [each for each in failures if not looks_like_an_echo(each) and each.sign not in PASSIVE]
     found = own or failures
     return found[-1] if found else None
+
+
+def reachable(endpoints: Sequence[str]) -> str:
+    """The first endpoint that somebody serves now, so that a node that comes late finds the others; else the first."""
+    for endpoint in endpoints if len(endpoints) > 1 else ():
+        where = parse_endpoint(endpoint)
+        try:
+            with socket.create_connection((where.host, where.port), timeout=LOOK_S):
+                return endpoint
+        except OSError:
+            continue  # nobody is there
+    return endpoints[0]

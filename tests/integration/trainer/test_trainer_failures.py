@@ -110,7 +110,7 @@ def kill_at(directory: Path, epoch: int, batch: int, pid: int, killed: list[int]
 
 
 def test_a_worker_that_fails_again_ends_the_call(tmp_path: Path) -> None:
-    """After `max_retries` restarts: the cause, with rank, node and the worker's traceback; then for every later call."""
+    """After `max_retries` restarts: the cause, with rank, node and the worker's traceback; the same for later calls."""
     broken = settings(tmp_path / "seen", config={"fails": "this sample is broken"})
     with TorchTrainer(**broken) as trainer:
         with pytest.raises(TrainingFailed, match="ValueError: this sample is broken") as caught:
