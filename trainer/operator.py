@@ -13,7 +13,7 @@ from .names import NUM_SAMPLES, SCHEDULER_STEP, STEPS
 if TYPE_CHECKING:
     import torch
 
-    from .in_worker.build import Surroundings
+    from .in_worker.surroundings import Surroundings
 
 
 class TrainingOperator:
@@ -115,12 +115,12 @@ class TrainingOperator:
     ) -> tuple[Any, ...] | Any:
         """Hand over what is trained, in `setup`; one of each, or a list or tuple. Returns models (on this worker's
         device, in DDP), optimizers, criterion and schedulers, those that were given. Raises WrongReturn."""
-        made = self._around.register(self, models, optimizers, criterion, schedulers)
+        made = self._around.registering.register(self, models, optimizers, criterion, schedulers)
         return made[0] if len(made) == 1 else made
 
     def register_data(self, *, train_loader: Any = None, validation_loader: Any = None) -> None:
         """Hand over the data, in `setup`: DataLoaders, or datasets. Raises WrongReturn."""
-        self._around.register_data(self, train_loader, validation_loader)
+        self._around.registering.register_data(self, train_loader, validation_loader)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of a loss that is the mean over this worker's part of the batch, so that over all workers they are

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,48 +10,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import WrongReturn
-from ..names import BATCH_SIZE, NUM_SAMPLES
+from ..names import BATCH_SIZE
 from ..operator import TrainingOperator
+from .surroundings import Surroundings
 from .wrapping import wrap
 
 
-@dataclass
-class Surroundings:
-    """What an operator knows of its worker. Made before it, and shared with what runs the passes."""
+class Registering:
+    """What creators or an operator's `setup` made, as it is handed over."""
 
-    rank: int
-    local_rank: int
-    world_size: int
-    device: torch.device
-    config: dict[str, Any]
-    program: Mapping[str, Any]
-    """What the trainer was made with; see `Session`."""
-    amp_dtype: torch.dtype | None = None
-    use_tqdm: bool = False
-    weight: float = 1.0
-    """See `TrainingOperator.weight`."""
-    samples: float = 0.0
-    """Of this worker in the batch in hand."""
-    weighs_in_ddp: bool = False
-    """Whether DDP multiplies gradients by `weight`."""
-    loaders: dict[str, DataLoader[Any]] = field(default_factory=dict)
-    """As the creators made them: train, validation."""
-
-    def batch_info(self) -> dict[str, Any]:
-        return {NUM_SAMPLES: self.samples, "weight": self.weight}
-
-    def to_device(self, batch: Any) -> Any:
-        if self.device.type == "cpu":
-            return batch
-        if isinstance(batch, torch.Tensor):
-            return batch.to(self.device, non_blocking=True)
-        if isinstance(batch, dict):
-            return {name: self.to_device(value) for name, value in batch.items()}
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*(self.to_device(part) for part in batch))
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(self.to_device(part) for part in batch)
-        return batch
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
 
     def register(
         self, operator: TrainingOperator, models: Any, optimizers: Any, criterion: Any, schedulers: Any
@@ -62,13 +29,13 @@ class Surroundings:
         listed = _listed(models, nn.Module, "models", "torch.nn.Module")
         if operator._models:
             raise WrongReturn("models are registered twice: creators, or setup, but not both")
-        operator._models, operator._wrapped = listed, [wrap(model, self) for model in listed]
+        operator._models, operator._wrapped = listed, [wrap(model, self._around) for model in listed]
         made: list[Any] = [_as_given(models, operator._wrapped)]
         if optimizers is not None:
             operator._optimizers = _listed(optimizers, torch.optim.Optimizer, "optimizers", "torch.optim.Optimizer")
             made.append(optimizers)
         if criterion is not None:
-            operator._criterion = _loss(criterion, self.device)
+            operator._criterion = _loss(criterion, self._around.device)
             made.append(operator._criterion)
         if schedulers is not None:
             operator._schedulers = _steppable(schedulers)
@@ -79,12 +46,12 @@ class Surroundings:
         """See `TrainingOperator.register_data`."""
         for name, given in (("train", train), ("validation", validation)):
             if given is not None:
-                self.loaders[name] = self._loader(name, given)
+                self._around.loaders[name] = self._loader(name, given)
 
     def _loader(self, name: str, given: Any) -> DataLoader[Any]:
         if isinstance(given, Dataset):
             self._check_length(name, given)
-            given = DataLoader(given, batch_size=self.config.get(BATCH_SIZE, 1), shuffle=name == "train")
+            given = DataLoader(given, batch_size=self._around.config.get(BATCH_SIZE, 1), shuffle=name == "train")
         if not isinstance(given, DataLoader):
             raise WrongReturn(
                 f"the {name} data is a {type(given).__name__}, and must be a DataLoader or a Dataset; correct "
@@ -111,6 +78,7 @@ class Surroundings:
 def build(around: Surroundings) -> TrainingOperator:
     """The operator with all that creators and `setup` make. Raises WrongReturn, and what they raise."""
     program = around.program
+    around.registering = Registering(around)
     operator: TrainingOperator = program["operator_cls"](around)
     if not isinstance(operator, TrainingOperator):
         raise WrongReturn(
@@ -140,7 +108,7 @@ def _from_creators(operator: TrainingOperator, around: Surroundings) -> None:
                 f"data_creator returned {len(pair)} things, and must return the training data, or training and "
                 "validation data"
             )
-        around.register_data(operator, pair[0], pair[1] if len(pair) == 2 else None)
+        around.registering.register_data(operator, pair[0], pair[1] if len(pair) == 2 else None)
     models = program["model_creator"](config)
     listed = _listed(models, nn.Module, "model_creator returned models", "torch.nn.Module")
     for model in listed:
@@ -159,7 +127,7 @@ def _from_creators(operator: TrainingOperator, around: Surroundings) -> None:
         if optimizers is None:
             raise WrongReturn("scheduler_creator needs optimizers to schedule: give optimizer_creator")
         schedulers = program["scheduler_creator"](optimizers, config)
-    around.register(operator, _as_given(models, listed), optimizers, criterion, schedulers)
+    around.registering.register(operator, _as_given(models, listed), optimizers, criterion, schedulers)
 
 
 def _called(creator: Any, config: dict[str, Any]) -> Any:

@@ -17,11 +17,11 @@ from ..files import save
 from ..names import LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
 from ..plain import from_bytes, numbers, to_bytes
-from .build import Surroundings
 from .passes import Passes
 from .places import Places
 from .record import Record
 from .states import load_whole, whole
+from .surroundings import Surroundings
 
 BEFORE_PASS = "before-pass.pt"
 """File of the state from before the last pass, where that is kept."""

@@ -14,10 +14,11 @@ from ..meters import reduced as reduced_over
 from ..names import NUM_SAMPLES, SCHEDULER_STEP, TRAIN
 from ..operator import TrainingOperator, check_steps
 from ..plain import numbers
-from .build import Surroundings, sync_buffers
+from .build import sync_buffers
 from .channel import Channel
 from .places import Batches, Places
 from .record import Record
+from .surroundings import Surroundings
 
 
 class Passes:

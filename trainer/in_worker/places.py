@@ -12,7 +12,7 @@ from ...worker import Every
 from ...worker.data.loader import Loader
 from ...worker.frameworks.driven import DrivenRun
 from ..names import BATCH_SIZE
-from .build import Surroundings
+from .surroundings import Surroundings
 
 BETWEEN_FAILURES_S = 60.0
 """Mean time between failures that checkpoints in memory are made for: they cost less than they save below it."""

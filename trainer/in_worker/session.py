@@ -12,7 +12,7 @@ import torch.distributed as dist
 from .. import parcels
 from ..names import BATCH_SIZE, PARCEL, PASSES, READS, SHUTDOWN
 from .agreeing import Agreeing
-from .build import Surroundings, build
+from .build import build
 from .calls import Calls
 from .channel import Channel
 from .ending import ending
@@ -20,6 +20,7 @@ from .passes import Passes
 from .places import Places, every_of, state_directory
 from .record import Record
 from .states import states_of
+from .surroundings import Surroundings
 from .wrapping import weigh
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from .build import Surroundings
+    from .surroundings import Surroundings
 
 
 def wrap(model: nn.Module, around: Surroundings) -> Any:
