@@ -122,7 +122,7 @@ resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 
 trainer: setup ## TorchTrainer: overhead beside plain DDP, kills of workers, schedules of nodes; ARGS="--kills 50 --schedules 50"
-	$(PY) -m tests.campaigns.trainer $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.trainer $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -17,6 +17,8 @@ PARCEL = "program"
 """Name of the file there that has the creators and what else the workers are made of."""
 HOOK = "hook"
 """Name of the file there that has `initialization_hook`: it is read before torch is touched."""
+BEFORE_PASS = "before-pass.pt"
+"""File of the state from before the last pass, where that is kept."""
 TRAIN, VALIDATE, STATE, LOAD, MODEL, WORKERS, OPERATORS, SCHEDULERS, SHUTDOWN = (
     "train",
     "validate",

@@ -166,8 +166,12 @@ def settled(given: dict[str, Any], number: int) -> Settled:
     preload = given["preload"]
     if preload is None:
         preload = () if hook is not None else PRELOADED
+    here = _workers_here(num_workers, nodes[1], use_gpu)
+    # Further nodes are spares.
+    most = max(1, min(nodes[1], num_workers // here))
+    nodes = min(nodes[0], most), most
     return Settled(
-        program, config, hook, nodes, _workers_here(num_workers, nodes[1], use_gpu), given["rdzv_endpoint"],
+        program, config, hook, nodes, here, given["rdzv_endpoint"],
         given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
     )  # fmt: skip
 

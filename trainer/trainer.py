@@ -15,6 +15,7 @@ from typing import Any
 from ..agent.errors import UsageError
 from . import files, options, parcels, plain
 from .names import (
+    BEFORE_PASS,
     HOOK,
     LOAD,
     MODEL,
@@ -97,7 +98,7 @@ class TorchTrainer:
         settled = options.settled(given, number=next(_numbers))
         self._num_workers, self._max_retries = num_workers, max_retries
         self._config, self._parallel = settled.config, parallel
-        self._on_disk = checkpoint_dir is not None
+        self._checkpoint_dir = settled.program["checkpoint_dir"]
         self._bar = Bar() if drawable(use_tqdm) else None
         self._replaying = self._closed = False
         self._parcels = 0
@@ -113,7 +114,7 @@ class TorchTrainer:
     def _start(self, settled: options.Settled) -> None:
         folder, program = self._folder.path, settled.program
         program |= {
-            "on_disk": self._on_disk or not self._folder.in_memory,
+            "on_disk": bool(self._checkpoint_dir) or not self._folder.in_memory,
             "use_tqdm": self._bar is not None,
             "log_level": logging.getLogger("elastic_agent").getEffectiveLevel(),
         }
@@ -152,7 +153,7 @@ class TorchTrainer:
         """
         if checkpoint not in KEEPS:
             raise UsageError(f"checkpoint={checkpoint!r}: it is 'exact', 'auto' or None")
-        if checkpoint is None and self._on_disk:
+        if checkpoint is None and self._checkpoint_dir:
             raise UsageError(
                 "checkpoint=None keeps nothing on disk, and this trainer has a checkpoint_dir; leave one of them out"
             )
@@ -217,10 +218,9 @@ class TorchTrainer:
 
     @property
     def before_pass(self) -> str:
-        """Path of the file with the state from before the last pass that was made with checkpoint="auto"."""
-        from .in_worker.calls import BEFORE_PASS
-
-        return BEFORE_PASS
+        """Path of the file with the state from before the last pass that was made with checkpoint="auto": in
+        `checkpoint_dir`, or else in a directory that `shutdown` removes."""
+        return os.path.join(self._checkpoint_dir or self._folder.path, BEFORE_PASS)
 
     # -- the trainer itself --------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .. import parcels
 from ..errors import WrongReturn
 from ..files import save
-from ..names import LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
+from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
 from ..plain import from_bytes, numbers, to_bytes
 from .passes import Passes
@@ -22,9 +22,6 @@ from .places import Places
 from .record import Record
 from .states import load_whole, whole
 from .surroundings import Surroundings
-
-BEFORE_PASS = "before-pass.pt"
-"""File of the state from before the last pass, where that is kept."""
 
 
 class Calls:

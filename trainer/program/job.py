@@ -126,6 +126,8 @@ class Job:
         error = self.error
         if self._exceeded:
             return self._failed(f"failed more often than max_retries={self._allowed} allows")
+        if error is None and not self._desk.rounds:
+            return UsageError("the job has ended without this node, which was a spare: it has nothing to train")
         if error is None:
             return UsageError("the trainer is shut down; make another one")
         if self._stopping:

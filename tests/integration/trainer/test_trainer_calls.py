@@ -74,6 +74,14 @@ def test_a_part_of_a_pass_with_its_times(trainer: TorchTrainer) -> None:
     assert found["profile"]["total_pass_s"] > found["profile"]["total_backward_s"] > 0
 
 
+def test_the_state_from_before_a_pass_is_kept_where_asked_for(trainer: TorchTrainer) -> None:
+    before = trainer.get_model().state_dict()
+    trainer.train(num_steps=2, checkpoint="auto")
+    assert trainer.before_pass
+    trainer.load(trainer.before_pass)
+    assert all(torch.equal(before[name], weight) for name, weight in trainer.get_model().state_dict().items())
+
+
 def test_schedulers_step_when_they_are_told_to(trainer: TorchTrainer) -> None:
     def rates(operator: Any) -> float:
         return float(operator.optimizer.param_groups[0]["lr"])
