@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .names import BATCH_SIZE, NUM_SAMPLES, SCHEDULER_STEP
     from .operator import TrainingOperator
     from .trainer import TorchTrainer
+    from .tune import TorchTrainable
 
 __all__ = [
     "BATCH_SIZE",
     "NUM_SAMPLES",
     "SCHEDULER_STEP",
     "Diverged",
+    "TorchTrainable",
     "TorchTrainer",
     "TrainerError",
     "TrainingFailed",
@@ -31,6 +33,7 @@ _HOMES = {
     "Diverged": "errors",
     "NUM_SAMPLES": "names",
     "SCHEDULER_STEP": "names",
+    "TorchTrainable": "tune",
     "TorchTrainer": "trainer",
     "TrainerError": "errors",
     "TrainingFailed": "errors",

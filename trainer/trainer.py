@@ -130,6 +130,19 @@ class TorchTrainer:
         self._desk.wait_ready()
         self._replaying = self._desk.records > 0
 
+    @classmethod
+    def as_trainable(
+        cls,
+        *,
+        override_tune_step: Callable[[TorchTrainer, dict[str, Any]], dict[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> type:
+        """A class for Ray Tune, whose trials make a trainer with these arguments, and the trial's configuration laid
+        over `config`. A step is a `train()` and a `validate()`, or `override_tune_step(trainer, info)`. Needs ray."""
+        from .tune import as_trainable
+
+        return as_trainable(override_tune_step, arguments)
+
     # -- training ------------------------------------------------------------------------------------------------------
 
     def train(
