@@ -98,6 +98,7 @@ class TorchTrainer:
         settled = options.settled(given, number=next(_numbers))
         self._num_workers, self._max_retries = num_workers, max_retries
         self._config, self._parallel = settled.config, parallel
+        self._nodes = settled.nodes[1]
         self._checkpoint_dir = settled.program["checkpoint_dir"]
         self._bar = Bar() if drawable(use_tqdm) else None
         self._replaying = self._closed = False
@@ -225,9 +226,13 @@ class TorchTrainer:
         return path
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file of `save`. Raises CheckpointDamaged where it is not as it was written, WrongState, OSError;
-        then nothing is changed."""
-        self.load_state_dict(files.load(path)["state"])
+        """Go on from a file of `save`, which one of several nodes must have; the first that has it counts. Raises
+        CheckpointDamaged where it is not as it was written, WrongState, OSError; then nothing is changed."""
+        self._check_open()
+        if self._nodes > 1 and not os.path.exists(path):
+            self._call(LOAD, {})
+        else:
+            self.load_state_dict(files.load(path)["state"])
 
     @property
     def before_pass(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.tune import Trainable
 
-from .errors import UsageError
+from ..agent.errors import UsageError
 from .trainer import TorchTrainer
 
 FILE = "trainer.pt"

@@ -14,7 +14,7 @@ from ...worker.frameworks.driven import DrivenRun
 from ..names import BATCH_SIZE
 from .surroundings import Surroundings
 
-BETWEEN_FAILURES_S = 60.0
+BETWEEN_FAILURES_S = 30.0
 """Mean time between failures that checkpoints in memory are made for: they cost less than they save below it."""
 BETWEEN_FAILURES_DISK_S = 1800.0
 """The same on a disk."""

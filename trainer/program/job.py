@@ -117,7 +117,9 @@ class Job:
             self._used = event.restarts_used
             if event.failure is not None:
                 self._failures.append(event.failure)
-            if self._used - self._base > self._allowed and not self._exceeded:
+            # Of several nodes the workers count, so that all programs end alike; see `in_worker/agreeing.py`.
+            counts = self._config.max_nodes == 1 or not self._desk.rounds
+            if counts and self._used - self._base > self._allowed and not self._exceeded:
                 self._exceeded = True
                 self._agent.stop()
 

@@ -97,6 +97,12 @@ class Schedule:
         counted = [(stats["epoch"], stats["num_samples"], stats["batch_count"]) for stats in first]
         if counted != [(number, 250, 25) for number in range(1, PASSES + 1)]:
             wrong.append(f"epochs, samples and batches are {counted}")
+        verified = subprocess.run(
+            [sys.executable, "-m", "elastic_agent.worker", "verify", str(self.work / "states")],
+            capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / ".typing")},
+        )  # fmt: skip
+        if verified.returncode or f"{250 * PASSES} samples, each trained on exactly once" not in verified.stdout:
+            wrong.append(f"the ledger says {verified.stdout.splitlines()[-1:]}")
         return wrong
 
 

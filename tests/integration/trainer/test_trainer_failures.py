@@ -6,12 +6,16 @@ once in what `train` returns.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import random
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 from typing import Any
@@ -166,3 +170,58 @@ def test_a_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [again for again, _ in first] == [False]
     assert [again for again, _ in third] == sorted((again for again, _ in third), reverse=True)
     assert (len(second), third[0][0], third[3][0]) == (3, True, False)
+
+
+TYPED = """
+import sys
+import torch
+from torch import nn
+from elastic_agent.trainer import TorchTrainer
+
+class Net(nn.Linear):
+    pass
+
+def make_model(config):
+    return Net(4, 2)
+
+def make_data(config):
+    return torch.utils.data.TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.int64))
+
+def make_optimizer(model, config):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+trainer = TorchTrainer(model_creator=make_model, data_creator=make_data, loss_creator=nn.CrossEntropyLoss,
+                       optimizer_creator=make_optimizer, use_gpu=False, use_tqdm=True)
+trainer.train()
+print("the same class:", isinstance(trainer.get_model(), Net), flush=True)
+"""
+
+
+def test_a_program_from_standard_input_on_a_terminal() -> None:
+    """Its creators are code that no worker can import; it has a bar, and ends well without a shutdown."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".typing")}, text=True,
+    )  # fmt: skip
+    os.close(theirs)
+    drawn: list[bytes] = []
+    reader = threading.Thread(target=_read_terminal, args=(ours, drawn))
+    reader.start()
+    said, _ = process.communicate(TYPED, timeout=120)
+    reader.join()
+    os.close(ours)
+    shown = b"".join(drawn).decode()
+    assert process.returncode == 0, shown
+    assert said == "the same class: True\n"
+    assert "train: " in shown
+    assert "/40 [" in shown
+
+
+def _read_terminal(descriptor: int, drawn: list[bytes]) -> None:
+    try:
+        while data := os.read(descriptor, 4096):
+            drawn.append(data)
+    except OSError:
+        return  # the other side is closed

@@ -136,6 +136,10 @@ def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
         nodes.start(name, nnodes="2", STATES=states)
     assert [nodes.end(name)[0] for name in ("one", "two")] == [0, 0]
     check_alike(nodes, "one", "two")
+    verified = subprocess.run(
+        [sys.executable, "-m", "elastic_agent.worker", "verify", states], capture_output=True, text=True, check=True
+    )
+    assert "5 finished epochs, 1250 samples, each trained on exactly once" in verified.stdout
     assert nodes.said("one")[len(before) :][0] == [True, before[0][1]]
     assert [stats for _, stats in nodes.said("one")[len(before) :]][:2] == [stats for _, stats in before][:2]
 
@@ -150,3 +154,24 @@ def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
         assert "(node 0)" in stderr
         assert "(node 1)" in stderr
         assert len(nodes.said(name)) == 1
+
+
+def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
+    """Beyond `max_retries`, every program raises TrainingFailed, with the round's cause."""
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", FAILS="this sample is broken")
+    for name in ("one", "two"):
+        code, stderr = nodes.end(name)
+        assert code == 1
+        assert "TrainingFailed: train was begun again 4 times, and max_retries is 3" in stderr
+        assert "ValueError: this sample is broken" in stderr
+
+
+def test_a_file_of_one_node_is_loaded_on_all(nodes: Nodes) -> None:
+    """The weights are those from before the pass that followed the save, on the node that has no file, too."""
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", PASSES="1", KEPT="two")
+    assert [nodes.end(name)[0] for name in ("one", "two")] == [0, 0]
+    kept = torch.load(nodes.work / "two.kept", weights_only=True)["state"]["model0"]
+    for name in ("one", "two"):
+        assert all(torch.equal(kept[key], weight) for key, weight in nodes.weights(name).items())

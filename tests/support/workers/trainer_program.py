@@ -40,7 +40,12 @@ def main() -> None:
         optimizer_creator=training.make_optimizer,
         loss_creator=nn.CrossEntropyLoss,
         training_operator_cls=Slow,
-        config={BATCH_SIZE: 10, training.SEEN: str(work / "seen"), "slow_s": float(os.environ.get("SLOW_S", "0"))},
+        config={
+            **({"fails": os.environ["FAILS"]} if "FAILS" in os.environ else {}),
+            BATCH_SIZE: 10,
+            training.SEEN: str(work / "seen"),
+            "slow_s": float(os.environ.get("SLOW_S", "0")),
+        },
         num_workers=int(workers),
         use_gpu=False,
         rdzv_endpoint=endpoints,
@@ -55,6 +60,13 @@ def main() -> None:
                 stats = trainer.train(info={"odd": True} if odd else None)
                 said.write(json.dumps([trainer.replaying, stats]) + "\n")
                 said.flush()
+            if "KEPT" in os.environ:
+                # Only one node has the file.
+                kept = work / f"{name}.kept"
+                if os.environ["KEPT"] == name:
+                    trainer.save(kept)
+                trainer.train()
+                trainer.load(kept)
         weights = trainer.get_model().state_dict()
         torch.save(weights, work / f"{name}.pt")
 
