@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,3 +249,40 @@ def test_a_model_without_a_gradient_is_named() -> None:
     settings = {**FULL, "num_workers": 1, "model_creator": frozen, "optimizer_creator": nothing}
     with TorchTrainer(**settings) as trainer, pytest.raises(WrongReturn, match="the loss has no gradient"):
         trainer.train()
+
+
+def test_a_sharded_model_is_trained_saved_and_killed_like_any_other(tmp_path: Path) -> None:
+    """FSDP2 by one argument; the state goes on with one worker, which shards nothing."""
+    with TorchTrainer(**FULL, parallel="fsdp") as trainer:
+        first = trainer.train()
+        os.kill(trainer.apply_all_workers(os.getpid)[1], signal.SIGKILL)
+        second = trainer.train()
+        assert second["train_loss"] < first["train_loss"]
+        found, model = trainer.validate(), trainer.get_model().eval()
+        trainer.save(tmp_path / "state.pt")
+        trainer.train()
+        trainer.load(tmp_path / "state.pt")
+        assert trainer.validate()["val_loss"] == found["val_loss"]
+    x, y, _ = training.make_set(101).tensors
+    with torch.no_grad():
+        assert nn.functional.cross_entropy(model(x), y).item() == pytest.approx(found["val_loss"], rel=1e-5)
+    with TorchTrainer(**{**FULL, "num_workers": 1}) as trainer:
+        trainer.load(tmp_path / "state.pt")
+        assert trainer.validate()["val_loss"] == pytest.approx(found["val_loss"], rel=1e-5)
+        assert trainer.train()["epoch"] == 3
+
+
+def test_a_gradient_scaler_and_undivided_data() -> None:
+    """Half precision keeps its scaler in the state; without the sampler each worker reads everything."""
+    with TorchTrainer(**FULL, use_fp16=True, add_dist_sampler=False) as trainer:
+        found = trainer.train()
+        assert (found["num_samples"], found["batch_count"]) == (500, 15)
+        assert trainer.apply_all_operators(lambda operator: operator.use_fp16) == [True, True]
+        state = trainer.state_dict()
+        assert state["scaler"]["scale"] > 1
+        os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
+        assert trainer.train()["num_samples"] == 500
+        trainer.load_state_dict(state)
+        with pytest.raises(WrongReturn, match="the state has no model0"):
+            trainer.load_state_dict({})
+    trainer.shutdown(force=True)
