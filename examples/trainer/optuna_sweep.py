@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import optuna
-from digits import make_data, make_model, make_optimizer
+from digits import make_data, make_model, make_optimizer  # type: ignore[import-not-found] # beside this file
 from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer

@@ -17,7 +17,7 @@ from torch import nn
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from digits import make_data, make_model, make_optimizer  # noqa: E402 - beside this file
+from digits import make_data, make_model, make_optimizer  # type: ignore[import-not-found]  # noqa: E402
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer  # noqa: E402
 
@@ -49,7 +49,8 @@ def main() -> None:
         ),
     )
     best = tuner.fit().get_best_result()
-    print(f"best: {best.metrics['val_accuracy']:.1%} with lr={best.config['lr']:.2g}")
+    metrics, config = best.metrics or {}, best.config or {}
+    print(f"best: {metrics['val_accuracy']:.1%} with lr={config['lr']:.2g}")
     ray.shutdown()
 
 

@@ -77,15 +77,16 @@ def _train(dice: random.Random | None) -> tuple[dict[str, torch.Tensor], list[tu
         trainer.train(num_steps=20)
         for _ in range(A_TRAINING):
             killed: list[float] = []
-            if dice is not None:
-                pid = dice.choice(trainer.apply_all_workers(os.getpid))
-                timer = threading.Timer(dice.uniform(0.0, 0.5), _kill, (pid, killed))
-                timer.start()
+            if dice is None:
+                trainer.train(num_steps=BATCHES)
+                continue
+            pid = dice.choice(trainer.apply_all_workers(os.getpid))
+            timer = threading.Timer(dice.uniform(0.0, 0.5), _kill, (pid, killed))
+            timer.start()
             trainer.train(num_steps=BATCHES)
-            if dice is not None:
-                timer.join()
-                if (took := _took(Path(folder), killed[0])) is not None:
-                    times.append(took)
+            timer.join()
+            if (took := _took(Path(folder), killed[0])) is not None:
+                times.append(took)
         return trainer.get_model().state_dict(), times
 
 

@@ -34,6 +34,14 @@ class Timed(TrainingOperator):
         return made
 
 
+def _first_s(operator: Any) -> float:
+    return float(operator.first_s)
+
+
+def _took_s(operator: Any) -> list[float]:
+    return list(operator.took)
+
+
 def overhead(rounds: int) -> None:
     """Prints medians of `rounds` starts of each, and the least pass of each start."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -81,7 +89,7 @@ def _trainer() -> tuple[float, float, float]:
             call_s = time.perf_counter()
             trainer.train()
             whole.append(time.perf_counter() - call_s)
-        firsts = trainer.apply_all_operators(lambda operator: operator.first_s)
-        took = trainer.apply_all_operators(lambda operator: operator.took)[0]
+        firsts = trainer.apply_all_operators(_first_s)
+        took = trainer.apply_all_operators(_took_s)[0]
     besides = statistics.median(all_s - pass_s for all_s, pass_s in zip(whole, took, strict=True))
     return min(firsts) - began_s, min(took), besides

@@ -105,7 +105,7 @@ def loop(config: dict[str, Any]) -> None:
     import ray.train.torch
     import torch
 
-    model = digits_job.make_model({})
+    model: Any = digits_job.make_model({})
     first = 0
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as kept:
@@ -114,7 +114,8 @@ def loop(config: dict[str, Any]) -> None:
         first = state["epoch"] + 1
     model = ray.train.torch.prepare_model(model)
     optimizer, criterion = digits_job.make_optimizer(model, {}), nn.CrossEntropyLoss()
-    loader = ray.train.torch.prepare_data_loader(
+    loss: Any = None
+    loader: Any = ray.train.torch.prepare_data_loader(
         torch.utils.data.DataLoader(digits_job.make_set(), batch_size=digits_job.BATCH // 2, shuffle=True)
     )
     for epoch in range(first, PASSES):

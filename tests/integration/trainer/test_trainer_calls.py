@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +149,14 @@ def test_a_full_disk_leaves_the_file_from_before(trainer: TorchTrainer, tmp_path
 
 
 def test_wrong_arguments_reach_no_worker(trainer: TorchTrainer) -> None:
-    for call, words in (
+    calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: trainer.train(num_steps=0), "num_steps is 0"),
         (lambda: trainer.train(checkpoint="often"), "checkpoint='often'"),
         (lambda: trainer.train(info={"when": object()}), r"info\['when'\] is a object"),
         (lambda: trainer.train(info={"scheduler_step_freq": "daily"}), "scheduler_step_freq='daily'"),
         (lambda: trainer.train(max_retries=-1), "max_retries is -1"),
-    ):
+    ]
+    for call, words in calls:
         with pytest.raises(UsageError, match=words):
             call()
     assert "2 of 2 workers" in repr(trainer)

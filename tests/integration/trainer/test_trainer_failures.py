@@ -72,7 +72,7 @@ def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_eve
         whole = [trainer.train() for _ in range(3)]
         weights, last = trainer.get_model().state_dict(), trainer.state_dict()["operator"]
     dice = random.Random(5)
-    killed = []
+    killed: list[int] = []
     with TorchTrainer(**settings(tmp_path / "killed", save_every=save_every)) as trainer:
         found = []
         for epoch in range(3):

@@ -36,7 +36,8 @@ class Pairs(Dataset[tuple[torch.Tensor, ...]]):
         return len(self._all)
 
     def __getitem__(self, at: int) -> tuple[torch.Tensor, ...]:
-        return self._all[at][:2]
+        x, y, _ = self._all[at]
+        return x, y
 
 
 def make_data(config: dict[str, Any]) -> tuple[DataLoader[Any], DataLoader[Any]]:
