@@ -60,6 +60,10 @@ class TorchTrainer:
     LaunchConfig.
     """
 
+    _desk: Desk | None
+    _job: Job | None
+    _parcels = 0
+
     def __init__(
         self,
         *,
@@ -102,9 +106,7 @@ class TorchTrainer:
         self._checkpoint_dir = settled.program["checkpoint_dir"]
         self._bar = Bar() if drawable(use_tqdm) else None
         self._replaying = self._closed = False
-        self._parcels = 0
-        self._desk: Desk | None = None
-        self._job: Job | None = None
+        self._desk, self._job = None, None
         self._folder = PrivateFolder()
         try:
             self._start(settled)
@@ -142,7 +144,7 @@ class TorchTrainer:
         over `config`. A step is a `train()` and a `validate()`, or `override_tune_step(trainer, info)`. Needs ray."""
         from .tune import as_trainable
 
-        return as_trainable(override_tune_step, arguments)
+        return as_trainable(cls, override_tune_step, arguments)
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -12,28 +12,27 @@ from typing import Any
 from ray.tune import Trainable
 
 from ..agent.errors import UsageError
-from .trainer import TorchTrainer
 
 FILE = "trainer.pt"
 
 
 class TorchTrainable(Trainable):  # type: ignore[misc, unused-ignore] # untyped where ray is not installed
-    """One trial: a trainer with the trial's configuration, one pass and one validation a step. Override `_train` for
-    other steps. Made by `TorchTrainer.as_trainable`."""
+    """One trial: a trainer with the trial's configuration, one pass and one validation a step. Made by
+    `TorchTrainer.as_trainable`."""
 
+    _make: Callable[..., Any]
     _arguments: Mapping[str, Any] = {}
-    _override: Callable[[TorchTrainer, dict[str, Any]], dict[str, Any]] | None = None
+    _override: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
 
     def setup(self, config: dict[str, Any]) -> None:
         """Begins the workers; the trial's configuration is laid over the trainer's."""
         arguments = dict(self._arguments)
         merged = {**(arguments.pop("config", None) or {}), **config}
-        self._trainer = TorchTrainer(**arguments, config=merged)
+        self._trainer = type(self)._make(**arguments, config=merged)
 
     def step(self) -> dict[str, Any]:
         """What the trial reports: of a training pass and, where there is data for it, a validation pass."""
-        own = type(self).__dict__.get("_override") or self._override
-        if own is not None:
+        if (own := type(self)._override) is not None:
             return own(self._trainer, {"iteration": self.iteration})
         return {**self._trainer.train(), **self._trainer.validate()}
 
@@ -54,15 +53,18 @@ class TorchTrainable(Trainable):  # type: ignore[misc, unused-ignore] # untyped 
             trainer.shutdown(force=True)
 
     @property
-    def trainer(self) -> TorchTrainer:
-        """The trial's trainer."""
+    def trainer(self) -> Any:
+        """The trial's `TorchTrainer`."""
         return self._trainer
 
 
 def as_trainable(
-    override_tune_step: Callable[[TorchTrainer, dict[str, Any]], dict[str, Any]] | None, arguments: dict[str, Any]
+    make: Callable[..., Any],
+    override_tune_step: Callable[[Any, dict[str, Any]], dict[str, Any]] | None,
+    arguments: dict[str, Any],
 ) -> type[TorchTrainable]:
-    """A class for Tune; see `TorchTrainer.as_trainable`."""
+    """A class for Tune; see `TorchTrainer.as_trainable`. make: makes a trainer of arguments."""
     step = None if override_tune_step is None else staticmethod(override_tune_step)
-    made: type[TorchTrainable] = type("TorchTrainable", (TorchTrainable,), {"_arguments": arguments, "_override": step})
+    fields = {"_make": staticmethod(make), "_arguments": arguments, "_override": step}
+    made: type[TorchTrainable] = type("TorchTrainable", (TorchTrainable,), fields)
     return made
