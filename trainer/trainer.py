@@ -344,7 +344,10 @@ class TorchTrainer:
     def _read(self, name: str) -> Answer:
         desk, _ = self._check_open()
         if self._parallel == "fsdp":
-            return self._call(name, {})
+            answer = self._call(name, {})
+            if answer.recorded:
+                raise UsageError(f"{name}() of a sharded model was called before, and what it gave is not recorded")
+            return answer
         return desk.read(name)
 
     def _parcel_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
@@ -24,6 +25,8 @@ class PrivateFolder:
         self.path = tempfile.mkdtemp(prefix=PREFIX, dir=where)
         self._lock = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Where a program ends without a shutdown; what stops its workers was registered later, so it runs before.
+        atexit.register(self.remove)
 
     @property
     def in_memory(self) -> bool:
@@ -32,6 +35,7 @@ class PrivateFolder:
     def remove(self) -> None:
         """May be called again."""
         if self._lock >= 0:
+            atexit.unregister(self.remove)
             os.close(self._lock)
             self._lock = -1
             shutil.rmtree(self.path, ignore_errors=True)
