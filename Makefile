@@ -15,12 +15,12 @@ PY      := $(VENV)/bin/python
 READY   := $(VENV)/.ready
 LINK    := .typing/elastic_agent
 PYTEST  := $(PY) -m pytest
-CORE    := agent control launcher proto rendezvous worker
+CORE    := agent control launcher proto rendezvous trainer worker
 BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost control-fuzz preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost control-fuzz preloads survivors storms resume bench proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ run: setup ## the main job: two workers learn to read digits, to the end
 
 demo: setup ## a show: nodes join, fail and leave, and the job goes on
 	$(PY) examples/demo.py $(ARGS)
+
+trainer-demo: setup ## a show: three nodes train with a TorchTrainer, and the first is killed
+	$(PY) examples/trainer/demo.py $(ARGS)
 
 guard-demo: setup ## a show: save and kill switch, preemption, a leak and a full disc on the digits job
 	$(PY) examples/guard_demo.py $(ARGS)
@@ -123,6 +126,9 @@ preloads: setup .frameworks/.ready ## restart real training scripts with --prelo
 resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50", or ARGS=--figures for what it costs alone
 	$(PY) -m tests.campaigns.resume $(ARGS)
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
+
+trainer: setup ## TorchTrainer: overhead beside plain DDP, kills of workers, schedules of nodes; ARGS="--kills 50 --schedules 50"
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.trainer $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)

@@ -52,7 +52,7 @@ PROCESS_OWNERS = {
     "control/commands.py",
     "worker/loop/asked.py",
 }
-PICKLERS = {"launcher/in_worker/function_worker.py", "launcher/in_worker/functions.py"}
+PICKLERS = {"launcher/in_worker/function_worker.py", "launcher/in_worker/functions.py", "trainer/parcels.py"}
 
 LOADED_BY_TORCH = {"launcher/torchrun/store.py"}
 """Subclasses of classes of torch, for processes that have imported torch; no module of the agent imports them."""
@@ -288,7 +288,7 @@ def test_torch_is_imported_only_where_it_is_used() -> None:
     findings = [
         f"{module.at(node)}: {name}"
         for module in (*core(), *(parse(ROOT / name) for name in ("__init__.py", "__main__.py", "torchrun.py")))
-        if module.path not in LOADED_BY_TORCH and not module.path.startswith("worker/")
+        if module.path not in LOADED_BY_TORCH and not module.path.startswith(("worker/", "trainer/in_worker/"))
         for node, name in imports(module, top_level_only=True)
         if name.split(".")[0] in heavy
     ]

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("agent", "control", "launcher", "proto", "rendezvous", "worker")
+CORE = ("agent", "control", "launcher", "proto", "rendezvous", "trainer", "worker")
 """Folders that are installed."""
 OLDEST_PYTHON = (3, 10)
 

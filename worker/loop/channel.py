@@ -92,6 +92,12 @@ class Channel:
         while orders.hold and self._common[steps.RELEASED] < orders.number:
             self._wait()
 
+    def attend(self, attends: bool) -> None:
+        """Whether boundaries follow: a process that waits for what it is to do next comes to none, and a planned change
+        does not wait for it."""
+        self._slot[steps.ATTACHED] = self.pid if attends else 0
+        self._report()
+
     def closing(self) -> None:
         """The run has saved its last checkpoint: what comes later is not waited for."""
         if self._pending:

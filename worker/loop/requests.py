@@ -53,6 +53,11 @@ class Requests:
             wait()
         self._channel.acted(orders)
 
+    def attend(self, attends: bool) -> None:
+        """Whether this rank comes to further boundaries before it waits for somebody who is no rank."""
+        if self._channel is not None:
+            self._channel.attend(attends)
+
     def closed(self) -> None:
         """The run has made its last checkpoint."""
         if self._channel is not None:

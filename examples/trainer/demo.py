@@ -1,0 +1,91 @@
+"""Three nodes train one model; the first, which hosts the rendezvous, is killed during a pass: `make trainer-demo`.
+
+Each node is a process here, with a program like any user's. No node is the driver: the two that are left go on at the
+next batch, a new one is told what was done before it came, and all print the same accuracies.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("digits.py")
+BEGAN_S = time.monotonic()
+BOUND_S = 120
+
+
+class Node:
+    """One node's program, whose lines are shown as they come."""
+
+    def __init__(self, name: str, endpoints: str, epochs: int) -> None:
+        self.name, self.lines = name, list[str]()
+        self.changed = threading.Condition()
+        options = ["--nnodes", "1:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(PROGRAM), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip())
+                self.changed.notify_all()
+            if re.match(r"epoch|round \d+ (begins|is over)|the host|Traceback|\w+Error", line):
+                tell(self.name, line.rstrip())
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for(self, words: str) -> None:
+        with self.changed:
+            there = self.changed.wait_for(lambda: any(words in line for line in self.lines), BOUND_S)
+        if not there:
+            raise SystemExit(f"{self.name} did not come to {words!r} in {BOUND_S} s")
+
+    def end(self) -> list[str]:
+        """What it said of each epoch, once it has ended."""
+        if code := self.process.wait(BOUND_S):
+            raise SystemExit(f"{self.name} ended with {code}:\n" + "\n".join(self.lines))
+        self.reader.join()
+        return [
+            found[0] for line in self.lines if (found := re.match(r"epoch \d+: loss [\d.]+, accuracy [\d.]+%", line))
+        ]
+
+
+def tell(who: str, what: str) -> None:
+    print(f"{time.monotonic() - BEGAN_S:5.1f} s  {who:6}  {what}", flush=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def main() -> None:
+    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    tell("demo", "starting node-a, node-b and node-c: the same program")
+    nodes = {name: Node(name, endpoints, epochs) for name in ("node-a", "node-b", "node-c")}
+    nodes["node-a"].wait_for("epoch 10:")
+    tell("demo", "killing node-a, which hosts the rendezvous, in the middle of a pass")
+    nodes["node-a"].process.send_signal(signal.SIGKILL)
+    nodes.pop("node-a").reader.join()
+    nodes["node-b"].wait_for("going to another one")
+    tell("demo", "starting node-d in its place")
+    nodes["node-d"] = Node("node-d", endpoints, epochs)
+    told = {name: node.end() for name, node in nodes.items()}
+    if len({tuple(lines) for lines in told.values()}) != 1 or len(told["node-d"]) != epochs:
+        raise SystemExit("the nodes do not agree on what was trained")
+    tell("demo", f"all three nodes printed the same {epochs} epochs; the last: {told['node-d'][-1]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What TorchTrainer costs, and what becomes of it when workers and nodes are killed at random: `make trainer`."""

@@ -1,0 +1,30 @@
+"""Counts what differs from an undisturbed training after random kills, and measures a trainer beside plain DDP."""
+
+from __future__ import annotations
+
+import argparse
+
+from .kills import kills
+from .overhead import overhead
+from .schedules import schedules
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs of workers")
+    parser.add_argument("--schedules", type=int, default=50, help="of kills, late and new nodes")
+    parser.add_argument("--rounds", type=int, default=5, help="of the measurement beside plain DDP")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    wrong = 0
+    if arguments.rounds:
+        overhead(arguments.rounds)
+    if arguments.kills:
+        wrong += kills(arguments.kills, arguments.seed)
+    if arguments.schedules:
+        wrong += schedules(arguments.schedules, arguments.seed)
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""What a program asks of a trainer, with real workers and gloo; one trainer of two workers for most of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elastic_agent.agent.errors import UsageError
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, WrongReturn
+from elastic_agent.worker.errors import CheckpointDamaged, WrongState
+from support.workers import training
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+FULL: dict[str, Any] = {
+    "model_creator": training.make_model,
+    "data_creator": training.make_data,
+    "optimizer_creator": training.make_optimizer,
+    "loss_creator": nn.CrossEntropyLoss,
+    "config": {BATCH_SIZE: 33},
+    "num_workers": 2,
+    "use_gpu": False,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def trainer(_one_thread: None) -> Iterator[TorchTrainer]:
+    with TorchTrainer(**FULL, scheduler_creator=training.make_scheduler) as made:
+        yield made
+
+
+def test_a_pass_gives_means_over_the_samples_of_all_workers(trainer: TorchTrainer) -> None:
+    """250 samples in batches of 33 do not divide over two workers, and each counts once."""
+    first, second = trainer.train(), trainer.train()
+    assert (first["num_samples"], first["batch_count"], second["epoch"] - first["epoch"]) == (250, 8, 1)
+    assert second["train_loss"] < first["train_loss"]
+    assert 0 < second["last_train_loss"] < 2
+
+
+def test_validation_is_that_of_the_model_as_it_is_here(trainer: TorchTrainer) -> None:
+    """Loss and accuracy of two workers are those of the model that get_model() gives, in this process."""
+    found, model = trainer.validate(), trainer.get_model().eval()
+    x, y, _ = training.make_set(101).tensors
+    with torch.no_grad():
+        scores = model(x)
+    assert found["num_samples"] == 101
+    assert found["val_loss"] == pytest.approx(nn.functional.cross_entropy(scores, y).item(), rel=1e-5)
+    assert found["val_accuracy"] == pytest.approx((scores.argmax(1) == y).float().mean().item())
+
+
+def test_each_worker_for_itself(trainer: TorchTrainer) -> None:
+    parts = trainer.validate(reduce_results=False)
+    assert sum(part["num_samples"] for part in parts) == 101
+    assert len(parts) == 2
+
+
+def test_a_part_of_a_pass_with_its_times(trainer: TorchTrainer) -> None:
+    found = trainer.train(num_steps=2, profile=True)
+    assert (found["batch_count"], found["num_samples"]) == (2, 66)
+    assert found["profile"]["total_pass_s"] > found["profile"]["total_backward_s"] > 0
+
+
+def test_the_state_from_before_a_pass_is_kept_where_asked_for(trainer: TorchTrainer) -> None:
+    before = trainer.get_model().state_dict()
+    trainer.train(num_steps=2, checkpoint="auto")
+    assert trainer.before_pass
+    trainer.load(trainer.before_pass)
+    assert all(torch.equal(before[name], weight) for name, weight in trainer.get_model().state_dict().items())
+
+
+def test_schedulers_step_when_they_are_told_to(trainer: TorchTrainer) -> None:
+    def rates(operator: Any) -> float:
+        return float(operator.optimizer.param_groups[0]["lr"])
+
+    before = trainer.apply_all_operators(rates)
+    trainer.train(num_steps=1, info={"scheduler_step_freq": "manual"})
+    assert trainer.apply_all_operators(rates) == before
+    trainer.update_scheduler(1.0)
+    trainer.train(num_steps=2, info={"scheduler_step_freq": "batch"})
+    trainer.train(num_steps=1)
+    assert trainer.apply_all_operators(rates) == [rate / 16 for rate in before]
+
+
+def test_functions_run_in_every_worker(trainer: TorchTrainer) -> None:
+    """Also one that was typed here; what is no plain data comes back where it is made of tensors."""
+    pids = trainer.apply_all_workers(os.getpid)
+    assert len({*pids, os.getpid()}) == 3
+    tensors = trainer.apply_all_operators(lambda operator: {"rank": torch.full((2,), operator.world_rank)})
+    assert [each["rank"].tolist() for each in tensors] == [[0, 0], [1, 1]]
+
+
+def test_a_saved_state_is_gone_on_from(trainer: TorchTrainer, tmp_path: Path) -> None:
+    """One file, which plain torch.load reads; a damaged or cut one changes nothing."""
+    trainer.save(tmp_path / "state.pt")
+    before = trainer.validate()
+    trainer.train()
+    assert trainer.validate()["val_loss"] != before["val_loss"]
+    trainer.load(tmp_path / "state.pt")
+    assert trainer.validate()["val_loss"] == before["val_loss"]
+    plain = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert plain["state"]["model0"].keys() == trainer.get_model().state_dict().keys()
+    data = bytearray((tmp_path / "state.pt").read_bytes())
+    (tmp_path / "cut.pt").write_bytes(data[: len(data) // 2])
+    weights = plain["state"]["model0"]["0.weight"].numpy().tobytes()
+    data[data.index(weights)] ^= 1
+    (tmp_path / "flipped.pt").write_bytes(data)
+    for damaged in ("cut.pt", "flipped.pt"):
+        with pytest.raises(CheckpointDamaged):
+            trainer.load(tmp_path / damaged)
+    torch.save({"something": 1}, tmp_path / "other.pt")
+    with pytest.raises(WrongState, match="no file of TorchTrainer"):
+        trainer.load(tmp_path / "other.pt")
+    assert trainer.validate()["val_loss"] == before["val_loss"]
+
+
+def test_a_full_disk_leaves_the_file_from_before(trainer: TorchTrainer, tmp_path: Path) -> None:
+    trainer.save(tmp_path / "kept.pt")
+    kept = (tmp_path / "kept.pt").read_bytes()
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        with pytest.raises(OSError, match="what was there stays"):
+            trainer.save(tmp_path / "kept.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert (tmp_path / "kept.pt").read_bytes() == kept
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.pt"]
+
+
+def test_wrong_arguments_reach_no_worker(trainer: TorchTrainer) -> None:
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: trainer.train(num_steps=0), "num_steps is 0"),
+        (lambda: trainer.train(checkpoint="often"), "checkpoint='often'"),
+        (lambda: trainer.train(info={"when": object()}), r"info\['when'\] is a object"),
+        (lambda: trainer.train(info={"scheduler_step_freq": "daily"}), "scheduler_step_freq='daily'"),
+        (lambda: trainer.train(max_retries=-1), "max_retries is -1"),
+    ]
+    for call, words in calls:
+        with pytest.raises(UsageError, match=words):
+            call()
+    assert "2 of 2 workers" in repr(trainer)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"config": {BATCH_SIZE: 1}}, "is 1 for 2 workers"),
+        ({"config": {"net": object()}}, r"config\['net'\] is a object, and must be plain data"),
+        ({"model_creator": None}, "there is no model_creator"),
+        ({"model_creator": 3}, "model_creator is a int"),
+        ({"use_gpu": "many"}, "use_gpu='many'"),
+        ({"num_workers": 0}, "num_workers is 0"),
+        ({"apex_args": {}}, "amp_dtype=torch.bfloat16"),
+        ({"amp_dtype": torch.float64}, "it is torch.float16 or torch.bfloat16"),
+        ({"nnodes": "2"}, "needs rdzv_endpoint"),
+        ({"parallel": "pipeline"}, "parallel='pipeline'"),
+        ({"scheduler_step_freq": "daily"}, "scheduler_step_freq='daily'"),
+    ],
+)
+def test_wrong_settings_start_nothing(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        TorchTrainer(**{**FULL, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model_creator": lambda config: 3}, "model_creator returned models: a int"),
+        ({"data_creator": lambda config: [1, 2, 3]}, "data_creator returned 3 things"),
+        ({"data_creator": lambda config: training.Pairs(0)}, "the train data is empty"),
+        ({"optimizer_creator": lambda model, config: model}, "optimizer_creator returned optimizers: a "),
+        ({"scheduler_creator": lambda optimizer, config: 3}, "schedulers: a int"),
+    ],
+)
+def test_wrong_creators_are_named(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(WrongReturn, match=words):
+        TorchTrainer(**{**FULL, "num_workers": 1, **changed})
+
+
+def test_a_creator_that_raises_is_shown_with_its_traceback() -> None:
+    def broken(config: dict[str, Any]) -> Any:
+        raise FileNotFoundError("no digits here")
+
+    with pytest.raises(Exception, match=r"(?s)FileNotFoundError: no digits here \(rank 0 on .*in broken"):
+        TorchTrainer(**{**FULL, "num_workers": 1, "data_creator": broken})
+
+
+def test_two_models_need_an_operator() -> None:
+    both = {**FULL, "num_workers": 1, "model_creator": lambda config: [nn.Linear(4, 2), nn.Linear(4, 2)]}
+    both["optimizer_creator"] = lambda models, config: torch.optim.SGD(models[0].parameters(), lr=0.1)
+    with TorchTrainer(**both) as trainer, pytest.raises(WrongReturn, match="2 models, and train_batch"):
+        trainer.train()
+
+
+def test_an_operator_registers_what_it_trains() -> None:
+    """Two models and optimizers in `setup`, half precision without a cast, a hook before torch."""
+
+    def hook() -> None:
+        os.environ["HOOKED"] = "after torch" if "torch" in sys.modules else "before torch"
+
+    with TorchTrainer(
+        training_operator_cls=training.Pair,
+        initialization_hook=hook,
+        config={BATCH_SIZE: 50},
+        num_workers=2,
+        use_gpu=False,
+        amp_dtype=torch.bfloat16,
+        scheduler_step_freq="manual",
+    ) as trainer:
+        found = trainer.train()
+        assert (found["num_samples"], found["batch_count"]) == (250, 5)
+        assert 0 < found["second_loss"] < 2
+        assert len(trainer.get_model()) == 2
+        assert trainer.apply_all_workers(lambda: os.environ["HOOKED"]) == ["before torch"] * 2
+        with pytest.raises(WrongReturn, match="2 models, and validate_batch"):
+            trainer.validate()
+    assert repr(trainer) == "<TorchTrainer of 2 workers, shut down>"
+    with pytest.raises(UsageError, match=r"train\(\) after shutdown\(\)"):
+        trainer.train()
+
+
+def test_a_model_without_a_gradient_is_named() -> None:
+    def frozen(config: dict[str, Any]) -> nn.Module:
+        return training.make_model(config).requires_grad_(False)
+
+    def nothing(model: nn.Module, config: dict[str, Any]) -> Any:
+        return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+    settings = {**FULL, "num_workers": 1, "model_creator": frozen, "optimizer_creator": nothing}
+    with TorchTrainer(**settings) as trainer, pytest.raises(WrongReturn, match="the loss has no gradient"):
+        trainer.train()
+
+
+def test_a_sharded_model_is_trained_saved_and_killed_like_any_other(tmp_path: Path) -> None:
+    """FSDP2 by one argument; the state goes on with one worker, which shards nothing."""
+    with TorchTrainer(**FULL, parallel="fsdp") as trainer:
+        first = trainer.train()
+        os.kill(trainer.apply_all_workers(os.getpid)[1], signal.SIGKILL)
+        second = trainer.train()
+        assert second["train_loss"] < first["train_loss"]
+        found, model = trainer.validate(), trainer.get_model().eval()
+        trainer.save(tmp_path / "state.pt")
+        trainer.train()
+        trainer.load(tmp_path / "state.pt")
+        assert trainer.validate()["val_loss"] == found["val_loss"]
+    x, y, _ = training.make_set(101).tensors
+    with torch.no_grad():
+        assert nn.functional.cross_entropy(model(x), y).item() == pytest.approx(found["val_loss"], rel=1e-5)
+    with TorchTrainer(**{**FULL, "num_workers": 1}) as trainer:
+        trainer.load(tmp_path / "state.pt")
+        assert trainer.validate()["val_loss"] == pytest.approx(found["val_loss"], rel=1e-5)
+        assert trainer.train()["epoch"] == 3
+
+
+def test_a_gradient_scaler_and_undivided_data() -> None:
+    """Half precision keeps its scaler in the state; without the sampler each worker reads everything."""
+    with TorchTrainer(**FULL, use_fp16=True, add_dist_sampler=False) as trainer:
+        found = trainer.train()
+        assert (found["num_samples"], found["batch_count"]) == (500, 15)
+        assert trainer.apply_all_operators(lambda operator: operator.use_fp16) == [True, True]
+        state = trainer.state_dict()
+        assert state["scaler"]["scale"] > 1
+        os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
+        assert trainer.train()["num_samples"] == 500
+        trainer.load_state_dict(state)
+        with pytest.raises(WrongReturn, match="the state has no model0"):
+            trainer.load_state_dict({})
+    trainer.shutdown(force=True)

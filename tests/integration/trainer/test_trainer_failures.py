@@ -1,0 +1,227 @@
+"""What becomes of a training whose workers or whose program are killed: SIGKILL at real processes.
+
+Expected is what an undisturbed training of the same workers gives: weights to the bit, each sample of a pass counted
+once in what `train` returns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import random
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from support.source_tree import ROOT
+from support.workers import training
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def settings(seen: Path, **more: Any) -> dict[str, Any]:
+    seen.mkdir()
+    config = {BATCH_SIZE: 20, training.SEEN: str(seen), **more.pop("config", {})}
+    return {
+        "model_creator": training.make_model,
+        "data_creator": training.make_numbered_data,
+        "optimizer_creator": training.make_optimizer,
+        "loss_creator": nn.CrossEntropyLoss,
+        "training_operator_cls": training.Watched,
+        "config": config,
+        "num_workers": 2,
+        "use_gpu": False,
+        **more,
+    }
+
+
+def seen_of(directory: Path) -> dict[tuple[int, int], set[tuple[int, ...]]]:
+    """By pass and batch, what the workers trained on, over all their lives."""
+    found: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+    lines = [line for path in directory.iterdir() for line in path.read_text().splitlines()]
+    for epoch, number, samples in map(json.loads, lines):
+        found.setdefault((epoch, number), set()).add(tuple(samples))
+    return found
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("save_every", [{"steps": 3}, None], ids=["states", "no state yet"])
+def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_every: Any) -> None:
+    """Kills at random batches of three passes: the same weights, statistics, samples and own state of the operator."""
+    with TorchTrainer(**settings(tmp_path / "whole")) as trainer:
+        whole = [trainer.train() for _ in range(3)]
+        weights, last = trainer.get_model().state_dict(), trainer.state_dict()["operator"]
+    dice = random.Random(5)
+    killed: list[int] = []
+    with TorchTrainer(**settings(tmp_path / "killed", save_every=save_every)) as trainer:
+        found = []
+        for epoch in range(3):
+            pids = trainer.apply_all_workers(os.getpid)
+            watch = threading.Thread(
+                target=kill_at, args=(tmp_path / "killed", epoch, dice.randrange(12), dice.choice(pids), killed)
+            )
+            watch.start()
+            found.append(trainer.train())
+            watch.join()
+        assert len(killed) == 3
+        assert same(weights, trainer.get_model().state_dict())
+        assert trainer.state_dict()["operator"] == last
+    for one, other in zip(whole, found, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+    assert seen_of(tmp_path / "whole") == seen_of(tmp_path / "killed")
+    assert sorted(n for batch in range(13) for part in seen_of(tmp_path / "killed")[1, batch] for n in part) == list(
+        range(250)
+    )
+
+
+def kill_at(directory: Path, epoch: int, batch: int, pid: int, killed: list[int]) -> None:
+    """Kill a worker as soon as it trains on this batch or a later one."""
+    import select
+
+    path = directory / str(pid)
+    inotify = select.poll()
+    ended = os.pidfd_open(pid)
+    inotify.register(ended, select.POLLIN)
+    try:
+        while not inotify.poll(1):
+            lines = path.read_text().splitlines() if path.exists() else []
+            if any(json.loads(line)[:2] >= [epoch, batch] for line in lines[-1:]):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                return
+    finally:
+        os.close(ended)
+
+
+def test_a_worker_that_fails_again_ends_the_call(tmp_path: Path) -> None:
+    """After `max_retries` restarts: the cause, with rank, node and the worker's traceback; the same for later calls."""
+    broken = settings(tmp_path / "seen", config={"fails": "this sample is broken"})
+    with TorchTrainer(**broken) as trainer:
+        with pytest.raises(TrainingFailed, match="ValueError: this sample is broken") as caught:
+            trainer.train(max_retries=1)
+        assert (caught.value.rank, caught.value.node.rpartition(":")[0]) == (1, os.uname().nodename)
+        assert "in train_batch" in caught.value.traceback
+        with pytest.raises(TrainingFailed, match="max_retries=1"):
+            trainer.train()
+    lives = [path for path in (tmp_path / "seen").iterdir() if "[0, 3, " in path.read_text()]
+    assert len(lives) == 4
+
+
+PROGRAM = """
+import json, os, sys, torch
+from pathlib import Path
+from elastic_agent.trainer import TorchTrainer, BATCH_SIZE
+from support.workers import training
+
+work = Path(sys.argv[1])
+with TorchTrainer(model_creator=training.make_model, data_creator=training.make_numbered_data, num_workers=2,
+                  optimizer_creator=training.make_optimizer, loss_creator=torch.nn.CrossEntropyLoss, use_gpu=False,
+                  training_operator_cls=training.Watched, checkpoint_dir=work / "states", save_every={"steps": 2},
+                  config={BATCH_SIZE: 20, training.SEEN: str(work / "seen")}) as trainer:
+    for epoch in range(4):
+        stats = trainer.train()
+        print(json.dumps([trainer.replaying, stats]), flush=True)
+        if sys.argv[2:] == [str(epoch)]:
+            os.kill(os.getpid(), 9)
+    trainer.save(work / "end.pt")
+"""
+
+
+def test_a_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Its calls that are done return what they gave, and say so; nothing is trained twice into the weights."""
+    ends = {}
+    for name, lives in (("whole", [[]]), ("killed", [["0"], ["2"], []])):
+        work = tmp_path / name
+        (work / "seen").mkdir(parents=True)
+        said: list[list[Any]] = []
+        for life in lives:
+            done = subprocess.run(
+                [sys.executable, "-c", PROGRAM, str(work), *life],
+                cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"},
+            )  # fmt: skip
+            assert done.returncode == (-9 if life else 0), done.stderr
+            said.append([json.loads(line) for line in done.stdout.splitlines()])
+        ends[name] = (torch.load(work / "end.pt", weights_only=True)["state"], said)
+    (whole, [one]), (killed, [first, second, third]) = ends["whole"], ends["killed"]
+    assert same(whole["model0"], killed["model0"])
+    assert [stats for _, stats in one] == [pytest.approx(stats) for _, stats in third]
+    # What was done and is in a state on disk is not done again; the pass after it may be begun in its middle.
+    assert [again for again, _ in first] == [False]
+    assert [again for again, _ in third] == sorted((again for again, _ in third), reverse=True)
+    assert (len(second), third[0][0], third[3][0]) == (3, True, False)
+
+
+TYPED = """
+import sys
+import torch
+from torch import nn
+from elastic_agent.trainer import TorchTrainer
+
+class Net(nn.Linear):
+    pass
+
+def make_model(config):
+    return Net(4, 2)
+
+def make_data(config):
+    return torch.utils.data.TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.int64))
+
+def make_optimizer(model, config):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+trainer = TorchTrainer(model_creator=make_model, data_creator=make_data, loss_creator=nn.CrossEntropyLoss,
+                       optimizer_creator=make_optimizer, use_gpu=False, use_tqdm=True)
+trainer.train()
+print("the same class:", isinstance(trainer.get_model(), Net), flush=True)
+"""
+
+
+def test_a_program_from_standard_input_on_a_terminal() -> None:
+    """Its creators are code that no worker can import; it has a bar, and ends well without a shutdown."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".typing")}, text=True,
+    )  # fmt: skip
+    os.close(theirs)
+    drawn: list[bytes] = []
+    reader = threading.Thread(target=_read_terminal, args=(ours, drawn))
+    reader.start()
+    said, _ = process.communicate(TYPED, timeout=120)
+    reader.join()
+    os.close(ours)
+    shown = b"".join(drawn).decode()
+    assert process.returncode == 0, shown
+    assert said == "the same class: True\n"
+    assert "train: " in shown
+    assert "/40 [" in shown
+
+
+def _read_terminal(descriptor: int, drawn: list[bytes]) -> None:
+    try:
+        while data := os.read(descriptor, 4096):
+            drawn.append(data)
+    except OSError:
+        return  # the other side is closed

@@ -1,0 +1,177 @@
+"""Trainers on several nodes, each a process with the same program: late, lost, replaced, and different ones.
+
+What every program was told must be the same, and each sample of a pass must have been counted once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.source_tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+PROGRAM = ROOT / "tests" / "support" / "workers" / "trainer_program.py"
+BOUND_S = 100
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Nodes:
+    """Programs of one training in one directory."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        (work / "seen").mkdir()
+        self.endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.changed = threading.Condition()
+
+    def start(self, name: str, nnodes: str = "1:3", workers: int = 2, **env: str) -> None:
+        paths = f"{ROOT / '.typing'}:{ROOT / 'tests'}"
+        variables = {"PASSES": "5", "SLOW_S": "0.03", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **env}
+        self.running[name] = subprocess.Popen(
+            [sys.executable, str(PROGRAM), name, str(self.work), self.endpoints, nnodes, str(workers)],
+            env={**os.environ, **variables}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.kill()
+        process.communicate()
+
+    def end(self, name: str) -> tuple[int, str]:
+        _, stderr = self.running[name].communicate(timeout=BOUND_S)
+        return self.running.pop(name).returncode, stderr
+
+    def said(self, name: str) -> list[Any]:
+        path = self.work / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_calls(self, name: str, count: int) -> None:
+        """Until this program's calls have returned so often."""
+        for _ in range(BOUND_S * 50):
+            if len(self.said(name)) >= count:
+                return
+            with self.changed:
+                self.changed.wait(0.02)
+            assert self.running[name].poll() is None, self.running[name].communicate()
+        raise AssertionError(f"{name} came to {len(self.said(name))} calls in {BOUND_S} s")
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        loaded: dict[str, torch.Tensor] = torch.load(self.work / f"{name}.pt", weights_only=True)
+        return loaded
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    yield made
+    for process in made.running.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def check_alike(nodes: Nodes, *names: str, passes: int = 5) -> None:
+    """Every program was told the same, and got the same model; no pass was lost or counted twice."""
+    told = {name: [stats for _, stats in nodes.said(name)][-passes:] for name in names}
+    assert len(told[names[0]]) == passes
+    for name in names:
+        assert told[name] == told[names[0]]
+        assert all(torch.equal(one, nodes.weights(names[0])[key]) for key, one in nodes.weights(name).items())
+    assert [(stats["epoch"], stats["num_samples"], stats["batch_count"]) for stats in told[names[0]]] == [
+        (number, 250, 25) for number in range(1, passes + 1)
+    ]
+
+
+def test_a_late_node_takes_part_from_the_present_call_on(nodes: Nodes) -> None:
+    """Its calls that are done return at once what they gave, and the others go on with it at the next batch."""
+    nodes.start("one")
+    nodes.wait_calls("one", 1)
+    nodes.start("late")
+    assert [nodes.end(name)[0] for name in ("one", "late")] == [0, 0]
+    check_alike(nodes, "one", "late")
+    replayed = [again for again, _ in nodes.said("late")]
+    assert replayed[0]
+    assert not replayed[-1]
+
+
+def test_the_first_node_is_lost_and_replaced(nodes: Nodes) -> None:
+    """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there."""
+    nodes.start("first")
+    nodes.start("second")
+    nodes.wait_calls("first", 1)
+    nodes.kill("first")
+    nodes.start("new")
+    assert [nodes.end(name)[0] for name in ("second", "new")] == [0, 0]
+    check_alike(nodes, "second", "new")
+
+
+def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
+    """From the checkpoints in a directory: what is done there returns what it gave."""
+    states = str(nodes.work / "states")
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", STATES=states)
+    nodes.wait_calls("one", 3)
+    for name in ("one", "two"):
+        nodes.kill(name)
+    before = nodes.said("one")
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", STATES=states)
+    assert [nodes.end(name)[0] for name in ("one", "two")] == [0, 0]
+    check_alike(nodes, "one", "two")
+    verified = subprocess.run(
+        [sys.executable, "-m", "elastic_agent.worker", "verify", states], capture_output=True, text=True, check=True
+    )
+    assert "5 finished epochs, 1250 samples, each trained on exactly once" in verified.stdout
+    assert nodes.said("one")[len(before) :][0] == [True, before[0][1]]
+    assert [stats for _, stats in nodes.said("one")[len(before) :]][:2] == [stats for _, stats in before][:2]
+
+
+def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
+    nodes.start("plain", nnodes="2")
+    nodes.start("odd", nnodes="2", ODD="1")
+    for name in ("plain", "odd"):
+        code, stderr = nodes.end(name)
+        assert code == 1
+        assert "Diverged: call 2 is train(" in stderr
+        assert "(node 0)" in stderr
+        assert "(node 1)" in stderr
+        assert len(nodes.said(name)) == 1
+
+
+def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
+    """Beyond `max_retries`, every program raises TrainingFailed, with the round's cause."""
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", FAILS="this sample is broken")
+    for name in ("one", "two"):
+        code, stderr = nodes.end(name)
+        assert code == 1
+        assert "TrainingFailed: train was begun again 4 times, and max_retries is 3" in stderr
+        assert "ValueError: this sample is broken" in stderr
+
+
+def test_a_file_of_one_node_is_loaded_on_all(nodes: Nodes) -> None:
+    """The weights are those from before the pass that followed the save, on the node that has no file, too."""
+    for name in ("one", "two"):
+        nodes.start(name, nnodes="2", PASSES="1", KEPT="two")
+    assert [nodes.end(name)[0] for name in ("one", "two")] == [0, 0]
+    kept = torch.load(nodes.work / "two.kept", weights_only=True)["state"]["model0"]
+    for name in ("one", "two"):
+        assert all(torch.equal(kept[key], weight) for key, weight in nodes.weights(name).items())

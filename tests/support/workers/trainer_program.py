@@ -1,0 +1,75 @@
+"""What every node of a trainer under test runs: `trainer_program.py NAME DIRECTORY ENDPOINTS NNODES WORKERS`.
+
+It writes a line for each call as it returns. Variables: PASSES, how many; ODD, another argument in the second pass;
+STATES, a directory for checkpoints; SLOW_S, the least time of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from support.workers import training
+
+QUICK = {"lease": 2, "beat": 0.4, "store_grace": 3, "quiet": 0.5, "last_call_timeout": 5}
+"""A lost node is missed soon."""
+
+
+class Slow(training.Watched):
+    """Takes its time, so that kills come between two batches."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        threading.Event().wait(float(self.config["slow_s"]))
+        return super().train_batch(batch, batch_info)
+
+
+def main() -> None:
+    name, directory, endpoints, nnodes, workers = sys.argv[1:6]
+    work = Path(directory)
+    with TorchTrainer(
+        model_creator=training.make_model,
+        data_creator=training.make_numbered_data,
+        optimizer_creator=training.make_optimizer,
+        loss_creator=nn.CrossEntropyLoss,
+        training_operator_cls=Slow,
+        config={
+            **({"fails": os.environ["FAILS"]} if "FAILS" in os.environ else {}),
+            BATCH_SIZE: 10,
+            training.SEEN: str(work / "seen"),
+            "slow_s": float(os.environ.get("SLOW_S", "0")),
+        },
+        num_workers=int(workers),
+        use_gpu=False,
+        rdzv_endpoint=endpoints,
+        nnodes=nnodes,
+        checkpoint_dir=os.environ.get("STATES"),
+        save_every={"seconds": 0.2},
+        launch={"rdzv_configs": QUICK},
+    ) as trainer:
+        with open(work / name, "a", encoding="utf-8") as said:
+            for number in range(int(os.environ["PASSES"])):
+                odd = number == 1 and "ODD" in os.environ
+                stats = trainer.train(info={"odd": True} if odd else None)
+                said.write(json.dumps([trainer.replaying, stats]) + "\n")
+                said.flush()
+            if "KEPT" in os.environ:
+                # Only one node has the file.
+                kept = work / f"{name}.kept"
+                if os.environ["KEPT"] == name:
+                    trainer.save(kept)
+                trainer.train()
+                trainer.load(kept)
+        weights = trainer.get_model().state_dict()
+        torch.save(weights, work / f"{name}.pt")
+
+
+if __name__ == "__main__":
+    main()

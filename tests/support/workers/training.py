@@ -1,0 +1,102 @@
+"""Creators and operators of trainers under test: a small classifier whose every batch can be looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from elastic_agent.trainer import BATCH_SIZE, TrainingOperator
+
+SAMPLES = 250
+SEEN = "seen"
+"""Key of the config: a directory to which each worker writes the samples that it trains on."""
+
+
+def make_model(config: dict[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+def make_set(samples: int = SAMPLES) -> TensorDataset:
+    x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x.sum(1) > 0).long(), torch.arange(samples))
+
+
+class Pairs(Dataset[tuple[torch.Tensor, ...]]):
+    """Features and target, without the number."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self._all = make_set(samples)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, at: int) -> tuple[torch.Tensor, ...]:
+        x, y, _ = self._all[at]
+        return x, y
+
+
+def make_data(config: dict[str, Any]) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    batch = config[BATCH_SIZE]
+    return DataLoader(Pairs(), batch_size=batch, shuffle=True), DataLoader(Pairs(101), batch_size=batch)
+
+
+def make_numbered_data(config: dict[str, Any]) -> DataLoader[Any]:
+    return DataLoader(make_set(), batch_size=config[BATCH_SIZE], shuffle=True)
+
+
+def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=config.get("lr", 1e-2))
+
+
+def make_scheduler(optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+
+class Watched(TrainingOperator):
+    """Writes what it trains on, and does on its way what the config says."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.mine = 0
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        x, y, numbers = batch
+        path = os.path.join(self.config[SEEN], f"{os.getpid()}")
+        kept = numbers.tolist() if batch_info["weight"] else []
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps([self.epoch, batch_info["batch_idx"], kept]) + "\n")
+        self.mine += 1
+        if "fails" in self.config and batch_info["batch_idx"] == 3 and self.world_rank == 1:
+            raise ValueError(self.config["fails"])
+        return super().train_batch((x, y), batch_info)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mine": self.mine}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mine = state["mine"]
+
+
+class Pair(TrainingOperator):
+    """Two models and two optimizers, registered in `setup`; batches are two tensors, too."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        models = [nn.Linear(4, 2), nn.Linear(4, 2)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        self.register(models=models, optimizers=optimizers, criterion=nn.CrossEntropyLoss())
+        self.register_data(train_loader=Pairs(), validation_loader=Pairs(101))
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        x, y = batch
+        losses = []
+        for model, optimizer in zip(self.models, self.optimizers, strict=True):
+            loss = self.criterion(model(x), y)
+            optimizer.zero_grad()
+            self.backward(loss)
+            self.step(optimizer)
+            losses.append(loss.item())
+        return {"first_loss": losses[0], "second_loss": losses[1]}

@@ -1,0 +1,46 @@
+"""What a trainer raises."""
+
+from __future__ import annotations
+
+from ..agent.errors import AgentError, UsageError
+from ..rendezvous.failures import WorkerFailure
+
+TrainerError = AgentError
+"""Root of all of them: the errors of the agents, and those below."""
+
+
+class WrongReturn(UsageError):
+    """A creator or an operator gave what the trainer can do nothing with, or the data is of no use."""
+
+
+class Diverged(UsageError):
+    """Two nodes' programs made different calls: nothing was trained on."""
+
+
+class TooManyRestarts(UsageError):
+    """In a worker: a call was begun again more often than `max_retries` allows; the program gets TrainingFailed."""
+
+
+class TrainingFailed(AgentError):
+    """Workers failed more often than `max_retries` allows. The text has rank and node of the cause."""
+
+    def __init__(
+        self, message: str, *, cause: WorkerFailure | None = None, traceback: str = "", node: str = ""
+    ) -> None:
+        super().__init__(message, node=cause.node if cause else node)
+        self.cause = cause
+        """The failure that ended the training, as far as this node knows."""
+        self.traceback = traceback
+        """Traceback of the worker that caused it; empty where a signal ended it."""
+
+    @property
+    def rank(self) -> int | None:
+        return self.cause.rank if self.cause else None
+
+    @property
+    def worker_exit_code(self) -> int | None:
+        return self.cause.exit_code if self.cause else None
+
+    @property
+    def error_file(self) -> str:
+        return self.cause.error_file if self.cause else ""

@@ -1,0 +1,65 @@
+"""The same calls on all nodes: what each node's program asks for is compared before anything is done."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...worker.world import World
+from ..errors import Diverged, TooManyRestarts
+from .channel import Channel
+from .record import Record
+
+
+class Agreeing:
+    """One for each worker and round. Collective."""
+
+    def __init__(self, channel: Channel, world: World, record: Record, program: dict[str, Any]) -> None:
+        self._channel, self._world, self._record, self._program = channel, world, record, program
+        self._several = int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
+        self._restarts = int(os.environ.get("ELASTIC_AGENT_RESTARTS", "0"))
+
+    def greet(self) -> None:
+        """Every program gets to know what any of them knows of calls that are done."""
+        record, world = self._record, self._world
+        known = self._channel.greet(world.rank, world.size, record.done)
+        if self._several:
+            for calls in world.gather(known):
+                for number, *call in calls:
+                    record.known.setdefault(number, call)
+        else:
+            record.known = {number: call for number, *call in known}
+        record.known = {number: call for number, call in record.known.items() if number > record.done}
+        self._channel.ready(record.results())
+
+    def next(self) -> dict[str, Any]:
+        """The next call. Raises Diverged on every node where they are not the same, TooManyRestarts where this one was
+        begun again more often than the program allows."""
+        call = self._channel.next(self._record.done + 1)
+        if call["number"] < 0:
+            return call  # of this worker alone
+        began = call["restarts"]
+        if self._several:
+            node = os.environ.get("HOSTNAME") or os.uname().nodename
+            asked = [
+                call["name"],
+                call["digest"],
+                began,
+                f"{node} (node {os.environ.get('GROUP_RANK')})",
+                call["shown"],
+            ]
+            every = self._world.gather(asked)
+            for other in every:
+                if other[:2] != every[0][:2]:
+                    raise Diverged(
+                        f"call {call['number']} is {every[0][4]} on {every[0][3]} and {other[4]} on {other[3]}: run "
+                        "the same program with the same arguments on every node"
+                    )
+            began = min(other[2] for other in every)
+        limit = call["args"].get("max_retries")
+        if self._several and limit is not None and self._restarts - began > limit:
+            raise TooManyRestarts(
+                f"{call['name']} was begun again {self._restarts - began} times, and max_retries is {limit}: "
+                f"{os.environ.get('ELASTIC_AGENT_LAST_ROUND_ENDED', '')}"
+            )
+        return call

@@ -1,0 +1,137 @@
+"""What a worker does for each call of the program."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .. import parcels
+from ..errors import WrongReturn
+from ..files import save
+from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
+from ..operator import TrainingOperator
+from ..plain import from_bytes, numbers, to_bytes
+from .passes import Passes
+from .places import Places
+from .record import Record
+from .states import load_whole, whole
+from .surroundings import Surroundings
+
+
+class Calls:
+    """Made once a round."""
+
+    def __init__(
+        self,
+        folder: str,
+        operator: TrainingOperator,
+        around: Surroundings,
+        run: Places,
+        record: Record,
+        passes: Passes,
+    ) -> None:
+        self._folder, self._operator, self._around, self._run = folder, operator, around, run
+        self._record, self._passes = record, passes
+        self.lasting = False
+        """Whether the call that was performed last must not be done again: its state is saved before it is answered."""
+
+    def perform(self, call: dict[str, Any]) -> tuple[Any, bytes]:
+        """Do it, together with all other workers. Gives what is answered: plain data, and bytes."""
+        name, number, args = call["name"], call["number"], call["args"]
+        self.lasting = name in (LOAD, WORKERS, OPERATORS, SCHEDULERS)
+        if name == TRAIN:
+            if args["checkpoint"] == "auto" and not self._entered(number):
+                self._keep()
+            return self._passes.train(number, args), b""
+        if name == VALIDATE:
+            return self._passes.validate(number, args), b""
+        if name == STATE:
+            state = whole(self._operator)
+            return None, to_bytes(state) if self._around.local_rank == 0 else b""
+        if name == LOAD:
+            load_whole(self._operator, self._loaded(call["parcel"]))
+            return None, b""
+        if name == MODEL:
+            return self._model(number), b""
+        if name == SCHEDULERS:
+            for scheduler in self._operator._schedulers:
+                if isinstance(scheduler, ReduceLROnPlateau):
+                    scheduler.step(args["metric"])
+                else:
+                    scheduler.step()
+            return None, b""
+        return self._applied(name, call["parcel"]), b""
+
+    def _entered(self, number: int) -> bool:
+        return self._record.going is not None and self._record.going["number"] == number
+
+    def _keep(self) -> None:
+        """The state from before a pass, for the program or its user to go back to."""
+        state = whole(self._operator)
+        if self._around.local_rank == 0:
+            directory = self._around.program["checkpoint_dir"] or self._folder
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            save(os.path.join(directory, BEFORE_PASS), {"state": state})
+
+    def _loaded(self, parcel: str) -> dict[str, Any]:
+        """The state that this node has; with several nodes, that of the first one that has any, on all. Raises
+        WrongReturn where none has."""
+        world = self._run.world
+        data = Path(self._folder, parcel).read_bytes() if parcel else b""
+        if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
+            having = [rank for rank, has in enumerate(world.gather(bool(parcel))) if has]
+            if not having:
+                raise WrongReturn("no node has the file to load: put it on one of them")
+            data = world.broadcast_bytes(data, having[0])
+        state: dict[str, Any] = from_bytes(data)
+        return state
+
+    def _model(self, number: int) -> str | None:
+        """The models, out of DDP and on the CPU, in a file for the program."""
+        state = whole(self._operator)
+        if self._around.local_rank:
+            return None
+        if self._around.program["parallel"] == "fsdp":
+            made = self._around.program["model_creator"](dict(self._around.config))
+            models = list(made) if isinstance(made, (list, tuple)) else [made]
+            for at, model in enumerate(models):
+                model.load_state_dict(state[f"model{at}"])
+        else:
+            models = [copy.deepcopy(model).cpu() for model in self._operator._models]
+        for model in models:
+            model.zero_grad(set_to_none=True)
+        name = f"model-{number}"
+        parcels.write(self._folder, name, "the model", models)
+        return name
+
+    def _applied(self, name: str, parcel: str) -> list[Any]:
+        """What a function of the program gave on each worker, by rank."""
+        function = parcels.read(self._folder, parcel)
+        value = numbers(function() if name == WORKERS else function(self._operator))
+        try:
+            told = json.dumps({"plain": value})
+            if json.loads(told)["plain"] != value:
+                raise TypeError("it has keys or values that JSON would change")
+        except (TypeError, ValueError):
+            told = json.dumps({"bytes": base64.b64encode(_checked(value)).decode()})
+        made: list[Any] = self._run.world.gather(json.loads(told))
+        return made
+
+
+def _checked(value: Any) -> bytes:
+    """As bytes that a program reads without running code. Raises WrongReturn where it cannot be."""
+    try:
+        data = to_bytes(value)
+        from_bytes(data)
+    except Exception as error:
+        raise WrongReturn(
+            f"the function returned a {type(value).__name__}, and must return plain data or tensors: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+    return data

@@ -1,0 +1,71 @@
+"""The worker's end of the socket to its program."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+from ..frames import Place, receive, send
+from ..names import SOCKET
+
+PROGRESS_S = 0.1
+"""How often at most a pass shows where it is."""
+
+
+class Channel:
+    """One for each worker."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises OSError where the program is gone."""
+        place = Place(folder, SOCKET)
+        try:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            self._connection.connect(place.address)
+        finally:
+            place.close()
+        self._shown_s = 0.0
+
+    def greet(self, rank: int, world_size: int, done: int) -> list[Any]:
+        """Says who this is, and the last call that its state has seen. Gives what the program knows of later ones."""
+        environment = os.environ
+        hello = {
+            "round": int(environment.get("ELASTIC_AGENT_ROUND", "0")),
+            "restarts": int(environment.get("ELASTIC_AGENT_RESTARTS", "0")),
+            "rank": rank,
+            "local_rank": int(environment.get("LOCAL_RANK", "0")),
+            "local_world_size": int(environment.get("LOCAL_WORLD_SIZE", "1")),
+            "world_size": world_size,
+            "done": done,
+        }
+        send(self._connection, {"hello": hello})
+        known: list[Any] = receive(self._connection)[0]["known"]
+        return known
+
+    def ready(self, records: list[Any]) -> None:
+        """This worker waits for calls. records: what is known of calls that are done, by any node."""
+        send(self._connection, {"ready": records})
+
+    def next(self, number: int) -> dict[str, Any]:
+        """Wait for a call of the program. Raises EOFError where the program is gone."""
+        send(self._connection, {"next": number})
+        return receive(self._connection)[0]
+
+    def answer(self, number: int, value: Any, body: bytes = b"") -> None:
+        send(self._connection, {"result": number, "value": value}, body)
+
+    def failed(self, message: str, traceback: str, rank: int) -> None:
+        """Why this worker ends now."""
+        told = {"pid": os.getpid(), "rank": rank, "message": message, "traceback": traceback}
+        send(self._connection, {"failed": told})
+
+    def progress(self, what: dict[str, Any], always: bool = False) -> None:
+        """What the program's progress bar shows, now and then."""
+        now_s = time.monotonic()
+        if always or now_s - self._shown_s >= PROGRESS_S:
+            self._shown_s = now_s
+            send(self._connection, {"progress": what})
+
+    def close(self) -> None:
+        self._connection.close()

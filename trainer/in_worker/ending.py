@@ -1,0 +1,74 @@
+"""How a worker ends when something was raised: at once, with its cause where the agent and the program read it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...agent.errors import UsageError
+from ...worker.errors import Misused, NotResumable, WrongState
+from ..names import FORBIDDEN
+from .channel import Channel
+
+_FINAL = (UsageError, Misused, NotResumable, WrongState)
+"""Another start would end in the same way."""
+
+
+@dataclass
+class Phase:
+    """Where a worker is."""
+
+    building: bool = True
+    """What creators raise in the first round ends the job: they would raise it again."""
+
+
+@contextmanager
+def ending(channel: Channel, rank: int) -> Iterator[Phase]:
+    """Around all that a worker does. An exception ends this process without waiting for threads, loader processes or
+    process groups, so that no other worker waits for it."""
+    phase = Phase()
+    try:
+        yield phase
+    except EOFError:
+        os._exit(1)  # the program is gone, and with it who could be told
+    except Exception as error:  # noqa: BLE001 - whatever it is, this worker ends
+        first = os.environ.get("ELASTIC_AGENT_ROUND") == "1"
+        final = isinstance(error, _FINAL) or (phase.building and first and not _of_peers(error))
+        _end(channel, rank, error, FORBIDDEN if final else 1)
+
+
+def _of_peers(error: Exception) -> bool:
+    """Whether this says that another worker, or the network, is lost."""
+    import torch.distributed as dist
+
+    return isinstance(error, (dist.DistError, ConnectionError, TimeoutError)) or "gloo" in str(error).lower()
+
+
+def _end(channel: Channel, rank: int, error: Exception, code: int) -> None:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    message = f"{type(error).__name__}: {error}"
+    with suppress(OSError):
+        channel.failed(message, text, rank)
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+    log = logging.getLogger("elastic_agent")
+    if _of_peers(error):
+        log.info("rank %d ends, as another worker is lost: %s", rank, message)
+    elif code == FORBIDDEN and isinstance(error, _FINAL):
+        log.warning("rank %d: %s", rank, message)
+    else:
+        log.error("rank %d failed: %s", rank, text)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

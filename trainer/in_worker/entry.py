@@ -1,0 +1,33 @@
+"""A worker of a trainer: `python -u -m elastic_agent.trainer.in_worker.entry`, started by the program's agent.
+
+`initialization_hook` is called before torch is touched; the program's `sys.path` is known by then.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+
+from .. import parcels
+from ..names import FOLDER, HOOK
+
+
+def main() -> None:
+    """Carry out calls until the program shuts the trainer down."""
+    faulthandler.enable(all_threads=True)
+    folder = os.environ[FOLDER]
+    with open(os.path.join(folder, "paths.json"), encoding="utf-8") as file:
+        paths = json.load(file)
+    sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
+    hook = parcels.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
+    if hook is not None:
+        hook()
+    from .session import serve
+
+    serve(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The run of a trainer: checkpoints between any two batches, and loaders that go on where the present call was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from ...worker import Every
+from ...worker.data.loader import Loader
+from ...worker.frameworks.driven import DrivenRun
+from ..names import BATCH_SIZE
+from .surroundings import Surroundings
+
+BETWEEN_FAILURES_S = 30.0
+"""Mean time between failures that checkpoints in memory are made for: they cost less than they save below it."""
+BETWEEN_FAILURES_DISK_S = 1800.0
+"""The same on a disk."""
+
+
+class Places(DrivenRun):
+    """One for each worker and round; has loaded the newest state when it is made. Collective."""
+
+    def __init__(
+        self, directory: str, seed: int, every: Every, capture: Callable[[], None], states: dict[str, Any]
+    ) -> None:
+        super().__init__(directory, seed=seed, every=every, capture=capture, **states)
+
+    def save_now(self) -> None:
+        """Collective: a checkpoint of the state as it is, on the disk when this returns. Raises
+        CheckpointNotWritten."""
+        self._requests.forced = True
+        self.boundary()
+        self._persistence.wait()
+
+    def attend(self, attends: bool) -> None:
+        """Whether batches follow now: a worker that waits for its program holds up no change of nodes."""
+        self._requests.attend(attends)
+
+    def leave(self) -> None:
+        """All workers were asked to stop, to go on later: does not return under an agent."""
+        self.finish()
+        if not self._requests.stop_ordered:
+            self._early.leave(self.steps)
+        raise SystemExit(0)
+
+
+def every_of(program: Any) -> Every:
+    """When a state is kept: by Young's formula, unless the trainer was told."""
+    if program["every"] is not None:
+        return Every(steps=program["every"].get("steps"), seconds=program["every"].get("seconds"))
+    on_disk = program["on_disk"]
+    return Every(seconds=None, failures_s=BETWEEN_FAILURES_DISK_S if on_disk else BETWEEN_FAILURES_S)
+
+
+class Batches:
+    """What `train` or `validate` iterates: the data of one name, from any place on."""
+
+    def __init__(self, run: Places, name: str, loader: DataLoader[Any], around: Surroundings) -> None:
+        """Raises NotResumable, WrongState."""
+        self._run, self.name, self._around, self._loader = run, name, around, loader
+        self.exact: Loader | None = None
+        if around.program["add_dist_sampler"]:
+            options: dict[str, Any] = {"train": name == "train"}
+            if _cut_by_us(loader):
+                options["global_batch"] = _global_batch(loader, around)
+            self.exact = run.take_over(loader, name, **options)
+
+    @property
+    def epoch(self) -> int:
+        """Of the loader: passes that were begun and left or ended."""
+        return 0 if self.exact is None else self._run.account.cursors[self.name].epoch
+
+    @property
+    def uneven(self) -> bool:
+        """Whether workers may get unequal numbers of samples of a batch."""
+        if self.exact is None:
+            return False
+        total, batch, workers = self.exact.total, self.exact.global_batch, self._around.world_size
+        if total is None or not _cut_by_us(self._loader):
+            return workers > 1
+        return bool(batch % workers or total % batch % workers)
+
+    def steps(self) -> int | None:
+        """Batches of a whole pass; None where that is not known."""
+        try:
+            return len(self._loader if self.exact is None else self.exact)
+        except TypeError:
+            return None
+
+    def begin(self) -> None:
+        """A new pass: not in the middle of one that was left."""
+        if self.exact is not None and self._run.account.cursors[self.name].position:
+            self._run.account.go_to(self.name, self.epoch + 1, 0)
+
+    def batches(self, epoch: int, skip: int) -> Iterator[Any]:
+        """What is left of a pass that began in this epoch of the loader; skip: batches of it that are over."""
+        around, run = self._around, self._run
+        if self.exact is None:
+            source = iter(self._loader)
+            for number, batch in enumerate(source):
+                if number >= skip:
+                    around.weight, around.samples = 1.0, _leading(batch)
+                    yield around.to_device(batch)
+            return
+        if self.epoch != epoch:
+            return  # it was over when the state was kept
+        exact, workers, cut = self.exact, around.world_size, _cut_by_us(self._loader)
+        held = run.account.cursors[self.name].held
+        for batch in exact:
+            around.weight = exact.weight
+            span = held[-1]
+            around.samples = exact.weight * (span.last - span.first) / workers if cut else _leading(batch)
+            if cut:
+                around.samples = round(around.samples)
+            elif not exact.weight:
+                around.samples = 0.0
+            yield around.to_device(batch)
+
+    def over(self) -> None:
+        """The batch that was given last is over."""
+        if self.exact is not None:
+            self._run.batch_done(self.name)
+
+
+def _global_batch(loader: DataLoader[Any], around: Surroundings) -> int:
+    """Samples of a step over all workers. A DataLoader that was made with the configured batch size, as a whole or a
+    worker's part of it, gets the configured one; else its own times the workers that were asked for."""
+    whole: int | None = around.program["config"].get(BATCH_SIZE)
+    own = int(getattr(loader.batch_sampler, "batch_size", loader.batch_size) or 1)
+    if whole is not None and own in (whole, around.config[BATCH_SIZE]):
+        return whole
+    return own * int(around.program["num_workers"])
+
+
+def _cut_by_us(loader: DataLoader[Any]) -> bool:
+    return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler
+
+
+def _leading(batch: Any) -> float:
+    """Samples of a batch: the length of its first tensor."""
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    while isinstance(batch, (list, tuple)) and batch:
+        batch = batch[0]
+    shape = getattr(batch, "shape", None)
+    return float(shape[0]) if shape is not None and len(shape) else 1.0
+
+
+def state_directory(folder: str, program: Any) -> str:
+    """Where the run keeps its state."""
+    return program["checkpoint_dir"] or os.path.join(folder, "state")

@@ -1,0 +1,94 @@
+"""A worker from its start to its end: made once a round, it carries out the program's calls one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import parcels
+from ..names import BATCH_SIZE, PARCEL, PASSES, READS, SHUTDOWN
+from .agreeing import Agreeing
+from .build import build
+from .calls import Calls
+from .channel import Channel
+from .ending import ending
+from .passes import Passes
+from .places import Places, every_of, state_directory
+from .record import Record
+from .states import states_of
+from .surroundings import Surroundings
+from .wrapping import weigh
+
+
+def serve(folder: str) -> None:
+    """Until the program shuts the trainer down. What is raised on the way ends this process, and is told."""
+    channel = Channel(folder)
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with ending(channel, rank) as phase:
+        program = parcels.read(folder, PARCEL)
+        logging.getLogger("elastic_agent.worker").setLevel(program["log_level"])
+        around = _surroundings(program, rank, size)
+        if size > 1:
+            dist.init_process_group(_backend(program, around))
+        torch.manual_seed(program["seed"])
+        operator = build(around)
+        record = Record()
+        # The passes are made after the run that they capture for.
+        later: list[Passes] = []
+        run = Places(
+            state_directory(folder, program),
+            program["seed"],
+            every_of(program),
+            lambda: later[0].capture() if later else None,
+            {**states_of(operator), "calls": record},
+        )
+        passes = Passes(operator, around, run, record, channel)
+        later.append(passes)
+        if passes.uneven:
+            weigh(operator._wrapped, around)
+        agreeing = Agreeing(channel, run.world, record, program)
+        agreeing.greet()
+        phase.building = False
+        calls = Calls(folder, operator, around, run, record, passes)
+        run.attend(False)
+        while (call := agreeing.next())["name"] != SHUTDOWN:
+            run.attend(call["name"] in PASSES)
+            value, body = calls.perform(call)
+            run.attend(False)
+            if call["number"] < 0:
+                channel.answer(call["number"], value, body)
+                continue
+            if call["name"] in READS:
+                record.finish(call["number"], call["name"], call["digest"], None)
+            else:
+                value = record.finish(call["number"], call["name"], call["digest"], value)
+            if calls.lasting:
+                run.save_now()
+            channel.answer(call["number"], value, body)
+        run.finish()
+        channel.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _surroundings(program: dict[str, Any], rank: int, size: int) -> Surroundings:
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cpu")
+    if program["use_gpu"]:
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    config = dict(program["config"])
+    if BATCH_SIZE in config:
+        config[BATCH_SIZE] = -(-config[BATCH_SIZE] // size)
+    amp = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(program["amp_dtype"])
+    return Surroundings(rank, local_rank, size, device, config, program, amp, program["use_tqdm"])
+
+
+def _backend(program: dict[str, Any], around: Surroundings) -> str:
+    if program["backend"] != "auto":
+        return str(program["backend"])
+    return "nccl" if around.device.type == "cuda" else "gloo"

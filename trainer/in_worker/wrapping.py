@@ -1,0 +1,52 @@
+"""Models over several workers: DDP that weighs gradients by samples, or FSDP2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from .surroundings import Surroundings
+
+
+def wrap(model: nn.Module, around: Surroundings) -> Any:
+    """The model on this worker's device, and in what the program asked for."""
+    parallel = around.program["parallel"]
+    if parallel == "fsdp":
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        if isinstance(model, FSDPModule):
+            return model
+        return fully_shard(model.to(around.device)) if dist.is_initialized() else model.to(around.device)
+    model = model.to(around.device)
+    trained = any(parameter.requires_grad for parameter in model.parameters())
+    if parallel != "ddp" or not dist.is_initialized() or not trained:
+        return model
+    devices = [around.device] if around.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=devices, **around.program["ddp_args"])
+
+
+def weigh(wrapped: list[Any], around: Surroundings) -> None:
+    """From now on DDP multiplies gradients by this worker's weight before it averages them, so that their mean is over
+    samples also where workers have unequal numbers of them. Before the first forward pass."""
+    for model in wrapped:
+        if isinstance(model, DistributedDataParallel):
+            model.register_comm_hook(around, _weighted_mean)
+            around.weighs_in_ddp = True
+
+
+def _weighted_mean(around: Surroundings, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    tensor = bucket.buffer()
+    tensor.mul_(around.weight / around.world_size)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    made: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value()[0])
+    return made
+
+
+# DDP looks at the annotations themselves, which are texts in this module.
+_bucket: Any = vars(dist)["GradBucket"]
+_weighted_mean.__annotations__ |= {"bucket": _bucket, "return": torch.futures.Future[torch.Tensor]}

@@ -1,0 +1,63 @@
+"""Plain data: what may be a configuration, an argument, a result; and states of tensors as bytes that run no code."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+from ..agent.errors import UsageError
+
+
+def check(value: Any, where: str) -> None:
+    """Raises UsageError where a value is not made of None, bools, numbers, texts, lists, tuples and dicts of them."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return
+    if isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            check(item, f"{where}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, (str, int, float, bool)):
+                raise UsageError(f"{where} has the key {key!r}, a {type(key).__name__}; use a text or a number")
+            check(item, f"{where}[{key!r}]")
+    else:
+        raise UsageError(
+            f"{where} is a {type(value).__name__}, and must be plain data (None, numbers, texts, lists, dicts), which "
+            "all nodes can compare; make the object in a creator, from plain values"
+        )
+
+
+def digest(*values: Any) -> str:
+    """Equal for equal plain values, on every node."""
+    import hashlib
+
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def numbers(value: Any) -> Any:
+    """What an operator returned, with tensors and numpy's numbers of one element as numbers of Python."""
+    if isinstance(value, dict):
+        return {str(key): numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [numbers(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) is not None and math.prod(value.shape) == 1:
+        return value.item()
+    return value
+
+
+def to_bytes(value: Any) -> bytes:
+    """As torch.save writes it."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes) -> Any:
+    """What `to_bytes` made, on the CPU; runs no code. Raises what torch.load(weights_only=True) raises."""
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")

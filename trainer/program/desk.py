@@ -1,0 +1,284 @@
+"""The program's side of all calls: numbered, handed to this node's workers when they ask, answered by them.
+
+Workers ask for the call after the last one that their state has seen. So after a restart they ask for calls again that
+were answered already but had not reached a checkpoint: they are done again, and give nothing the second time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...agent.errors import InternalError
+from ..errors import Diverged
+from ..frames import Place, receive, send
+from ..names import SOCKET
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the program."""
+
+    number: int
+    """From 1; the same on every node of the job."""
+    name: str
+    args: dict[str, Any]
+    digest: str
+    """Equal where name and arguments are."""
+    parcel: str = ""
+    """Name of a private file on this host with more of it: a function, or tensors."""
+
+    def to_json(self, restarts: int) -> dict[str, Any]:
+        """restarts: of the job, when the call was handed out first."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
+        return {**self.__dict__, "restarts": restarts, "shown": f"{self.name}({shown})"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call gave."""
+
+    value: Any
+    body: bytes = b""
+    recorded: bool = False
+    """Whether it was done before this program made it: in its former life, or while this node was not there."""
+
+
+@dataclass
+class Here:
+    """This node's workers of one round."""
+
+    round: int = 0
+    local_world_size: int = 0
+    world_size: int = 0
+    restarts: int = 0
+    """Rounds of the job that a failure has ended so far."""
+    local_ranks: set[int] = field(default_factory=set)
+
+
+class Desk:
+    """Made before the workers are started. Used by the program's thread; has one thread for each connection."""
+
+    def __init__(self, folder: str) -> None:
+        """folder: a private directory. Raises OSError."""
+        self._changed = threading.Condition()
+        self._calls: list[Call] = []
+        self._answers: dict[int, Answer] = {}
+        self._records: dict[int, tuple[str, str, Any]] = {}
+        self._begun: dict[int, int] = {}
+        self._read: Call | None = None
+        self._here = Here()
+        self._rounds = 0
+        self._ended: Callable[[], BaseException] | None = None
+        self._connections: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self.failures: list[dict[str, Any]] = []
+        """What workers told of exceptions before they ended, the oldest first."""
+        self.on_progress: Callable[[dict[str, Any]], None] | None = None
+        """Called with what rank 0 shows of a pass."""
+        self._place = Place(folder, SOCKET)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._server.bind(self._place.address)
+            self._server.listen(64)
+        except OSError:
+            self._server.close()
+            self._place.close()
+            raise
+        self._acceptor = threading.Thread(target=self._accept, name="trainer-desk", daemon=True)
+        self._acceptor.start()
+
+    # -- the program ---------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> int:
+        """Number of the last call that was made; 0: none was."""
+        return len(self._calls)
+
+    @property
+    def records(self) -> int:
+        """Number of the last call that is known to have been done, here or elsewhere."""
+        return max((*self._records, *self._answers), default=0)
+
+    @property
+    def world_size(self) -> int:
+        """Workers of all nodes in the last round that this node knows."""
+        return self._here.world_size
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have come to this desk."""
+        return self._rounds
+
+    def left(self) -> None:
+        """This node's workers have ended, and others will come, of a job whose rounds are counted anew."""
+        with self._changed:
+            self._here = Here()
+            self._changed.notify_all()
+
+    def wait_ready(self) -> None:
+        """Until all workers of this node are there. Raises what ended the job."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._complete())
+            if not self._complete() and self._ended:
+                raise self._ended()
+
+    def make(self, name: str, args: dict[str, Any], digest: str, parcel: str = "") -> int:
+        """Hand out the next call; returns its number. Raises what ended the job, and Diverged where it was another
+        call when it was done first."""
+        with self._changed:
+            number = len(self._calls) + 1
+            if (known := self._records.get(number)) is not None and known[:2] != (name, digest):
+                raise Diverged(
+                    f"call {number} of this program is {name}() with {args}, and was {known[0]}() with other arguments "
+                    f"({known[1]}, not {digest}) when it was done first; run the program that began this training, or "
+                    "begin anew in another checkpoint_dir"
+                )
+            if self._ended and number not in self._records:
+                raise self._ended()
+            self._begun[number] = self._here.restarts
+            self._calls.append(Call(number, name, args, digest, parcel))
+            self._changed.notify_all()
+            return number
+
+    def read(self, name: str) -> Answer:
+        """Ask this node's first worker, between two calls, for what changes nothing. Raises what ended the job."""
+        with self._changed:
+            number = min((*self._answers, 0)) - 1
+            self._read = Call(number, name, {}, "")
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ended or number in self._answers)
+            self._read = None
+            if number not in self._answers and self._ended:
+                raise self._ended()
+            return self._answers[number]
+
+    def wait(self, number: int) -> Answer:
+        """What this call gave. Raises what ended the job."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or number in self._answers or number in self._records)
+            if number in self._answers:
+                return self._answers[number]
+            if number in self._records:
+                return Answer(self._records[number][2], recorded=True)
+            raise self._ended() if self._ended else InternalError(f"call {number} has no end; please report this")
+
+    def end(self, error: Callable[[], BaseException]) -> None:
+        """The job is over: whoever waits, or comes later, gets this error."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close every connection. May be called again."""
+        with self._changed:
+            self._ended = self._ended or (lambda: RuntimeError("the desk is closed"))
+            connections, self._connections = self._connections, set()
+            self._changed.notify_all()
+        for connection in (self._server, *connections):
+            _hang_up(connection)
+        self._acceptor.join()
+        for thread in self._threads:
+            thread.join()
+        if self._server.fileno() >= 0:
+            self._server.close()
+            self._place.close()
+
+    # -- the workers ---------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return  # closed
+            with self._changed:
+                self._connections.add(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,), name="trainer-worker", daemon=True)
+            self._threads = [other for other in self._threads if other.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        local_rank = number = -1
+        with connection:
+            try:
+                while True:
+                    message, body = receive(connection)
+                    if "hello" in message:
+                        local_rank, number = int(message["hello"]["local_rank"]), int(message["hello"]["round"])
+                        send(connection, {"known": self._known(message["hello"])})
+                    elif "ready" in message:
+                        self._ready(local_rank, message["ready"])
+                    elif "next" in message:
+                        if (call := self._next(message["next"], local_rank, number)) is None:
+                            return
+                        send(connection, call.to_json(self._begun.get(call.number, 0)))
+                    elif "result" in message:
+                        self._answer(local_rank, message, body)
+                    elif "failed" in message:
+                        self.failures.append(message["failed"])
+                    elif "progress" in message and self.on_progress is not None:
+                        self.on_progress(message["progress"])
+            except (OSError, EOFError):
+                pass  # the worker has ended; the agent says how
+            finally:
+                with self._changed:
+                    self._connections.discard(connection)
+                    self._changed.notify_all()
+
+    def _known(self, hello: dict[str, Any]) -> list[Any]:
+        """A worker has come. What this program knows of calls that are later than the worker's state."""
+        with self._changed:
+            if hello["round"] != self._here.round:
+                self._rounds += 1
+                self._here = Here(hello["round"], hello["local_world_size"], hello["world_size"], hello["restarts"])
+            known = {number: [number, *call] for number, call in self._records.items()}
+            for call in self._calls:
+                if call.number in self._answers:
+                    known[call.number] = [call.number, call.name, call.digest, self._answers[call.number].value]
+            return [call for number, call in sorted(known.items()) if number > hello["done"]]
+
+    def _ready(self, local_rank: int, records: list[Any]) -> None:
+        """A worker waits for calls. records: of calls that are done, by any node's workers."""
+        with self._changed:
+            self._here.local_ranks.add(local_rank)
+            for number, name, digest, value in records:
+                self._records.setdefault(int(number), (name, digest, value))
+            self._changed.notify_all()
+
+    def _next(self, number: int, local_rank: int, in_round: int) -> Call | None:
+        """Wait for a call; None where nobody will make it, or the worker is of a round that is over."""
+
+        def due() -> bool:
+            there = len(self._calls) >= number or (local_rank == 0 and self._read is not None)
+            return there or bool(self._ended) or self._here.round != in_round
+
+        with self._changed:
+            self._changed.wait_for(due)
+            if self._here.round != in_round:
+                return None
+            if len(self._calls) >= number:
+                return self._calls[number - 1]
+            return self._read if local_rank == 0 and not self._ended else None
+
+    def _answer(self, local_rank: int, message: dict[str, Any], body: bytes) -> None:
+        if local_rank != 0:
+            return
+        with self._changed:
+            self._answers.setdefault(int(message["result"]), Answer(message["value"], body))
+            self._changed.notify_all()
+
+    def _complete(self) -> bool:
+        return 0 < self._here.local_world_size <= len(self._here.local_ranks)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Wake whoever waits at a socket; its own thread closes it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it was not connected, or closed meanwhile

@@ -1,0 +1,185 @@
+"""The job of a trainer: this node's agent on a thread, and what its end means for the program."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+
+from ...agent.errors import AgentError, StoreLost, UsageError
+from ...agent.exit_status import NO_RESTART
+from ...agent.report import AgentEvent
+from ...launcher.api import Module, NodeAgent
+from ...launcher.config.config import LaunchConfig
+from ...proto.frozen import replace
+from ...rendezvous.endpoint import parse_endpoint
+from ...rendezvous.failures import PASSIVE, WorkerFailure, looks_like_an_echo
+from ..errors import Diverged, TrainingFailed, WrongReturn
+from .desk import Desk
+
+log = logging.getLogger("elastic_agent")
+MOVES = 3
+"""How often all endpoints are tried, without a round in between, before a lost store ends the job."""
+LOOK_S = 2.0
+"""How long a host gets to accept a connection when one is looked for."""
+ENTRY = "elastic_agent.trainer.in_worker.entry"
+_REFUSALS: dict[str, type[AgentError]] = {
+    "Diverged": Diverged,
+    "UsageError": WrongReturn,
+    **dict.fromkeys(("Misused", "NotResumable", "WrongReturn", "WrongState"), WrongReturn),
+}
+"""Exceptions of workers -> those of the program."""
+
+
+class Job:
+    """Begins when it is made."""
+
+    def __init__(self, config: LaunchConfig, desk: Desk, max_retries: int, endpoints: Sequence[str] = ()) -> None:
+        """max_retries: failures of workers that are answered with a restart before the first call. endpoints: where
+        nodes may find each other, one after the other as their hosts are lost. Raises what NodeAgent raises."""
+        self._desk = desk
+        self._lock = threading.Lock()
+        self._allowed, self._used, self._base = max_retries, 0, 0
+        self._failures: list[WorkerFailure] = []
+        self._exceeded = False
+        self._stopping = False
+        self.error: BaseException | None = None
+        """Why it ended; None while it has not, and where it ended well."""
+        self._config, self._endpoints = config, endpoints
+        self._agent = self._make_agent()
+        self._thread = threading.Thread(target=self._run, name="trainer-agent", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    @property
+    def running(self) -> bool:
+        """Whether the agent has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def name(self) -> str:
+        """What other nodes call this one."""
+        return self._agent.name
+
+    def allow(self, max_retries: int) -> None:
+        """From now on so many failures are answered with a restart."""
+        with self._lock:
+            self._allowed, self._base = max_retries, self._used
+            self._failures.clear()
+
+    def stop(self, force: bool = True) -> None:
+        """Stop the workers, at once with `force`, and wait for their end. May be called again."""
+        self._stopping = True
+        atexit.unregister(self.stop)
+        if self._thread.is_alive():
+            self._agent.stop()
+            if force:
+                self._agent.stop()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Until the workers have ended, as they were asked to."""
+        self._thread.join()
+        atexit.unregister(self.stop)
+
+    def _make_agent(self) -> NodeAgent:
+        config = self._config
+        if self._endpoints:
+            config = replace(config, rdzv_endpoint=reachable(self._endpoints))
+        return NodeAgent(config, Module(ENTRY), on_event=self._happened)
+
+    def _run(self) -> None:
+        """Until the job has ended; where the host of its store is lost, with the other nodes on another host."""
+        moves = 0
+        while True:
+            round_before = self._desk.rounds
+            try:
+                self._agent.run()
+            except StoreLost as error:
+                moves = 0 if self._desk.rounds > round_before else moves + 1
+                if not self._stopping and moves < MOVES * len(self._endpoints):
+                    log.warning("the host of the rendezvous is lost (%s); going to another one", error)
+                    self._desk.left()
+                    with self._lock:
+                        self._agent = self._make_agent()
+                    continue
+                self.error = error
+            except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
+                self.error = error
+            break
+        why = self._why()
+        self._desk.end(lambda: why)
+
+    def _happened(self, event: AgentEvent) -> None:
+        with self._lock:
+            self._used = event.restarts_used
+            if event.failure is not None:
+                self._failures.append(event.failure)
+            # Of several nodes the workers count, so that all programs end alike; see `in_worker/agreeing.py`.
+            counts = self._config.max_nodes == 1 or not self._desk.rounds
+            if counts and self._used - self._base > self._allowed and not self._exceeded:
+                self._exceeded = True
+                self._agent.stop()
+
+    def _why(self) -> BaseException:
+        """What calls raise from now on."""
+        error = self.error
+        if self._exceeded:
+            return self._failed(f"failed more often than max_retries={self._allowed} allows")
+        if error is None and not self._desk.rounds:
+            return UsageError("the job has ended without this node, which was a spare: it has nothing to train")
+        if error is None:
+            return UsageError("the trainer is shut down; make another one")
+        if self._stopping:
+            return UsageError("the trainer was shut down while a call was going on; make another one")
+        cause = getattr(error, "cause", None)
+        if cause is not None and cause.exit_code == NO_RESTART:
+            return self._refused(cause, str(error), getattr(error, "traceback", ""))
+        if cause is not None:
+            return self._failed("failed", cause)
+        return error
+
+    def _refused(self, cause: WorkerFailure, text: str, traceback: str) -> BaseException:
+        """Of a failure that another start would only repeat."""
+        told = next((each for each in self._desk.failures if each["pid"] == cause.pid), None)
+        kind, _, message = (told["message"] if told else cause.message or text).partition(": ")
+        traceback = (told["traceback"] if told else traceback or cause.said).rstrip()
+        where = f"(rank {cause.rank} on {cause.node})"
+        if kind in _REFUSALS:
+            return _REFUSALS[kind](f"{message} {where}")
+        if kind == "TooManyRestarts":
+            return TrainingFailed(f"{message} {where}", cause=cause)
+        return TrainingFailed(f"{kind}: {message} {where}\n{traceback}", cause=cause, traceback=traceback)
+
+    def _failed(self, what: str, cause: WorkerFailure | None = None) -> TrainingFailed:
+        with self._lock:
+            cause = cause or _cause(self._failures)
+        if cause is None:
+            return TrainingFailed(f"workers {what}", node=self.name)
+        said = next((each for each in self._desk.failures if each["pid"] == cause.pid), None)
+        traceback = said["traceback"] if said else cause.said
+        text = f"the workers {what}: {cause}"
+        if said and said["message"] not in text:
+            text += f": {said['message']}"
+        return TrainingFailed(f"{text}\n{traceback}".rstrip(), cause=cause, traceback=traceback)
+
+
+def _cause(failures: list[WorkerFailure]) -> WorkerFailure | None:
+    """The newest failure that followed no other, or the newest."""
+    own = [each for each in failures if not looks_like_an_echo(each) and each.sign not in PASSIVE]
+    found = own or failures
+    return found[-1] if found else None
+
+
+def reachable(endpoints: Sequence[str]) -> str:
+    """The first endpoint that somebody serves now, so that a node that comes late finds the others; else the first."""
+    for endpoint in endpoints if len(endpoints) > 1 else ():
+        where = parse_endpoint(endpoint)
+        try:
+            with socket.create_connection((where.host, where.port), timeout=LOOK_S):
+                return endpoint
+        except OSError:
+            continue  # nobody is there
+    return endpoints[0]

@@ -1,0 +1,361 @@
+"""`TorchTrainer`: distributed training as an object of a Python program."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..agent.errors import UsageError
+from . import files, options, parcels, plain
+from .names import (
+    BEFORE_PASS,
+    HOOK,
+    LOAD,
+    MODEL,
+    OPERATORS,
+    PARCEL,
+    SCHEDULER_STEP,
+    SCHEDULERS,
+    SHUTDOWN,
+    STATE,
+    TRAIN,
+    VALIDATE,
+    WORKERS,
+)
+from .operator import TrainingOperator, check_steps
+from .program.desk import Answer, Desk
+from .program.folder import PrivateFolder
+from .program.job import Job
+from .program.progress import Bar, drawable
+
+KEEPS = ("exact", "auto", None)
+_numbers = itertools.count(1)
+"""The trainers of a program are told apart by their number, on every node."""
+
+
+class TorchTrainer:
+    """Trains with several workers, which stay up between calls and survive the loss of any of them.
+
+    Use it as a context manager, or call `shutdown` at the end. The creators take `config`, and return: the model or
+    several; data, a DataLoader or a Dataset, or training and validation data; optimizers, given the models too; a loss
+    class, instance or function; schedulers, given the optimizers.
+
+    initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
+    `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers: over
+    all nodes. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else gloo. use_fp16, amp_dtype:
+    mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler: divide the data over the
+    workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2) or "none";
+    ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual". checkpoint_dir: where state
+    is kept on disk, to survive all nodes; without, it is in the memory of the nodes. save_every: {"seconds": S} or
+    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start. nnodes,
+    rdzv_endpoint, rdzv_id: several nodes, each of which runs this program. preload: modules that workers are forked
+    with, default torch; () for none. seed: of order, random numbers and weights. launch: further fields of
+    LaunchConfig.
+    """
+
+    _desk: Desk | None
+    _job: Job | None
+    _parcels = 0
+
+    def __init__(
+        self,
+        *,
+        model_creator: Callable[[dict[str, Any]], Any] | None = None,
+        data_creator: Callable[[dict[str, Any]], Any] | None = None,
+        optimizer_creator: Callable[[Any, dict[str, Any]], Any] | None = None,
+        loss_creator: Any = None,
+        scheduler_creator: Callable[[Any, dict[str, Any]], Any] | None = None,
+        training_operator_cls: type[TrainingOperator] = TrainingOperator,
+        initialization_hook: Callable[[], None] | None = None,
+        config: Mapping[str, Any] | None = None,
+        num_workers: int = 1,
+        use_gpu: bool | str = "auto",
+        backend: str = "auto",
+        use_fp16: bool = False,
+        amp_dtype: Any = None,
+        apex_args: Any = None,
+        use_tqdm: bool = False,
+        add_dist_sampler: bool = True,
+        parallel: str = "ddp",
+        ddp_args: Mapping[str, Any] | None = None,
+        scheduler_step_freq: str = "epoch",
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        save_every: Mapping[str, float] | None = None,
+        max_retries: int = 3,
+        nnodes: str = "1",
+        rdzv_endpoint: str = "",
+        rdzv_id: str = "",
+        preload: Any = None,
+        seed: int = 0,
+        launch: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Arguments: see `docs/trainer.md`, and `options`. Returns when all workers of this node are ready. Raises
+        UsageError, WrongReturn, TrainingFailed, and the errors of the agents."""
+        given = {name: value for name, value in locals().items() if name != "self"}
+        settled = options.settled(given, number=next(_numbers))
+        self._num_workers, self._max_retries = num_workers, max_retries
+        self._config, self._parallel = settled.config, parallel
+        self._nodes = settled.nodes[1]
+        self._checkpoint_dir = settled.program["checkpoint_dir"]
+        self._bar = Bar() if drawable(use_tqdm) else None
+        self._replaying = self._closed = False
+        self._desk, self._job = None, None
+        self._folder = PrivateFolder()
+        try:
+            self._start(settled)
+        except BaseException:
+            self.shutdown(force=True)
+            raise
+
+    def _start(self, settled: options.Settled) -> None:
+        folder, program = self._folder.path, settled.program
+        program |= {
+            "on_disk": bool(self._checkpoint_dir) or not self._folder.in_memory,
+            "use_tqdm": self._bar is not None,
+            "log_level": logging.getLogger("elastic_agent").getEffectiveLevel(),
+        }
+        parcels.write(folder, PARCEL, "what the trainer was made with", program)
+        if settled.hook is not None:
+            parcels.write(folder, HOOK, "initialization_hook", settled.hook)
+        with open(os.path.join(folder, "paths.json"), "w", encoding="utf-8") as file:
+            json.dump([path or os.getcwd() for path in sys.path], file)
+        self._desk = Desk(folder)
+        if self._bar is not None:
+            self._desk.on_progress = self._bar.show
+        self._job = Job(settled.launch(folder), self._desk, self._max_retries, settled.endpoints)
+        self._desk.wait_ready()
+        self._replaying = self._desk.records > 0
+
+    @classmethod
+    def as_trainable(
+        cls,
+        *,
+        override_tune_step: Callable[[TorchTrainer, dict[str, Any]], dict[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> type:
+        """A class for Ray Tune, whose trials make a trainer with these arguments, and the trial's configuration laid
+        over `config`. A step is a `train()` and a `validate()`, or `override_tune_step(trainer, info)`. Needs ray."""
+        from .tune import as_trainable
+
+        return as_trainable(cls, override_tune_step, arguments)
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        num_steps: int | None = None,
+        *,
+        max_retries: int = 3,
+        checkpoint: str | None = "exact",
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """One pass over the training data, or `num_steps` batches of one. Returns means over the samples of all
+        workers: `num_samples`, `epoch`, `batch_count`, `train_loss`, `last_train_loss`, and what the operator returns;
+        a list with a dict for each worker with reduce_results=False.
+
+        max_retries: failures of workers that are answered with a restart, at the next batch; the loss of a node, or
+        another one, costs none. checkpoint: "exact"; "auto": the state from before the pass is also kept in a file,
+        `before_pass`; None: nothing may be kept on disk. profile: adds seconds by stage. info: for the operator.
+        Raises TrainingFailed, WrongReturn, Diverged, and the errors of the agents.
+        """
+        if checkpoint not in KEEPS:
+            raise UsageError(f"checkpoint={checkpoint!r}: it is 'exact', 'auto' or None")
+        if checkpoint is None and self._checkpoint_dir:
+            raise UsageError(
+                "checkpoint=None keeps nothing on disk, and this trainer has a checkpoint_dir; leave one of them out"
+            )
+        return self._pass(TRAIN, num_steps, max_retries, profile, reduce_results, info, checkpoint)
+
+    def validate(
+        self,
+        num_steps: int | None = None,
+        *,
+        max_retries: int = 3,
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """One pass over the validation data, as `train`: `num_samples`, `epoch`, `batch_count`, `val_loss`, and
+        `val_accuracy` for a classification."""
+        return self._pass(VALIDATE, num_steps, max_retries, profile, reduce_results, info, None)
+
+    def update_scheduler(self, metric: float) -> None:
+        """A step of all schedulers, for `scheduler_step_freq="manual"`; ReduceLROnPlateau is given the metric."""
+        self._call(SCHEDULERS, {"metric": float(metric)})
+
+    def apply_all_workers(self, function: Callable[[], Any]) -> list[Any]:
+        """Call a function in every worker; returns what it gave, plain data or tensors, by rank."""
+        return self._applied(WORKERS, function)
+
+    def apply_all_operators(self, function: Callable[[TrainingOperator], Any]) -> list[Any]:
+        """Call a function with every worker's operator; returns what it gave, plain data or tensors, by rank."""
+        return self._applied(OPERATORS, function)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def get_model(self) -> Any:
+        """The model, or a list of several: copies on the CPU, out of DDP, in this program."""
+        models = parcels.read(self._folder.path, str(self._read(MODEL).value))
+        return models[0] if len(models) == 1 else models
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of everything, with tensors on the CPU."""
+        state: dict[str, Any] = plain.from_bytes(self._read(STATE).body)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
+        of other models or optimizers."""
+        self._check_open()
+        name = self._parcel_name()
+        with open(os.path.join(self._folder.path, name), "wb") as file:
+            file.write(plain.to_bytes(dict(state)))
+        self._call(LOAD, {}, name)
+
+    def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
+        Raises OSError where it could not be written."""
+        files.save(path, {"state": self.state_dict()})
+        return path
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file of `save`, which one of several nodes must have; the first that has it counts. Raises
+        CheckpointDamaged where it is not as it was written, WrongState, OSError; then nothing is changed."""
+        self._check_open()
+        if self._nodes > 1 and not os.path.exists(path):
+            self._call(LOAD, {})
+        else:
+            self.load_state_dict(files.load(path)["state"])
+
+    @property
+    def before_pass(self) -> str:
+        """Path of the file with the state from before the last pass that was made with checkpoint="auto": in
+        `checkpoint_dir`, or else in a directory that `shutdown` removes."""
+        return os.path.join(self._checkpoint_dir or self._folder.path, BEFORE_PASS)
+
+    # -- the trainer itself --------------------------------------------------------------------------------------------
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the last call was not made but its recorded result returned: its side effects in this program may
+        have happened in a former life of it. Before the first call: whether there are such results."""
+        return self._replaying
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of all nodes now; at most those that were asked for."""
+        return self._desk.world_size if self._desk is not None else 0
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A copy of the configuration, as it was given."""
+        return dict(self._config)
+
+    def shutdown(self, force: bool = False) -> None:
+        """End the workers, and wait for their end; with force, at once. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        job, desk = self._job, self._desk
+        try:
+            if job is not None and desk is not None:
+                if not force and job.error is None and job.running:
+                    desk.make(SHUTDOWN, {}, plain.digest(SHUTDOWN))
+                    job.wait()
+                else:
+                    job.stop(force)
+        finally:
+            if desk is not None:
+                desk.close()
+            if self._bar is not None:
+                self._bar.close()
+            self._folder.remove()
+
+    def __enter__(self) -> TorchTrainer:  # noqa: PYI034 - Self is newer than Python 3.10
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.shutdown(force=kind is not None)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<TorchTrainer of {self._num_workers} workers, shut down>"
+        desk = self._desk
+        done = desk.last if desk is not None else 0
+        return f"<TorchTrainer, {self.num_workers} of {self._num_workers} workers, {self._parallel}, {done} calls>"
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _pass(
+        self,
+        name: str,
+        num_steps: int | None,
+        max_retries: int,
+        profile: bool,
+        reduce_results: bool,
+        info: Mapping[str, Any] | None,
+        checkpoint: str | None,
+    ) -> Any:
+        if num_steps is not None:
+            options.checked_number("num_steps", num_steps, 1)
+        retries = options.checked_number("max_retries", max_retries, 0)
+        told = dict(info or {})
+        plain.check(told, "info")
+        if SCHEDULER_STEP in told:
+            check_steps(told[SCHEDULER_STEP])
+        args: dict[str, Any] = {
+            "num_steps": num_steps,
+            "profile": bool(profile),
+            "reduce_results": bool(reduce_results),
+        }
+        args |= {"info": told, "checkpoint": checkpoint, "max_retries": retries}
+        try:
+            return self._call(name, args).value
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+
+    def _applied(self, name: str, function: Callable[..., Any]) -> list[Any]:
+        self._check_open()
+        parcel = self._parcel_name()
+        parcels.write(self._folder.path, parcel, "the function", function)
+        title = getattr(function, "__qualname__", type(function).__name__)
+        given = self._call(name, {"function": title}, parcel).value
+        return [
+            each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
+        ]
+
+    def _call(self, name: str, args: dict[str, Any], parcel: str = "") -> Answer:
+        desk, job = self._check_open()
+        job.allow(args.get("max_retries", self._max_retries))
+        answer = desk.wait(desk.make(name, args, plain.digest(name, args), parcel))
+        self._replaying = answer.recorded
+        return answer
+
+    def _read(self, name: str) -> Answer:
+        desk, _ = self._check_open()
+        if self._parallel == "fsdp":
+            answer = self._call(name, {})
+            if answer.recorded:
+                raise UsageError(f"{name}() of a sharded model was called before, and what it gave is not recorded")
+            return answer
+        return desk.read(name)
+
+    def _parcel_name(self) -> str:
+        self._parcels += 1
+        return f"parcel-{self._parcels}"
+
+    def _check_open(self) -> tuple[Desk, Job]:
+        if self._closed or self._desk is None or self._job is None:
+            caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
+            raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
+        return self._desk, self._job
