@@ -63,6 +63,20 @@ def test_validation_is_that_of_the_model_as_it_is_here(trainer: TorchTrainer) ->
     assert found["val_accuracy"] == pytest.approx((scores.argmax(1) == y).float().mean().item())
 
 
+def test_the_gradient_is_the_mean_over_samples_with_any_number_of_workers() -> None:
+    """33 samples are 17 and 16 on two workers, and the last batch of 19 is 7, 6 and 6 on three: each counts the same."""
+    learned = []
+    for workers in (1, 2, 3):
+        plain = {"model_creator": training.make_plain_model, "optimizer_creator": training.make_descent}
+        with TorchTrainer(**{**FULL, **plain, "num_workers": workers}) as made:
+            made.train()
+            learned.append(torch.cat([weight.flatten() for weight in made.get_model().parameters()]))
+    start = torch.cat([weight.flatten() for weight in training.make_plain_model({}).parameters()])
+    assert (learned[0] - start).abs().max() > 0.1
+    for weights in learned[1:]:
+        assert torch.allclose(weights, learned[0], rtol=0, atol=1e-5)
+
+
 def test_each_worker_for_itself(trainer: TorchTrainer) -> None:
     parts = trainer.validate(reduce_results=False)
     assert sum(part["num_samples"] for part in parts) == 101

@@ -21,6 +21,12 @@ def make_model(config: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
 
 
+def make_plain_model(config: dict[str, Any]) -> nn.Module:
+    """Without dropout, and the same in every process: what is learned depends on the data alone."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
 def make_set(samples: int = SAMPLES) -> TensorDataset:
     x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(1))
     return TensorDataset(x, (x.sum(1) > 0).long(), torch.arange(samples))
@@ -51,6 +57,11 @@ def make_numbered_data(config: dict[str, Any]) -> DataLoader[Any]:
 
 def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=config.get("lr", 1e-2))
+
+
+def make_descent(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    """Moves by the gradient as it is, so that a wrong scale of it shows in the weights."""
+    return torch.optim.SGD(model.parameters(), lr=0.5)
 
 
 def make_scheduler(optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
