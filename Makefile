@@ -64,7 +64,7 @@ trainer-demo: setup ## a show: three nodes train with a TorchTrainer, and the fi
 guard-demo: setup ## a show: save and kill switch, preemption, a leak and a full disc on the digits job
 	$(PY) examples/guard_demo.py $(ARGS)
 
-test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready ## all checks and all tests
+test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready .deepspeed/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
 
 quick: setup check ## under a minute: checks, both machines, unit tests, stories, one real job
@@ -161,8 +161,15 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	  > "$$(.frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
 	@.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
 	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0 torchx==0.7.0
-	@DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
-	  --no-build-isolation deepspeed==0.19.8  # its build imports torch
+	@touch $@
+
+# Beside the other frameworks it would change what they do: accelerate uses it where it is, and it writes to stdout.
+.deepspeed/.ready: Makefile $(READY)
+	$(PYTHON) -m venv .deepspeed
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.deepspeed/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	@DS_BUILD_OPS=0 .deepspeed/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
+	  --no-build-isolation torch==2.13.0 deepspeed==0.19.8  # its build imports torch
 	@touch $@
 
 # Its torchvision needs the CUDA build of torch: some gigabytes, so no other target asks for it.
@@ -173,5 +180,5 @@ streaming: setup ## the tests with MosaicML Streaming's own package, which it in
 	$(PYTEST) tests/integration/resume/test_streams_of_others.py $(ARGS)
 
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .frameworks .streaming .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .streaming .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -139,12 +139,20 @@ def guard_or_serve() -> int:
     guardian = os.getpid()
     if (nursery := os.fork()) != 0:
         code = Guardian(fd, watched, nursery, descendants, grace_s).run()
-        if os.getppid() != agent:
+        if os.getppid() != agent or hung_up(fd):
             remove_directories(sys.argv[6:])  # the agent was killed, or it would have done it itself
         return code
     os.setsid()
     become_subreaper(libc, b"elastic-nursery")
     return serve(fd, watched, guardian, Descendants(libc, descendants.cgroup), grace_s, descriptors)
+
+
+def hung_up(fd: int) -> bool:
+    """Whether the agent's end of this socket is closed. One that is killed closes it shortly before it stops being the
+    parent of its children (do_exit in Linux' kernel/exit.c); one that ends in order keeps it until we have exited."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(mask & select.POLLHUP for _, mask in poll.poll(0))
 
 
 def remove_directories(paths: list[str]) -> None:

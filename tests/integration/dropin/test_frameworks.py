@@ -1,6 +1,6 @@
 """Launchers of others with the switch on: their jobs run on our agent.
 
-Real accelerate, Lightning Fabric, DeepSpeed and torchx, in an environment beside the tests' own. Workers print what
+Real accelerate, Lightning Fabric, DeepSpeed and torchx, in environments beside the tests' own. Workers print what
 they were given; a world that was launched twice, or by torch's agent, shows in it.
 """
 
@@ -113,26 +113,32 @@ def test_torchx_launches_on_the_agent(python: str, script: str, tmp_path: Path) 
 DEEPSPEED = {"DS_ACCELERATOR": "cpu"}
 
 
-def test_deepspeed_launches_on_the_agent(python: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def deepspeeds_python() -> str:
+    """An environment of its own: accelerate uses deepspeed where it finds it."""
+    return side_python(".deepspeed")
+
+
+def test_deepspeed_launches_on_the_agent(deepspeeds_python: str, tmp_path: Path) -> None:
     """Its program, with what it gives its workers; a worker that fails is started again, as the agent is asked to."""
     script = tmp_path / "show.py"
     more = SHOW.replace("names)]", "[*names, 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE']), *sys.argv[1:]]")
     script.write_text(f"{more}sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == os.environ['RANK'] == '0')\n")
-    deepspeed = [str(Path(python).with_name("deepspeed")), "--num_gpus", "2", str(script), "--lr", "1"]
-    restarting = [python, "-m", "elastic_agent", "--max-restarts", "1", "--as-torchrun", *deepspeed]
+    deepspeed = [str(Path(deepspeeds_python).with_name("deepspeed")), "--num_gpus", "2", str(script), "--lr", "1"]
+    restarting = [deepspeeds_python, "-m", "elastic_agent", "--max-restarts", "1", "--as-torchrun", *deepspeed]
     done = run(restarting, env=DEEPSPEED)
     again = {line for line in workers(done) if line.split()[3] == "2"}
     assert again == {f"worker {rank} 2 2 None 2 0 1 --local_rank={rank} --lr 1" for rank in range(2)}
 
 
-def test_deepspeeds_launcher_of_each_of_two_nodes_is_the_agent(python: str, script: str) -> None:
+def test_deepspeeds_launcher_of_each_of_two_nodes_is_the_agent(deepspeeds_python: str, script: str) -> None:
     """As its runner starts it through pdsh, with the switch in PYTHONPATH. A job that fails has its exit code."""
     world = base64.urlsafe_b64encode(json.dumps({"one": [0], "two": [0, 1]}).encode()).decode()
     common = ["-m", "deepspeed.launcher.launch", f"--world_info={world}", f"--master_port={free_port()}"]
     env = {**os.environ, **DEEPSPEED, **variables(os.environ), "OMP_NUM_THREADS": "1"}
     nodes = [
         subprocess.Popen(
-            [python, "-u", *common, f"--node_rank={rank}", "--no_local_rank", script],
+            [deepspeeds_python, "-u", *common, f"--node_rank={rank}", "--no_local_rank", script],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)

@@ -64,7 +64,7 @@ def test_validation_is_that_of_the_model_as_it_is_here(trainer: TorchTrainer) ->
 
 
 def test_the_gradient_is_the_mean_over_samples_with_any_number_of_workers() -> None:
-    """33 samples are 17 and 16 on two workers, and the last batch of 19 is 7, 6 and 6 on three: each counts the same."""
+    """33 samples are 17 and 16 on two workers, and the last 19 are 7, 6 and 6 on three: each counts the same."""
     learned = []
     for workers in (1, 2, 3):
         plain = {"model_creator": training.make_plain_model, "optimizer_creator": training.make_descent}
