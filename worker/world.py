@@ -48,15 +48,13 @@ class Party:
         dist.all_gather(parts, mine, group=self._group())
         return [_bytes_of(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
 
-    def send(self, data: bytes, target: int) -> None:
-        """At least one byte for a member, which waits for it in `receive`."""
-        dist.send(_tensor_of(data), self._of_all(target), group=self._group())
+    def send(self, data: bytearray, length: int, target: int) -> None:
+        """The first bytes of these, at least one, for a member that waits for them in `receive`."""
+        dist.send(torch.frombuffer(data, dtype=torch.uint8, count=length), self._of_all(target), group=self._group())
 
-    def receive(self, length: int, source: int) -> bytes:
-        """So many bytes, at least one, that a member sends."""
-        buffer = torch.empty(length, dtype=torch.uint8)
-        dist.recv(buffer, self._of_all(source), group=self._group())
-        return _bytes_of(buffer)
+    def receive(self, into: bytearray, length: int, source: int) -> None:
+        """So many bytes, at least one, that a member sends, to the beginning of these."""
+        dist.recv(torch.frombuffer(into, dtype=torch.uint8, count=length), self._of_all(source), group=self._group())
 
     def _of_all(self, member: int) -> int:
         """A member's number among all ranks."""

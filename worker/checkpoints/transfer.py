@@ -76,32 +76,39 @@ def _lengths(content: Content) -> list[int]:
 
 
 def _send(party: Party, transfer: Transfer, path: Path) -> None:
-    left = _lengths(transfer.content)
+    left, data = _lengths(transfer.content), _room_for(transfer)
     try:
         with Reader(path) as reader:
             while left:
-                data = reader.read(left[0]) or b""
-                if len(data) != left[0]:
+                if reader.readinto(memoryview(data)[: left[0]]) != left[0]:
                     raise OSError(f"{path} is shorter than the {transfer.content.length} bytes that were written to it")
-                party.send(data, transfer.target)
+                party.send(data, left[0], transfer.target)
                 del left[0]
     finally:
         # The other side counts bytes: what cannot be read is sent as zeros, which its checksum finds.
+        data = bytearray(len(data)) if left else data
         for length in left:
-            party.send(bytes(length), transfer.target)
+            party.send(data, length, transfer.target)
 
 
 def _receive(party: Party, transfer: Transfer, path: Path) -> None:
-    chunks = (party.receive(length, transfer.source) for length in _lengths(transfer.content))
+    left, data = _lengths(transfer.content), _room_for(transfer)
     try:
         path.unlink(missing_ok=True)
         writer = CheckedWriter(path)
         try:
-            for data in chunks:
-                writer.write(data)
+            while left:
+                length = left.pop(0)
+                party.receive(data, length, transfer.source)
+                writer.write(memoryview(data)[:length])
             compare(transfer.name, writer.finish(), transfer.content)
         finally:
             writer.close()
     finally:
-        for _ in chunks:  # a full disk here keeps nobody from sending to the end
-            pass
+        for length in left:  # a full disk here keeps nobody from sending to the end
+            party.receive(data, length, transfer.source)
+
+
+def _room_for(transfer: Transfer) -> bytearray:
+    """The only memory that a transfer takes: what is allocated for each message anew may add up, by fragmentation."""
+    return bytearray(min(CHUNK, transfer.content.length))
