@@ -617,7 +617,7 @@ def test_workers_of_a_round_are_forked_at_the_same_time(jobs: list[Job], tmp_pat
         "def note():\n"
         f"    with open({str(tmp_path / 'forks')!r}, 'a') as file:\n"
         "        print(os.getpid(), flush=True, file=file)\n"
-        "        time.sleep(1)\n"
+        "        time.sleep(2)\n"
         "        print(os.getpid(), flush=True, file=file)\n"
         "os.register_at_fork(after_in_child=note)\n"
     )
