@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..rendezvous.failures import WorkerFailure
+from ..rendezvous.failures import CausedByWorker, WorkerFailure
 from . import exit_status
 
 
@@ -61,7 +61,7 @@ class UsageError(AgentError, ValueError):
     exit_code = exit_status.USAGE
 
 
-class WorkersFailed(AgentError):
+class WorkersFailed(CausedByWorker, AgentError):
     """A worker failed and could not be restarted, here or on another node."""
 
     exit_code = exit_status.WORKER_FAILED
@@ -82,18 +82,6 @@ class WorkersFailed(AgentError):
         """This node's own worker failures in the last round, in the order seen."""
         self.traceback = traceback
         """Traceback of the worker that caused it; empty if it wrote none, or ran on another node."""
-
-    @property
-    def rank(self) -> int | None:
-        return self.cause.rank if self.cause else None
-
-    @property
-    def worker_exit_code(self) -> int | None:
-        return self.cause.exit_code if self.cause else None
-
-    @property
-    def error_file(self) -> str:
-        return self.cause.error_file if self.cause else ""
 
 
 class RestartForbidden(WorkersFailed):

@@ -186,3 +186,21 @@ def worth_reporting(deaths: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...
         range(len(deaths)), key=lambda at: weight.index(deaths[at].sign) if deaths[at].sign in weight else -1
     )
     return tuple(deaths[at] for at in sorted(ranked[:MAX_REPORTED_EXITS]))
+
+
+class CausedByWorker:
+    """What an error tells of the worker whose failure is its cause."""
+
+    cause: WorkerFailure | None
+
+    @property
+    def rank(self) -> int | None:
+        return self.cause.rank if self.cause else None
+
+    @property
+    def worker_exit_code(self) -> int | None:
+        return self.cause.exit_code if self.cause else None
+
+    @property
+    def error_file(self) -> str:
+        return self.cause.error_file if self.cause else ""

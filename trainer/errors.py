@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..agent.errors import AgentError, UsageError
-from ..rendezvous.failures import WorkerFailure
+from ..rendezvous.failures import CausedByWorker, WorkerFailure
 
 TrainerError = AgentError
 """Root of all of them: the errors of the agents, and those below."""
@@ -21,7 +21,7 @@ class TooManyRestarts(UsageError):
     """In a worker: a call was begun again more often than `max_retries` allows; the program gets TrainingFailed."""
 
 
-class TrainingFailed(AgentError):
+class TrainingFailed(CausedByWorker, AgentError):
     """Workers failed more often than `max_retries` allows. The text has rank and node of the cause."""
 
     def __init__(
@@ -32,15 +32,3 @@ class TrainingFailed(AgentError):
         """The failure that ended the training, as far as this node knows."""
         self.traceback = traceback
         """Traceback of the worker that caused it; empty where a signal ended it."""
-
-    @property
-    def rank(self) -> int | None:
-        return self.cause.rank if self.cause else None
-
-    @property
-    def worker_exit_code(self) -> int | None:
-        return self.cause.exit_code if self.cause else None
-
-    @property
-    def error_file(self) -> str:
-        return self.cause.error_file if self.cause else ""

@@ -1,6 +1,6 @@
 """The guardian: the parent of the nursery, and what clears up if the nursery is killed.
 
-    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS OWN_DIRECTORY
+    python -I -S -c BOOT ROOT FD AGENT_PID GRACE_S DESCRIPTORS OWN_DIRECTORIES...
 
 BOOT (in `agent/processes/nursery_process.py`) calls `main` here, which forks: the child is the nursery (`server.py`),
 the parent stays and watches. Both are `PR_SET_CHILD_SUBREAPER` (prctl(2)): a process that loses its parent becomes a
