@@ -230,7 +230,7 @@ class Agreement(_message.Message):
     def __init__(self, number: _Optional[int] = ..., act: _Optional[_Union[Act, str]] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ..., requests: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "magic")
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "control", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class NodeRecord(_message.Message):
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
@@ -278,11 +279,12 @@ class NodeRecord(_message.Message):
     grace_s: float
     requests: _containers.RepeatedCompositeFieldContainer[Request]
     answer: Answer
+    control: str
     magic: int
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., control: _Optional[str] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")
+    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset", "control")
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +292,7 @@ class Member(_message.Message):
     NPROC_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     node: str
     name: str
     group_rank: int
@@ -297,7 +300,8 @@ class Member(_message.Message):
     nproc: int
     role: str
     role_offset: int
-    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ...) -> None: ...
+    control: str
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ..., control: _Optional[str] = ...) -> None: ...
 
 class Ending(_message.Message):
     __slots__ = ("round", "kind", "because", "charged", "failure", "role", "judged")
@@ -317,8 +321,40 @@ class Ending(_message.Message):
     judged: _containers.RepeatedCompositeFieldContainer[Judged]
     def __init__(self, round: _Optional[int] = ..., kind: _Optional[_Union[EndKind, str]] = ..., because: _Optional[str] = ..., charged: _Optional[str] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., role: _Optional[_Union[Role, str]] = ..., judged: _Optional[_Iterable[_Union[Judged, _Mapping[str, object]]]] = ...) -> None: ...
 
+class Crowd(_message.Message):
+    __slots__ = ("nodes", "workers", "pages", "digest")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    nodes: int
+    workers: int
+    pages: int
+    digest: bytes
+    def __init__(self, nodes: _Optional[int] = ..., workers: _Optional[int] = ..., pages: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class RoleSize(_message.Message):
+    __slots__ = ("role", "workers")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    workers: int
+    def __init__(self, role: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class Page(_message.Message):
+    __slots__ = ("version", "members", "roles", "magic")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    MAGIC_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    roles: _containers.RepeatedCompositeFieldContainer[RoleSize]
+    magic: int
+    def __init__(self, version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., roles: _Optional[_Iterable[_Union[RoleSize, _Mapping[str, object]]]] = ..., magic: _Optional[int] = ...) -> None: ...
+
 class Round(_message.Message):
-    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "magic")
+    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "crowd", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +372,7 @@ class Round(_message.Message):
     UNSETTLED_FIELD_NUMBER: _ClassVar[int]
     AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
+    CROWD_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     record: int
@@ -354,8 +391,9 @@ class Round(_message.Message):
     unsettled: Ending
     agreement: Agreement
     served: _containers.RepeatedCompositeFieldContainer[Served]
+    crowd: Crowd
     magic: int
-    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., crowd: _Optional[_Union[Crowd, _Mapping[str, object]]] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
     __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "magic")

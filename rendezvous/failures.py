@@ -17,6 +17,8 @@ MAX_REPORTED_EXITS = 8
 write at once."""
 MAX_ANNOUNCED_EXITS = 16
 """Exits of workers in an announcement; beyond, a round has nothing new to show."""
+STOOD_STILL = "stood still"
+"""`WorkerFailure.sign_because` of a worker that a watch found hanging."""
 MAX_SAID_BYTES = 4096
 """`WorkerFailure.said` keeps its end, where an exception is."""
 

@@ -225,6 +225,15 @@ class MemorySession(HostedLeadership):
         with self._shared.changed:
             return {name: values[name] for name in names if name in values}
 
+    def write_values(self, values: Mapping[str, bytes]) -> None:
+        with self._shared.changed:
+            self._check()
+            self._state.values.update({name: bytes(value) for name, value in values.items()})
+            self._shared.changed.notify_all()
+
+    def read_values(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        return self.wait_values(names, 0.0)
+
     def delete_values(self, names: Sequence[str]) -> None:
         with self._shared.changed:
             self._check()

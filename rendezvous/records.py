@@ -132,6 +132,8 @@ class NodeRecord:
     """What it asks all ranks to do; the oldest first, at most `MAX_REQUESTS`."""
     answer: Answer | None = None
     """To the newest agreement of `round`."""
+    control: str = ""
+    """HOST:PORT of its control service on TCP (--control-address); empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,24 @@ class Member:
     role: str = "default"
     role_offset: int = 0
     """Rank of its first worker among the workers of its role."""
+    control: str = ""
+    """As `NodeRecord.control`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A round of more members than an announcement lists: a node holds those of one page, its own place among them."""
+
+    nodes: int
+    """How many members there are."""
+    workers: int
+    """How many workers they have together."""
+    pages: int
+    """On how many pages they are."""
+    digest: str
+    """Of all pages, in hexadecimal; names them in the store."""
+    roles: tuple[tuple[str, int], ...] = ()
+    """How many workers of the whole round have each role that is on this node's page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +180,8 @@ class Round:
     phase: RoundPhase
     because: str
     members: tuple[Member, ...] = ()
-    """By group rank. Of the running round, or the last one, whose members keep their ranks in the round to come."""
+    """By group rank. Of the running round, or the last one, whose members keep their ranks in the round to come. With
+    `crowd`, some of them."""
     master_addr: str = ""
     master_port: int = 0
     ended: Ending | None = None
@@ -181,22 +202,37 @@ class Round:
     """What the ranks of this round do at one boundary: the newest of the round, also when it is over."""
     served: tuple[tuple[str, int], ...] = ()
     """Requests, by node and number, that are done or given up and that records still hold; at most `MAX_SERVED`."""
+    crowd: Crowd | None = None
+    """Where the members are, if they are too many for an announcement. None: `members` has all."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""
         return self.because != other.because and replace(self, version=other.version, because=other.because) == other
 
     @property
+    def nodes(self) -> int:
+        """How many members there are."""
+        return len(self.members) if self.crowd is None else self.crowd.nodes
+
+    @property
     def world_size(self) -> int:
-        return sum(member.nproc for member in self.members)
+        return sum(member.nproc for member in self.members) if self.crowd is None else self.crowd.workers
+
+    @property
+    def begun(self) -> bool:
+        """Whether nodes have places in this round: not before it begins, nor once the rendezvous is closed."""
+        return self.phase in (RoundPhase.RUNNING, RoundPhase.OVER)
 
     @property
     def placed(self) -> tuple[Member, ...]:
         """Nodes with a place in this round; empty before it begins, and once the rendezvous is closed."""
-        return self.members if self.phase in (RoundPhase.RUNNING, RoundPhase.OVER) else ()
+        return self.members if self.begun else ()
 
     def member(self, node: str) -> Member | None:
         return next((member for member in self.members if member.node == node), None)
 
     def role_world_size(self, role: str) -> int:
+        """How many workers have this role; with `crowd`, a role of this node's page."""
+        if self.crowd is not None:
+            return dict(self.crowd.roles).get(role, 0)
         return sum(member.nproc for member in self.members if member.role == role)

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from .shared_values import Values
+
 NO_BEAT, SPOILED = -1, -2
 """Values of `Store.host_count` that are no counts."""
 
@@ -53,7 +55,7 @@ FIRST_EPOCH = 1
 """The epoch of a host's only term."""
 
 
-class Store(Protocol):
+class Store(Values, Protocol):
     """One connection to the store of one job (run id). Not shared between threads: each takes its own `session()`."""
 
     @property

@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..endpoint import Address
 from ..store import StoreError, StoreForeign, StoreUnreachable
@@ -63,6 +63,8 @@ class TcpStoreClient:
         self.call_timeout_s = call_timeout_s
         self._deadline = 0.0
         self._queued = b""
+        self._unread, self._taken = b"", 0
+        """What arrived last, and how much of it was taken: an answer of many values arrives at once."""
         self._broken = ""
         # Held during a call, so that close() in another thread frees the descriptor only once no call blocks on it.
         self._calling = threading.RLock()
@@ -115,6 +117,14 @@ class TcpStoreClient:
             self.put_later(key, value)
             self.have([key])
 
+    def put_all(self, values: Mapping[str, bytes]) -> None:
+        """Set keys; acknowledged when it returns."""
+        with self._calling:
+            for part in _batches(list(values)):
+                for key in part:
+                    self.put_later(key, values[key])
+                self.have(part[-1:])
+
     def have(self, keys: Sequence[str]) -> list[bool]:
         """Which of the keys exist."""
         found: list[bool] = []
@@ -126,18 +136,19 @@ class TcpStoreClient:
         return found
 
     def get(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """The values of those keys that exist.
+        """The values of those keys that exist and are not empty.
 
-        A key deleted during the call reads as empty, or breaks the connection (a server without libuv).
+        torch's libuv server answers a key that does not exist with an empty value; its older server, which agents never
+        serve, breaks the connection.
         """
         values: dict[str, bytes] = {}
         with self._calling:
-            present = [key for key, exists in zip(keys, self.have(keys), strict=True) if exists]
-            for part in _batches(present):
+            for part in _batches(keys):
                 self._begin()
                 self._send(bytes([_MULTI_GET]) + _SIZE.pack(len(part)) + b"".join(_string(_key(key)) for key in part))
                 for key in part:
-                    values[key] = self._receive_string()
+                    if value := self._receive_string():
+                        values[key] = value
         return values
 
     def create(self, key: str, value: bytes) -> bytes:
@@ -209,6 +220,8 @@ class TcpStoreClient:
         return max(self._deadline - time.monotonic(), 0.001)
 
     def _readable(self) -> bool:
+        if self._taken < len(self._unread):
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         left_s = min(max(self._deadline - time.monotonic(), 0.0), MAX_WAIT_S)
@@ -227,17 +240,25 @@ class TcpStoreClient:
 
     def _pieces(self, size: int) -> Iterator[bytes]:
         while size > 0:
-            try:
-                self._socket.settimeout(self._left_s())
-                piece = self._socket.recv(min(size, PART_BYTES))
-            except TimeoutError as why:
-                raise self._failed(f"no answer for {self.call_timeout_s:g} s") from why
-            except OSError as why:
-                raise self._failed(str(why.strerror or why)) from why
-            if not piece:
-                raise self._failed("the server closed the connection")
+            if self._taken == len(self._unread):
+                self._unread, self._taken = self._received(), 0
+            piece = self._unread[self._taken : self._taken + size]
+            self._taken += len(piece)
             size -= len(piece)
             yield piece
+
+    def _received(self) -> bytes:
+        """What has arrived, at most `PART_BYTES`; blocks until something has."""
+        try:
+            self._socket.settimeout(self._left_s())
+            arrived = self._socket.recv(PART_BYTES)
+        except TimeoutError as why:
+            raise self._failed(f"no answer for {self.call_timeout_s:g} s") from why
+        except OSError as why:
+            raise self._failed(str(why.strerror or why)) from why
+        if not arrived:
+            raise self._failed("the server closed the connection")
+        return arrived
 
     def _receive_string(self) -> bytes:
         size = int(_SIZE.unpack(self._receive(_SIZE.size))[0])

@@ -166,13 +166,13 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
             f"{where} is a TCPStore, but no elastic-agent hosts a job there; "
             "choose another port, or start elastic-agent on the node that the endpoint names"
         )
-    served = client.get([SERVED]).get(SERVED, b"")
+    found = client.get([SERVED, *keys.counters, keys.life])
+    served = found.get(SERVED, b"")
     if served != keys.served:
         raise StoreForeign(
             f"{where} serves job {excerpt(served)}, not {excerpt(keys.served)}: "
             "choose another port or the same --rdzv-id"
         )
-    found = client.get([*keys.counters, keys.life])
     checked_log(where, keys, found)
     checked_count(where, keys.round_head, found, MAX_COUNT)
     life = found.get(keys.life, b"")

@@ -162,16 +162,20 @@ def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: i
     """The entries `cursor + 1` to `upto`; those not written within the grace are made void."""
     names = [keys.notification(number) for number in range(cursor + 1, upto + 1)]
     deadline = time.monotonic() + grace.s
-    gaps = _missing(client, names)
-    if names and not gaps:
-        grace.not_needed()
+    found = client.get(names)
+    gaps = [name for name in names if name not in found]
+    if not gaps:
+        if names:
+            grace.not_needed()
+        return [found[name] for name in names]
     if not all(client.wait(name, deadline - time.monotonic()) for name in gaps):
         # All at once, as there may be thousands: log/head may have been overwritten. An entry that is written in the
         # meantime stays.
         client.create_each(_missing(client, gaps), VOID)
         if len(gaps) <= MOST_SLOW:
             grace.filled()
-    return list(client.get(names).values())
+    found = client.get(names)
+    return [found.get(name, b"") for name in names]  # empty: another program overwrote it
 
 
 def _missing(client: TcpStoreClient, names: Sequence[str]) -> list[str]:

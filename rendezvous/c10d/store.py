@@ -165,23 +165,29 @@ class C10dStore(HostedLeadership):
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s
-        while True:
-            newest = self._count(self._keys.round_head)
+        newest, value = self._newest_round(after + 1)
+        if newest <= after:
+            announced = self._client.wait(self._keys.round(after + 1), deadline - time.monotonic())
+            head, value = self._newest_round(after + 1)
+            newest = max(head, after + announced)
             if newest <= after:
-                announced = self._client.wait(self._keys.round(after + 1), deadline - time.monotonic())
-                newest = max(self._count(self._keys.round_head), after + announced)
-                if newest <= after:
-                    return None
-            key = self._keys.round(newest)
-            value = self._client.get([key]).get(key)
-            if value:
+                return None
+        while True:
+            if newest == after + 1 and value:
                 return newest, value
-            # Else newer ones were announced, and this one deleted: while it is read, a deleted key reads as empty.
-            head = self._count(self._keys.round_head)
-            if head <= newest and value is not None:
-                return newest, value  # for the reader to say what cannot be read
-            if head == newest:
+            key = self._keys.round(newest)
+            if value := self._client.get([key]).get(key, b""):
+                return newest, value
+            # Else newer ones were announced, and this one deleted.
+            tried, newest = newest, max(newest, self._count(self._keys.round_head))
+            if tried == newest:
                 raise foreign_count(self._where, self._keys.round_head, str(newest).encode("ascii"), newest - 1)
+
+    def _newest_round(self, following: int) -> tuple[int, bytes]:
+        """The newest announced version, and what is announced as the version `following`: mostly the same."""
+        key, head = self._keys.round(following), self._keys.round_head
+        found = self._client.get([head, key])
+        return checked_count(self._where, head, found, MAX_COUNT), found.get(key, b"")
 
     def wait_nodes(self, cursor: int, timeout_s: float) -> tuple[int, Mapping[str, bytes]]:
         deadline = time.monotonic() + timeout_s
@@ -227,8 +233,15 @@ class C10dStore(HostedLeadership):
         return over or self._client.create(self._keys.value(name), value) == value
 
     def wait_values(self, names: Sequence[str], timeout_s: float) -> Mapping[str, bytes]:
-        keys, deadline = {self._keys.value(name): name for name in names}, time.monotonic() + timeout_s
-        all(self._client.wait(key, max(0.0, deadline - time.monotonic())) for key in keys)
+        deadline = time.monotonic() + timeout_s
+        all(self._client.wait(self._keys.value(name), max(0.0, deadline - time.monotonic())) for name in names)
+        return self.read_values(names)
+
+    def write_values(self, values: Mapping[str, bytes]) -> None:
+        self._client.put_all({self._keys.value(name): value for name, value in values.items()})
+
+    def read_values(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        keys = {self._keys.value(name): name for name in names}
         return {keys[key]: value for key, value in self._client.get(list(keys)).items() if value}
 
     def delete_values(self, names: Sequence[str]) -> None:

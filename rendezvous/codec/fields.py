@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""1: an announcement lists all members of its round. 2: those of a large round are on pages."""
 MAX_TEXT_CHARS = 4096
 """Texts for people (`because`, a failure's `message`) are cut to this length when written, never refused."""
 MAX_NUMBER = 2**53

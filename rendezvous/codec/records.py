@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...proto import elastic_pb2 as wire
 from ..agreements import MAX_REQUESTS
 from ..failures import MAX_REPORTED_EXITS
-from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from ..records import Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
 from . import fields
 from .agreements import (
     agreement_from_message,
@@ -25,7 +25,7 @@ from .agreements import (
 )
 from .failures import ending_from_message, ending_to_message, failure_from_message, failure_to_message
 from .fields import bounded, check_head, checked, cut, enum_codes, enum_member, parse, seconds, utf8
-from .limits import MAX_ROUND_BYTES
+from .limits import MAX_DIGEST_BYTES, MAX_ROUND_BYTES
 
 MAX_NODE_BYTES = 256 * 1024
 """A node's record takes some 300 bytes, and at most `MAX_REPORTED_EXITS` exits of workers with their texts."""
@@ -68,6 +68,7 @@ def encode_node(record: NodeRecord) -> bytes:
         all_exits_reported=record.all_exits_reported,
         grace_s=seconds("grace_s", record.grace_s),
         requests=[request_to_message(request) for request in record.requests[:MAX_REQUESTS]],
+        control=utf8(record.control),
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -108,6 +109,7 @@ def decode_node(data: bytes) -> NodeRecord:
         grace_s=seconds("grace_s", message.grace_s),
         requests=tuple(request_from_message(request) for request in message.requests[:MAX_REQUESTS]),
         answer=answer_from_message(message.answer) if message.HasField("answer") else None,
+        control=message.control,
     )
 
 
@@ -127,7 +129,7 @@ def encode_round(record: Round) -> bytes:
         epoch=checked("epoch", record.epoch),
         number=checked("number", record.number),
         because=cut(record.because),
-        members=[_member_to_message(member) for member in record.members],
+        members=[member_to_message(member) for member in record.members],
         master_addr=utf8(record.master_addr),
         master_port=checked("master_port", record.master_port, limit=65535),
         restarts=checked("restarts", record.restarts),
@@ -144,6 +146,8 @@ def encode_round(record: Round) -> bytes:
         message.outcome = OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
     if record.agreement is not None:
         message.agreement.CopyFrom(agreement_to_message(record.agreement))
+    if record.crowd is not None:
+        message.crowd.CopyFrom(_crowd_to_message(record.crowd))
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
 
 
@@ -158,7 +162,7 @@ def decode_round(data: bytes) -> Round:
         number=checked("number", message.number),
         phase=enum_member("phase", _PHASES, message.phase),
         because=message.because,
-        members=tuple(_member_from_message(member) for member in message.members),
+        members=tuple(member_from_message(member) for member in message.members),
         master_addr=message.master_addr,
         master_port=checked("master_port", message.master_port, limit=65535),
         ended=ending_from_message(message.ended) if message.HasField("ended") else None,
@@ -169,10 +173,29 @@ def decode_round(data: bytes) -> Round:
         outcome=enum_member("outcome", OUTCOMES, message.outcome) if message.outcome else None,
         agreement=agreement_from_message(message.agreement) if message.HasField("agreement") else None,
         served=served_from_messages(message.served),
+        crowd=_crowd_from_message(message.crowd) if message.HasField("crowd") else None,
     )
 
 
-def _member_to_message(member: Member) -> wire.Member:
+def _crowd_to_message(crowd: Crowd) -> wire.Crowd:
+    return wire.Crowd(
+        nodes=checked("nodes", crowd.nodes),
+        workers=checked("workers", crowd.workers),
+        pages=checked("pages", crowd.pages, least=1),
+        digest=bytes.fromhex(crowd.digest),
+    )
+
+
+def _crowd_from_message(message: wire.Crowd) -> Crowd:
+    return Crowd(
+        nodes=checked("nodes", message.nodes),
+        workers=checked("workers", message.workers),
+        pages=checked("pages", message.pages, least=1),
+        digest=bounded("digest", message.digest, MAX_DIGEST_BYTES).hex(),
+    )
+
+
+def member_to_message(member: Member) -> wire.Member:
     return wire.Member(
         node=utf8(member.node),
         name=utf8(member.name),
@@ -181,10 +204,11 @@ def _member_to_message(member: Member) -> wire.Member:
         nproc=checked("nproc", member.nproc),
         role=utf8(member.role),
         role_offset=checked("role_offset", member.role_offset),
+        control=utf8(member.control),
     )
 
 
-def _member_from_message(message: wire.Member) -> Member:
+def member_from_message(message: wire.Member) -> Member:
     return Member(
         node=message.node,
         name=message.name,
@@ -193,4 +217,5 @@ def _member_from_message(message: wire.Member) -> Member:
         nproc=checked("nproc", message.nproc),
         role=message.role,
         role_offset=checked("role_offset", message.role_offset),
+        control=message.control,
     )

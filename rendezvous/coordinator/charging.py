@@ -28,9 +28,11 @@ echo was seen (`Round.hold`)."""
 def add_exits(state: Rendezvous, record: NodeRecord) -> Rendezvous:
     """The state with the exits of this round's workers that this record adds."""
     failure = record.failure
-    if record.round != state.number or not (record.deaths or failure) or state.member(record.node) is None:
-        return state
     placement = state.placement
+    if record.round != state.number or not (record.deaths or failure) or not placement.members:
+        return state
+    if state.nodes[record.node].placed != state.number:  # it is no member
+        return state
     if failure is not None and failure.final:
         placement = replace(placement, forbidding=placement.forbidding | {record.node})
     # Compared with those of this node only: with those of all nodes, thousands of records would take minutes.

@@ -37,6 +37,13 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """Several nodes published a record: as `NodeSeen` for each, in this order, with one decision after the last."""
+
+    records: tuple[NodeRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BeatsSeen:
     """The heartbeat counters requested with ReadBeats were read: one for each node, -1 if it has none."""
 
@@ -51,7 +58,7 @@ class DeadlineReached:
     """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
 
-Event = Elected | Deposed | NodeSeen | BeatsSeen | DeadlineReached
+Event = Elected | Deposed | NodeSeen | NodesSeen | BeatsSeen | DeadlineReached
 
 
 @dataclass(frozen=True, slots=True)

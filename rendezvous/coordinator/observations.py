@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...proto.frozen import replace
+from ..records import NodeRecord
 from . import agreements, charging, leases, standing
-from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen
+from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen, NodesSeen
 from .state import WAITING, Rendezvous, Rules, Seen
 from .takeover import take_over
 
@@ -27,8 +28,21 @@ def observe_deposition(state: Rendezvous, event: Deposed, now: float, rules: Rul
 
 
 def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
-    record = event.record
-    old = state.nodes.get(record.node)
+    return _observe_record(state, event.record, {**state.nodes}, now, rules)
+
+
+def observe_nodes(state: Rendezvous, event: NodesSeen, now: float, rules: Rules) -> Rendezvous:
+    nodes = {**state.nodes}  # copied once: many nodes publish at the same moment
+    for record in event.records:
+        state = _observe_record(state, record, nodes, now, rules)
+    return state
+
+
+def _observe_record(
+    state: Rendezvous, record: NodeRecord, nodes: dict[str, Seen], now: float, rules: Rules
+) -> Rendezvous:
+    """The state with this record. `nodes`: a copy of the state's, which becomes its own."""
+    old = nodes.get(record.node)
     if old is not None and record.seq <= old.record.seq:
         # A notification without a new record: the node may have lost its lease or got one again, so read the leases.
         return replace(state, readings=replace(state.readings, due_at=now))
@@ -36,7 +50,7 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
     same = old is not None and not old.lost and (old.record.state, old.record.round) == (record.state, record.round)
     new = Seen(
         record=record,
-        arrival=old.arrival if old else len(state.nodes),
+        arrival=old.arrival if old else len(nodes),
         waiting_since=now if began_waiting or old is None else old.waiting_since,
         heard_at=now,
         alive_at=leases.alive_at(state, old, now, rules),
@@ -44,7 +58,8 @@ def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -
         placed=old.placed if old else 0,
         since=old.since if old is not None and same else now,
     )
-    known = charging.add_exits(replace(state, nodes={**state.nodes, record.node: new}), record)
+    nodes[record.node] = new
+    known = charging.add_exits(state if state.nodes is nodes else replace(state, nodes=nodes), record)
     known = agreements.recorded(known, record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
@@ -66,6 +81,7 @@ OBSERVATIONS: Mapping[type[Event], Observe] = {
     Elected: observe_election,
     Deposed: observe_deposition,
     NodeSeen: observe_node,
+    NodesSeen: observe_nodes,
     BeatsSeen: observe_beats,
     DeadlineReached: observe_time,
 }

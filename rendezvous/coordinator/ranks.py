@@ -36,7 +36,8 @@ def assign(chosen: Sequence[NodeRecord], last: Mapping[str, int], *, static: boo
     role_offsets: dict[str, int] = {}
     for group_rank, record in enumerate(ordered):
         role_offset = role_offsets.get(record.role, 0)
-        members.append(Member(record.node, record.name, group_rank, offset, record.nproc, record.role, role_offset))
+        places = (group_rank, offset, record.nproc, record.role, role_offset)
+        members.append(Member(record.node, record.name, *places, record.control))
         offset += record.nproc
         role_offsets[record.role] = role_offset + record.nproc
     return tuple(members)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
+from ...proto.frozen import replace
 from ..codec import job as jobs
 from ..codec import records as codec
 from ..coordinator.events import Announce, Deposed, Elected, StoreEffect
-from ..records import JobSpec, NodeRecord, NodeState
+from ..records import JobSpec, Member, NodeRecord, NodeState, Round
 from ..shared_values import SharedValues
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
@@ -38,7 +39,7 @@ from .events import (
     StoreWentAway,
 )
 from .health import Health, LoopWatch, Newest
-from .inbound import Warn, read_round, read_state
+from .inbound import OwnPlace, Warn, read_round, read_state, with_all_members
 from .term import WAIT_S, Term
 from .threads import Heart, OwnHeartbeats, ThreadGroup
 
@@ -98,6 +99,8 @@ class Driver:
         self._may_lead = True
         """Whether this node may coordinate; False once it publishes that it has ended."""
         self._term: Term | None = None
+        self._asked: Round | None = None
+        """The last large round that somebody asked for all members of, with these."""
 
     def open(self) -> None:
         """Start to open the store; StoreOpened or StoreFailed follows."""
@@ -125,6 +128,20 @@ class Driver:
             return None
         session = store.session()
         return session if isinstance(session, SharedValues) else None
+
+    def members(self, of: Round) -> tuple[Member, ...]:
+        """All members of this announcement; where this node does not hold them, they are read from the store. May be
+        called from any thread but the agent's, and blocks. Raises StoreError."""
+        store = self._store
+        if of.crowd is None or store is None:
+            return of.members
+        if self._asked is None or self._asked.crowd != of.crowd:
+            session = store.session()
+            try:
+                self._asked = replace(with_all_members(session, of), crowd=of.crowd)
+            finally:
+                session.close()
+        return self._asked.members
 
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.
@@ -271,12 +288,15 @@ class Driver:
 
     def _run_watcher(self, store: Store) -> None:
         connection = self._threads.connect(store, "watcher", WAIT_S)
+        place = OwnPlace(self._node)
         while not self._threads.ending.is_set():
             found = connection.call(lambda session: session.wait_round(self.newest, WAIT_S))
             if found is None:
                 continue
-            self.newest, value = found
-            self._post(RoundSeen(read_round(self.newest, value)))
+            seen = connection.call(partial(place.read, read_round(*found)))
+            if seen is not None:
+                self.newest = seen.version
+                self._post(RoundSeen(seen))
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..codec import job as jobs
+from ..codec import places
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
 from ..coordinator.events import Elected
@@ -27,7 +28,7 @@ def read_state(epoch: int, job: bytes, newest_seen: int, warn: Warn, session: St
         values.update(more)
         cursor, more = session.wait_nodes(cursor, 0.0)
     newest = session.wait_round(0, 0.0)
-    announced = None if newest is None else read_round(*newest)
+    announced = None if newest is None else with_all_members(session, read_round(*newest))
     records = tuple(read_records(values, warn))
     return cursor, Elected(epoch, announced, records, max(newest_seen, newest[0] if newest else 0), outcome)
 
@@ -60,6 +61,28 @@ def read_round(version: int, value: bytes) -> Round:
         ) from error
 
 
+def with_all_members(session: Store, announcement: Round) -> Round:
+    """The announcement with all members, from their pages where they are on pages. Raises StoreForeign if one of these
+    is missing or cannot be read, StoreError as `Store`."""
+    crowd = announcement.crowd
+    if crowd is None:
+        return announcement
+    names = places.all_pages(crowd)
+    values = session.read_values(names)
+    return places.whole(announcement, [read_page(name, values.get(name, b"")) for name in names])
+
+
+def read_page(name: str, value: bytes) -> places.Page:
+    """The page of members in these bytes, empty where there is none. Raises StoreForeign if they do not decode."""
+    try:
+        return places.decode_page(value)
+    except ForeignBytes as error:
+        raise StoreForeign(
+            f"the members of a round in the store's key value/{name} cannot be read: {error}; "
+            "another program writes to this store: restart the job on another port"
+        ) from error
+
+
 def read_records(values: Mapping[str, bytes], warn: Warn) -> list[NodeRecord]:
     """The node records in these bytes. Those that cannot be read are left out, with a warning."""
     found: list[NodeRecord] = []
@@ -74,3 +97,30 @@ def read_records(values: Mapping[str, bytes], warn: Warn) -> list[NodeRecord]:
         else:
             warn(f"the record of node {node[:80]!r} in the store names node {record.node[:80]!r} and is ignored")
     return found
+
+
+class OwnPlace:
+    """Reads the page of members that this node is on, once for each membership. Used by one thread."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._held: tuple[str, places.Page] | None = None
+        """Its name and the page that was read last."""
+        self._missed = 0
+        """The last version whose page was missing."""
+
+    def read(self, announced: Round, session: Store) -> Round | None:
+        """The announcement with the members of this node's page. None: the page is gone, as happens once several newer
+        memberships were announced: the newest announcement is to be read again. Raises StoreForeign if it is still
+        missing then, StoreError as `Store`."""
+        crowd = announced.crowd
+        if crowd is None:
+            return announced
+        name = places.own_page(crowd, self._node)
+        if self._held is None or self._held[0] != name:
+            value = session.read_values([name]).get(name, b"")
+            if not value and announced.version != self._missed:
+                self._missed = announced.version
+                return None
+            self._held = name, read_page(name, value)
+        return places.with_page(announced, crowd, self._held[1])

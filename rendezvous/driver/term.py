@@ -10,14 +10,16 @@ reads from the store that the term is over.
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 
 from ..codec import job as jobs
+from ..codec import limits, places
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
-from ..coordinator.events import Announce, BeatsSeen, NodeSeen, ReadBeats, Retire, StoreEffect
-from ..records import Round
+from ..coordinator.events import Announce, BeatsSeen, NodesSeen, ReadBeats, Retire, StoreEffect
+from ..records import Crowd, Member, Round
 from ..store import Store, StoreError, StoreFenced
 from .connection import Connection
 from .events import OthersEnded, Post
@@ -58,6 +60,12 @@ class Term:
         self._effects: queue.SimpleQueue[StoreEffect | None] = queue.SimpleQueue()
         self.cursor = 0
         """Up to which the records have been received."""
+        self._members: tuple[Member, ...] = ()
+        """Those of the newest announcement; the announcer alone uses this, as the next two."""
+        self._crowd: Crowd | None = None
+        """Where they are, if they are on pages."""
+        self._kept: deque[Crowd] = deque()
+        """Whose pages this term has written and not deleted, the oldest first."""
 
     def begin(self, cursor: int = 0) -> None:
         """Start the threads. `cursor`: up to which the records were read."""
@@ -91,8 +99,8 @@ class Term:
             if found is None:
                 continue
             self.cursor, values = found
-            for record in read_records(values, self._warn):
-                self._post(NodeSeen(record))
+            if records := tuple(read_records(values, self._warn)):
+                self._post(NodesSeen(records))
 
     def _run_announcer(self) -> None:
         connection = self._threads.connect(self._store, "announcer", 0.0)
@@ -115,10 +123,11 @@ class Term:
         return connection.call(lambda session: session.wait_deposed(self.epoch, 0.0)) is False
 
     def _write_announcement(self, connection: Connection, announcement: Round) -> None:
-        value = _encoded(announcement)
+        value = _encoded(self._on_pages(connection, announcement))
         version, epoch = announcement.version, announcement.epoch
         if announcement.outcome is None:
             connection.call(lambda session: session.announce(version, value, epoch))
+            self._delete_old_pages(connection)
             return
         ended = jobs.with_outcome(self._job, announcement.outcome)
         if connection.call(lambda session: session.announce_end(version, value, epoch, ended, self._job)) is False:
@@ -126,6 +135,28 @@ class Term:
                 "another program changed the job's record in the store, "
                 f"so that record does not show how the job ended: {announcement.outcome.value}"
             )
+
+    def _on_pages(self, connection: Connection, announcement: Round) -> Round:
+        """The announcement as it is written. Where the members are too many for it, their pages are in the store when
+        this returns."""
+        if announcement.members is not self._members:
+            self._members, self._crowd = announcement.members, None
+            if (found := places.paged(announcement.members)) is not None:
+                self._crowd = found[0]
+                self._write_pages(connection, *found)
+        return announcement if self._crowd is None else places.without_members(announcement, self._crowd)
+
+    def _write_pages(self, connection: Connection, crowd: Crowd, pages: Mapping[str, bytes]) -> None:
+        if crowd in self._kept:
+            self._kept.remove(crowd)
+        connection.call(lambda session: session.write_values(pages))
+        self._kept.append(crowd)
+
+    def _delete_old_pages(self, connection: Connection) -> None:
+        """Only once an announcement was accepted: another coordinator may use pages of the same members by now."""
+        while len(self._kept) > limits.PAGES_KEPT:
+            old = places.all_pages(self._kept.popleft())
+            connection.call(lambda session, old=old: session.delete_values(old))  # type: ignore[misc]
 
     def _report_beats(self, connection: Connection, nodes: tuple[str, ...]) -> None:
         counts = connection.call(lambda session: session.read_beats(nodes))

@@ -120,7 +120,7 @@ class Calls:
                         raise
                 self.cluster.attempt_failed(server)
                 pause_s = attempts.failed(error)
-                if attempts.first_pass_unreached:
+                if attempts.newly_unreached:
                     self._check_tls(what)
             self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
             self._check_open()
@@ -281,9 +281,9 @@ class _Attempts:
         return self._unreached >= self._servers
 
     @property
-    def first_pass_unreached(self) -> bool:
-        """Whether the first pass over all endpoints has just ended, and reached none."""
-        return self._tried == self._servers and self.none_reached
+    def newly_unreached(self) -> bool:
+        """Whether the last attempt at each endpoint failed to reach it, and this has just become so."""
+        return self._unreached == self._servers
 
     def failed(self, error: StoreError) -> float:
         """Count a failed attempt; returns how long to pause (s)."""

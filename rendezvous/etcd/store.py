@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from ...proto.frozen import dataclass
 from ..endpoint import Endpoint
@@ -27,7 +28,7 @@ from .watch_cache import NewestAnnouncement, NodeRecords, Values, WatchCache, ne
 
 KEEP_VERSIONS = 64
 """Announced versions kept. Readers read the newest only; the others make repeated announcements idempotent."""
-DELETES_AT_ONCE = 64
+VALUES_AT_ONCE = 64
 """Of a transaction; etcd allows 128 by default."""
 RECORD_TTL_S = 24 * 3600.0
 """Default TTL of the job's lease: how long an ended job's record stays, or all keys of a job whose agents were
@@ -226,10 +227,26 @@ class EtcdStore:
                 cache.close()
         return {keys[key]: value for key, value in view.found.items()}
 
+    def write_values(self, values: Mapping[str, bytes]) -> None:
+        with self._refusals_as_outage():
+            for part in _parts(list(values)):
+                self._shared.leases.with_leases("", partial(self._put_values, {name: values[name] for name in part}))
+
+    def _put_values(self, values: Mapping[str, bytes]) -> Outcome:
+        lease = self._shared.leases.job(self._client)
+        return self._txn([], [Put(self._keys.value(name), value, lease) for name, value in values.items()])
+
+    def read_values(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        with self._refusals_as_outage():
+            for part in _parts(names):
+                read = self._txn([], [Read(self._keys.value(name)) for name in part]).found
+                found |= {name: each.items[0].value for name, each in zip(part, read, strict=True) if each.items}
+        return found
+
     def delete_values(self, names: Sequence[str]) -> None:
         with self._refusals_as_outage():
-            for start in range(0, len(names), DELETES_AT_ONCE):
-                part = names[start : start + DELETES_AT_ONCE]
+            for part in _parts(names):
                 self._txn([], [Delete(self._keys.value(name)) for name in part])
 
     def _announce(
@@ -291,6 +308,10 @@ def _value(done: Outcome, which: int) -> bytes:
     """The value that read number `which` of the transaction found; empty: the key does not exist."""
     items = done.found[which].items
     return items[0].value if items else b""
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[start : start + VALUES_AT_ONCE] for start in range(0, len(names), VALUES_AT_ONCE))
 
 
 def open_etcd(

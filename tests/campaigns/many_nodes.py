@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from support.crowd import BEAT_S, BOUND_S, LEASE_S
-from support.harness import free_port
+from support.network import free_port
 
 LIMIT = 1024
 """Descriptors of each process, where they are not raised."""

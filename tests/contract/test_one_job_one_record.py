@@ -8,6 +8,7 @@ import pytest
 
 from elastic_agent.proto import elastic_pb2 as wire
 from elastic_agent.rendezvous.codec import job as jobs
+from elastic_agent.rendezvous.codec.fields import PROTOCOL_VERSION
 from elastic_agent.rendezvous.codec.job import JobRecord
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.records import Outcome
@@ -87,15 +88,15 @@ def test_an_agent_of_another_protocol_version_is_refused(cluster: Cluster) -> No
         cluster.finish()
         assert a.wait() == 0
     assert "protocol version" in last
-    assert {"99", "1"} <= set(last.replace(",", " ").replace(":", " ").split())
+    assert {"99", str(PROTOCOL_VERSION)} <= set(last.replace(",", " ").replace(":", " ").split())
 
 
 def test_a_job_of_another_protocol_version_is_left_alone(c10d: Cluster) -> None:
-    """An agent of version 1 that joins a job of version 99 is refused, and the job goes on."""
+    """An agent of this version that joins a job of version 99 is refused, and the job goes on."""
     a = c10d.start("a", protocol=99)
     world = c10d.desk.wait_world(1)
     last = refused(c10d.start("b"), 79)
-    assert "protocol version 99, but this agent uses version 1" in last
+    assert f"protocol version 99, but this agent uses version {PROTOCOL_VERSION}" in last
     c10d.assert_undisturbed(world)
     c10d.finish()
     assert a.wait() == 0

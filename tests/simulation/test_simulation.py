@@ -129,7 +129,7 @@ def test_a_job_of_128_nodes_fails_and_restarts_through_the_drivers(store: str) -
     assert world.rendezvous is not None
     assert (world.rendezvous.outcome, world.rendezvous.number) == (Outcome.SUCCEEDED, 2)
     costs = world.checkers.costs
-    assert 128 * 20 < costs.largest_announcement < 8 * 1024
+    assert 0 < costs.largest_announcement < 2 * 1024  # its 128 members are on pages
     assert 0 < costs.largest_record < 1024
     assert 0.0 < costs.spent_s < costs.allowed_s
 

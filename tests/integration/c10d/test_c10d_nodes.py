@@ -15,7 +15,8 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import is_loopback, outward_address
 from support.desk import WORKER, Desk
-from support.harness import ProcessNode, free_port
+from support.harness import ProcessNode
+from support.network import free_port
 
 CROWD = 40
 """Nodes beside the host. Two descriptors each are more than `LIMIT`."""

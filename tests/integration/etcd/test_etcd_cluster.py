@@ -18,7 +18,8 @@ from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdFailed, EtcdReset, EtcdUnknown, EtcdWatchLost
 from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreUnreachable
-from support.etcd_servers import VERSIONS, Server, Servers, free_ports, serving
+from support.etcd_servers import VERSIONS, Server, Servers, serving
+from support.network import free_ports
 
 BOUND_S = 10.0
 """What must happen at once may take this long on a busy host."""

@@ -160,14 +160,16 @@ def test_both_versions_of_etcd_are_installed() -> None:
 def test_no_server_outlives_a_test_run_that_is_killed(signum: signal.Signals, tmp_path: Path) -> None:
     """Not even a frozen one, which handles no signals."""
     code = (
-        "import sys, time\n"
+        "import os, select, signal, sys\n"
+        "woken, wake = os.pipe2(os.O_NONBLOCK)\n"
+        "signal.set_wakeup_fd(wake)\n"  # a signal that comes just before a wait ends it, too
         "sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
         "from support.etcd_servers import serving\n"
         "with serving('3.5', Path(sys.argv[1]), size=3) as servers:\n"
         "    servers.members[0].freeze()\n"
         "    print(*(pid for one in servers.members for pid in (one.pid, one.guardian.pid)), flush=True)\n"
-        "    time.sleep(60)\n"
+        "    select.select([woken], [], [], 60)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path), str(ROOT / "tests")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as testing:
@@ -175,6 +177,7 @@ def test_no_server_outlives_a_test_run_that_is_killed(signum: signal.Signals, tm
         pids = [int(pid) for pid in testing.stdout.readline().split()]
         assert len(pids) == 6
         testing.send_signal(signum)
+    assert testing.returncode == -signum
     deadline = time.monotonic() + BOUND_S
     for pid in pids:
         wait_exit(pid, deadline)

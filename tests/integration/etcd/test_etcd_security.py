@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +228,48 @@ def test_an_expired_server_certificate_is_named(certificates: Certificates, tls_
         member.kill()
         member.start()
         tls_servers.wait()
+
+
+class SlowToServe:
+    """A TLS server with this certificate that answers nobody who comes in its first seconds."""
+
+    def __init__(self, cert_file: Path, key_file: Path, silent_s: float) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(cert_file, key_file)
+        self._answers_at = time.monotonic() + silent_s
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self._silent: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                if time.monotonic() < self._answers_at:
+                    self._silent.append(connection)
+                    continue
+                with connection, suppress(OSError):
+                    self._context.wrap_socket(connection, server_side=True).close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for one in (self._socket, *self._silent):
+            one.close()
+
+
+def test_a_certificate_is_named_also_if_the_server_was_silent_at_first(certificates: Certificates) -> None:
+    """It does not answer the client's own check nor the first attempt, as one that starts on a busy host."""
+    server = SlowToServe(*certificates.issue("old", days=-1), silent_s=1.5)
+    client = EtcdClient([Endpoint("127.0.0.1", server.port)], certificates.tls("client"))
+    with (
+        closing(server),
+        closing(client),
+        refused(EtcdTlsRefused, "server's certificate is not valid: certificate has expired; renew it"),
+    ):
+        client.put(Put(b"k", b"1"))
 
 
 def test_a_certificate_for_another_host_is_named(certificates: Certificates, tls_servers: Servers) -> None:

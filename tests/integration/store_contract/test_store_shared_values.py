@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from elastic_agent.rendezvous.codec import places
+from elastic_agent.rendezvous.driver.inbound import OwnPlace, with_all_members
+from elastic_agent.rendezvous.records import Member, Round, RoundPhase
 from elastic_agent.rendezvous.shared_values import SharedValues
-from elastic_agent.rendezvous.store import Store, StoreUnreachable
+from elastic_agent.rendezvous.store import Store, StoreForeign, StoreUnreachable
 from support.store_stages import BOUND_S, Stage
 
 
@@ -88,3 +91,42 @@ def test_values_of_another_incarnation_are_not_there(stage: Stage) -> None:
     values(before).write_value("question/1", b"of the first")
     after.use_incarnation(2)
     assert values(after).wait_values(["question/1"], 0.0) == {}
+
+
+def test_many_values_are_written_and_read_at_once(stage: Stage) -> None:
+    """More than one request of any store takes; a read does not wait for those that are not there."""
+    many = {f"places/one/{number}": b"page %d" % number for number in range(150)}
+    stage.host.write_values(many)
+    stage.host.write_values({"places/one/7": b"over"})
+    wanted = [*many, "places/one/150", "places/two/1"]
+    assert stage.guest().read_values(wanted) == many | {"places/one/7": b"over"}
+    assert stage.guest().read_values([]) == {}
+
+
+def test_a_node_reads_its_place_in_a_large_round(stage: Stage) -> None:
+    """One page, once for each membership; who asks for all members reads all pages."""
+    members = tuple(Member(f"n{at}", f"host{at}:1", at, at, 1) for at in range(200))
+    announced = Round(1, 1, 1, RoundPhase.RUNNING, "all 200 nodes are here", members=members)
+    found = places.paged(members)
+    assert found is not None
+    stage.host.write_values(found[1])
+    reader, place = stage.guest(), OwnPlace("n123")
+    seen = place.read(places.without_members(announced, found[0]), reader)
+    assert seen is not None
+    assert (seen.member("n123"), seen.nodes, seen.world_size) == (members[123], 200, 200)
+    assert with_all_members(reader, seen) == announced
+    stage.host.delete_values(places.all_pages(found[0]))
+    again = place.read(places.without_members(announced, found[0]), reader)
+    assert again == seen
+
+
+def test_a_page_that_is_gone_sends_a_node_to_the_newest_announcement(stage: Stage) -> None:
+    """As a node finds it that is many memberships behind. Where the newest announcement has no page, it is named."""
+    members = tuple(Member(f"n{at}", f"host{at}:1", at, at, 1) for at in range(200))
+    found = places.paged(members)
+    assert found is not None
+    announced = Round(1, 1, 1, RoundPhase.RUNNING, "all 200 nodes are here", crowd=found[0])
+    place, reader = OwnPlace("n123"), stage.guest()
+    assert place.read(announced, reader) is None
+    with pytest.raises(StoreForeign, match=r"members of a round in the store's key value/places/.* cannot be read"):
+        place.read(announced, reader)

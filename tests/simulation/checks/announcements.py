@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Node
+from elastic_agent.proto.frozen import replace
 from elastic_agent.rendezvous.records import Round
 
 from .invariants import ANNOUNCED, ENDS_PROMPTLY, FORWARD, NEWEST, OVERTAKEN
@@ -56,15 +57,23 @@ class Announcements:
         announced, equal = self._equal.get(version, (None, None))
         if held is not None and announced is held and equal is announcement:
             return True
-        if held is None or held != announcement:
+        if held is None or not _shows(announcement, held):
             return False
         self._equal[version] = (held, announcement)
         return True
 
+    def whole(self, announcement: Round) -> Round:
+        """The announcement with all members, as the coordinator announced it."""
+        return announcement if announcement.crowd is None else self.by_version[announcement.version]
+
     def received(self, node: SimNode, before: Node, newest: Round) -> None:
         """The agent takes an announcement."""
         need, version = self._truth.need, newest.version
-        known = self.known(newest) or newest in self._cleared
+        known = self.known(newest) or any(_shows(newest, each) for each in self._cleared)
+        if known and newest.crowd is not None:
+            self._truth.world.reached.note("a node read its place from a page")
+            announced = self.by_version[version]
+            known = newest.member(node.ident) == announced.member(node.ident) or bool(self._cleared)
         need(known, ANNOUNCED, lambda: f"{node.ident} received {newest}")
         held = before.latest_round.version if before.latest_round is not None else 0
         need(version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {version}")
@@ -112,3 +121,15 @@ class Announcements:
         self._truth.need(
             lingered_s <= QUEUED_S, ENDS_PROMPTLY, f"{node.ident} ends {lingered_s:.1f} s after its last record"
         )
+
+
+def _shows(received: Round, announced: Round) -> bool:
+    """Whether a node received what was announced; of a large round, with the members of one page."""
+    crowd = received.crowd
+    if crowd is None:
+        return received == announced
+    counted = (crowd.nodes, crowd.workers) == (len(announced.members), announced.world_size)
+    roles = all(announced.role_world_size(role) == workers for role, workers in crowd.roles)
+    members = set(received.members) <= set(announced.members)
+    rest = replace(announced, members=received.members, crowd=crowd)
+    return counted and roles and members and rest == received

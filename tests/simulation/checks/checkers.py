@@ -315,7 +315,7 @@ class Checkers:
         running = effect.round
         placed = running.phase is RUNNING and running.member(node.ident) == effect.member
         self.need(placed and self.announcements.known(running), PLACED, lambda: f"{node.ident} starts {running}")
-        shape = (running.members, running.master_addr, running.master_port)
+        shape = (self.announcements.whole(running).members, running.master_addr, running.master_port)
         held = self.shapes.setdefault(running.number, shape)
         self.need(held == shape, AGREED, lambda: f"{node.ident} starts {running.number} as {shape}, another as {held}")
         self.need(not node.nursery.busy, EMPTY, f"{node.ident} starts {running.number}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from elastic_agent.rendezvous.codec.limits import INLINE_MEMBERS
+
 from .invariants import CHEAP, SMALL
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ AT_ONCE_S = 0.5
 RECORD_BYTES = 4096
 """Of a node's record: its exits, which have no texts here, and its sentence."""
 ANNOUNCED_BYTES, MEMBER_BYTES = 6144, 48
-"""Of an announcement: the exits that are announced and its sentences, and for each node."""
+"""Of an announcement: the exits that are announced and its sentences, and for each member that it lists."""
 
 
 class InDoubt(Exception):
@@ -60,6 +62,6 @@ class Costs:
     def announced(self, size: int) -> None:
         """An announcement of so many bytes is in the store."""
         self.largest_announcement = max(self.largest_announcement, size)
+        most = ANNOUNCED_BYTES + MEMBER_BYTES * INLINE_MEMBERS
         nodes = len(self._truth.world.nodes)
-        most = ANNOUNCED_BYTES + MEMBER_BYTES * nodes
         self._truth.need(size <= most, SMALL, f"an announcement has {size} bytes, with {nodes} nodes")

@@ -64,6 +64,7 @@ SITUATIONS = (
     "a loop stood still",
     "a lost node returned",
     "a new node joined while the job was being closed",
+    "a node read its place from a page",
     "a node returned to another rank",
     "a node died while it stopped its workers",
     "a node received the close while it stopped its workers",

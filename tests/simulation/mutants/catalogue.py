@@ -103,11 +103,11 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("last call never ends", coordinator._judge_last_call, branch(4).never()),
     Mutant("max_nodes is forgotten", ranks.choose, subscript(0).becomes(ITSELF.operand(0))),
     Mutant("newcomers go first", ranks.choose, operation(0).swapped()),
-    Mutant("rank offsets count nodes", ranks.assign, assignment(6).value.becomes(1)),
+    Mutant("rank offsets count nodes", ranks.assign, assignment(7).value.becomes(1)),
     Mutant("a full round is ended by an arrival", coordinator._arrival, branch(0).comparison(0).operator("<")),
     Mutant("an arrival ends a round that is finishing", coordinator._arrival, branch(0).operand(1).removed()),
     Mutant("arrivals are never settled", deadlines.arrivals_settled, returned(0).plus(1000)),
-    Mutant("the place of a node is forgotten", observations.observe_node, given(SEEN.placed).becomes(0)),
+    Mutant("the place of a node is forgotten", observations._observe_record, given(SEEN.placed).becomes(0)),
     Mutant(
         "the old master port is used again",
         coordinator._start,
@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     # -- how a job ends
     Mutant("one finished node is success", coordinator._judge_running, branch(5).calls(any)),
-    Mutant("the barrier never begins", observations.observe_node, branch(1).never()),
+    Mutant("the barrier never begins", observations._observe_record, branch(1).never()),
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
@@ -299,7 +299,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         Connection._repeat,
         branch(0).once(),
     ),
-    Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(2).target.element(0).becomes(UNUSED)),
+    Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(4).target.becomes(UNUSED)),
     Mutant("a reading of heartbeats is not reported", Term._report_beats, branch(0).never()),
     Mutant("a void notification is kept", notifications.Published.publish, branch(3).always()),
     Mutant("a notification stays overwritten", notifications.Published.restore, branch(0).operand(0).removed()),
@@ -309,8 +309,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the counter of rounds is not advanced", c10d.C10dStore.announce, branch(1).never()),
     Mutant(
         "only the first announcement is read",
-        c10d.C10dStore.wait_round,
-        call(Keys.round, 1).argument(0).becomes(1),
+        c10d.C10dStore._newest_round,
+        call(Keys.round).argument(0).becomes(1),
     ),
     Mutant(
         "an announcement sent again is refused",
@@ -387,6 +387,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a rerun inherits the barrier", standing._begin_again, given(RENDEZVOUS.barrier_until).removed()),
     Mutant("a rerun decides before it is known who is alive", standing.allows, returned(0).always()),
     Mutant("the doubt of a rerun has no end", standing.reviewed, branch(2).never()),
+    Mutant(
+        "a node keeps the page of an earlier membership",
+        inbound.OwnPlace.read,
+        branch(1).operand(1).removed(),
+    ),
+    Mutant("a successor knows no member on a page", inbound.with_all_members, branch(0).always()),
     Mutant("the job's outcome goes unread", inbound._recorded_outcome, returned(0).becomes(None)),
     Mutant("leases end while the store stands still", leases.age, call(leases._held).argument(-1).always()),
     Mutant("no lease ever ends", leases._held, choice(1).never()),

@@ -10,6 +10,9 @@ from ..world.world import World
 from . import faults
 from .scenario import Founder, Pace, Scenario
 
+PAGE_MEMBERS = (0, 1, 0, 2, 0)
+"""`World.page_members`, by seed: not drawn, as seeds that were found must go on to mean the same."""
+
 
 class RandomDelays(Delays):
     """Within the bounds of a pace."""
@@ -35,6 +38,7 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     delays = RandomDelays(rng, scenario.pace)
     made = World(scenario.job, rng, delays, log, store=scenario.store, skew_s=scenario.skew_s, after=after)
     made.echo_chance = scenario.echo_chance
+    made.page_members = PAGE_MEMBERS[scenario.seed % len(PAGE_MEMBERS)]
     if scenario.late_bytes:
         made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
     with made.playing():

@@ -42,6 +42,8 @@ class Server:
         self.ended = b""
         """The record of an earlier job that has ended, which this server held when its world began."""
         self.rounds: dict[int, bytes] = {}
+        self.values: dict[str, bytes] = {}
+        """What nodes share beside that: pages of members."""
         self.nodes: dict[str, tuple[bytes, int]] = {}
         """Value, and the revision that wrote it."""
         self.leases: dict[str, float] = {}
@@ -58,14 +60,14 @@ class Server:
     def outlive(self, earlier: Server) -> None:
         """Hold what an earlier job has left, whose agents have all ended."""
         self.revision, self.incarnation, self.epoch = earlier.revision, earlier.incarnation, earlier.epoch
-        self.rounds, self.nodes = dict(earlier.rounds), dict(earlier.nodes)
+        self.rounds, self.nodes, self.values = dict(earlier.rounds), dict(earlier.nodes), dict(earlier.values)
         self.job = self.ended = earlier.job
 
     def begin(self, incarnation: int) -> None:
         """A node has joined this incarnation, which has keys of its own."""
         if incarnation > self.incarnation:
             self.incarnation = incarnation
-            self.rounds, self.nodes = {}, {}
+            self.rounds, self.nodes, self.values = {}, {}, {}
             self.world.reached.note("another incarnation began")
 
     def receive(self, link: DriverLink, asks: Ticket, ends: float, name: str, arguments: tuple[Any, ...]) -> None:
@@ -88,7 +90,7 @@ class Server:
     def _takes_space(self, name: str, arguments: tuple[Any, ...]) -> bool:
         if name == "beat":
             return arguments[-1] not in self.leases
-        return name in ("publish", "announce", "write_job") or (name == "stand" and not self.leader)
+        return name in ("publish", "announce", "write_job", "put_values") or (name == "stand" and not self.leader)
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
         if (link.losing and link.loses("reply")) or link.down_cut or asks.thread.role in link.silent:
@@ -198,8 +200,19 @@ class Server:
         link.accepted(version, epoch)
         return not job[0] or self.write_job(job[1], job[0]) == job[0]
 
+    def put_values(self, values: Mapping[str, bytes]) -> None:
+        self.values.update(values)
+
+    def get_values(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: self.values[name] for name in names if name in self.values}
+
+    def drop_values(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.values.pop(name, None)
+
     def clear(self, epoch: int) -> None:
         if self.leads(epoch):
+            self.values.clear()
             self.rounds.clear()
             self.nodes.clear()
             self.world.checkers.cleared = True
@@ -326,6 +339,16 @@ class EtcdStore:
         if answer is FENCED:
             raise StoreFenced(f"epoch {epoch} is over, or version {version} is taken")
         return bool(answer)
+
+    def write_values(self, values: Mapping[str, bytes]) -> None:
+        self._ask("put_values", values)
+
+    def read_values(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = self._ask("get_values", names)
+        return found
+
+    def delete_values(self, names: Sequence[str]) -> None:
+        self._ask("drop_values", names)
 
     def clear(self, epoch: int) -> None:
         self._ask("clear", epoch)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
-from elastic_agent.rendezvous.codec import records
+from elastic_agent.rendezvous.codec import limits, records
 from elastic_agent.rendezvous.codec.job import decode_job
 from elastic_agent.rendezvous.records import Outcome
 from elastic_agent.rendezvous.store import Store
@@ -87,7 +87,12 @@ class SharedStore:
             *threads.SUBSTITUTES,
             (records, "decode_node", _remembering(records.decode_node)),
             (records, "decode_round", _remembering(records.decode_round)),
+            *self._pages(),
         ]
+
+    def _pages(self) -> list[Substitute]:
+        most = self.world.page_members
+        return [(limits, "INLINE_MEMBERS", most), (limits, "PAGE_MEMBERS", most)] if most else []
 
     def stall(self, lasts_s: float) -> None:
         """Its host is frozen for `lasts_s` seconds."""

@@ -6,7 +6,7 @@ although the key does not exist. set has no answer. A frozen server keeps no dea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +177,7 @@ class Server:
         if keys and "/beat/" in keys[0]:
             wire.link.shared_store.beats_read()
         held = self.keys
-        return {key: held[key] for key in keys if key in held}
+        return {key: held[key] for key in keys if held.get(key)}
 
     def compare_set(self, wire: Wire, key: str, expected: bytes, value: bytes) -> bytes:
         if key not in self.keys and expected:
@@ -266,6 +266,11 @@ class Wire:
     def put(self, key: str, value: bytes) -> None:
         self.put_later(key, value)
         self.have([key])
+
+    def put_all(self, values: Mapping[str, bytes]) -> None:
+        for key, value in values.items():
+            self.put_later(key, value)
+        self.have(list(values)[-1:])
 
     def have(self, keys: Sequence[str]) -> list[bool]:
         found: list[bool] = self._ask("have", keys)

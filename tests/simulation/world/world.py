@@ -75,6 +75,8 @@ class World:
         read, and serves until it shows too much."""
         self.late_bytes: random.Random | None = None
         """Decides when bytes of abandoned connections arrive; None: they never do."""
+        self.page_members = 0
+        """Where it is not 0, the members of each larger round are on pages of so many; drivers only."""
         self.late_records = 6
         """So many connections more may break with a node's record on its way."""
         self.echoed: set[int] = set()
@@ -177,7 +179,7 @@ class World:
         """The ranks of a round whose workers come to step boundaries."""
         key = (running.number, running.master_port)
         if key not in self._ranks:
-            self._ranks[key] = Ranks(self, running, habit.step_s, habit.attaches_s)
+            self._ranks[key] = Ranks(self, self.checkers.announcements.whole(running), habit.step_s, habit.attaches_s)
         return self._ranks[key]
 
     def echo(self, origin: SimNode, number: int) -> None:

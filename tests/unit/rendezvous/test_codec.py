@@ -167,8 +167,8 @@ def test_one_kind_of_record_does_not_decode_as_the_other() -> None:
 def test_another_protocol_version_is_refused_by_name() -> None:
     """Agents of two versions in one job get an error that names both, instead of misreading each other."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
-    message.version = 2
-    with pytest.raises(fields.ForeignBytes, match=r"protocol version 2.*uses version 1.*same elastic-agent"):
+    message.version = 1
+    with pytest.raises(fields.ForeignBytes, match=r"protocol version 1.*uses version 2.*same elastic-agent"):
         codec.decode_node(message.SerializeToString())
 
 
@@ -242,12 +242,3 @@ def test_a_memory_store_needs_no_protobuf() -> None:
     """A single-node agent, which never encodes, does not load protobuf."""
     check = "import sys, elastic_agent.rendezvous.memory_store; sys.exit('google.protobuf' in sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
-
-
-@pytest.mark.parametrize("role", ["default", "r" * 200, "ü" * 200])
-def test_a_round_of_as_many_nodes_as_are_allowed_fits(role: str) -> None:
-    """With the longest names of hosts, the largest worlds, and room for the texts of how the last round ended."""
-    most = limits.most_nodes(role)
-    name = "h" * 64 + ":4194304"
-    members = tuple(Member("0123456789abcdef", name, at, at * 1000, 4096, role, at * 1000) for at in range(most))
-    assert len(codec.encode_round(replace(A_ROUND, members=members))) <= limits.MAX_ROUND_BYTES - limits.ENDING_BYTES

@@ -20,6 +20,7 @@ from elastic_agent.rendezvous.c10d import claim as c10d_claim
 from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.endpoint import Endpoint, is_loopback, outward_address, parse_endpoint
 from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
+from support.network import free_port
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,6 @@ def test_no_text_raises_anything_but_value_error(text: str) -> None:
     except ValueError:
         return
     assert parse_endpoint(str(found)) == found
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free at this moment."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-        found.bind((host, 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
