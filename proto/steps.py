@@ -28,12 +28,14 @@ RELEASED = 4
 """Number of the newest agreement behind which no worker waits any more."""
 LABEL_BYTES = 5
 """Length of the label in UTF-8."""
+REACHED = 6
+"""The highest step that a worker of this node did in an earlier round: up to it, steps are repeated."""
 
 LABEL_AT = 64
 """Where the label begins, in bytes."""
 SLOTS_AT = 512
-"""Where the slots begin, in bytes; a slot is a cache line, which no two processes write."""
-SLOT_BYTES = 64
+"""Where the slots begin, in bytes; a slot is two cache lines, which no two processes write."""
+SLOT_BYTES = 128
 
 ATTACHED = 0
 """Of a slot: the worker's process id once it has made a Run."""
@@ -43,6 +45,22 @@ HEARD = 2
 """Number of the newest decided agreement that it knows."""
 ACTED = 3
 """Number of the newest agreement that it has acted on."""
+
+STEPS = 4
+"""Number of the last step that the run has done."""
+DOING = 5
+"""What goes on since the times below were written: `IN_STEP`, `IN_SAVE`, `IN_PAUSE`, or `AFTER`, behind the loop."""
+SAVED = 6
+"""The step of the newest checkpoint that this process has taken."""
+BEGAN_NS = 8
+"""When the Run was made. This and what follows: nanoseconds, of CLOCK_MONOTONIC."""
+LAST_NS = 9
+"""Up to when the four sums below account for the time since `BEGAN_NS`."""
+USEFUL_NS, REPEATED_NS, SAVING_NS, PAUSED_NS = 10, 11, 12, 13
+"""How long it did steps for the first time, did steps again, stood still for checkpoints, waited for its program."""
+WORDS = SLOT_BYTES // WORD_BYTES
+
+IN_STEP, IN_SAVE, IN_PAUSE, AFTER = 0, 1, 2, 3
 
 SAVE, STOP, HOLD = 1, 2, 4
 """Make a checkpoint; leave the loop behind it; wait behind it until it is released or the process is stopped."""

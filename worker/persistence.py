@@ -29,6 +29,7 @@ from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
 from .checkpoints.writer import STATE, Alone, Order, Writer
 from .errors import CheckpointNotWritten, Misused, NotResumable
+from .loop import account
 from .world import Party, World
 
 LEDGER = "ledger.json"
@@ -177,6 +178,8 @@ class Persistence:
         """Collective: copies the states and writes them in the background. If the save before failed, that has been
         said; this one is the next attempt."""
         began_s = time.monotonic()
+        if account.current is not None:
+            account.current.took(snapshot.step)
         with suppress(CheckpointNotWritten):
             self._writer.wait()
         sharded = any(is_sharded(tensor) for _, tensor in tensors(states))

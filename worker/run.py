@@ -96,7 +96,7 @@ class Run:
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
-        self._requests = Requests(self.rank, self.world_size, self.log)
+        self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()

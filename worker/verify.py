@@ -83,16 +83,21 @@ def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m elastic_agent.worker verify DIR`, or a FILE.pt from elsewhere: 0 where all is proved, 1 where it is
-    not, 2 for a wrong command."""
-    if len(arguments) != 2 or arguments[0] != "verify":
-        sys.stderr.write("usage: python -m elastic_agent.worker verify DIR|FILE.pt\n")
+    """`python -m elastic_agent.worker verify [--json] DIR`, or a FILE.pt from elsewhere: 0 where all is proved, 1 where
+    it is not, 2 for a wrong command."""
+    in_json = "--json" in arguments
+    words = [word for word in arguments if word != "--json"]
+    if len(words) != 2 or words[0] != "verify":
+        sys.stderr.write("usage: python -m elastic_agent.worker verify [--json] DIR|FILE.pt\n")
         return 2
-    path = Path(arguments[1])
+    path = Path(words[1])
     try:
         report = verify_file(path) if path.is_file() else verify(path)
     except FileNotFoundError as error:
         sys.stderr.write(f"{error}; give the directory that Run(...) was given\n")
         return 2
-    sys.stdout.writelines(f"{line}\n" for line in report.lines)
+    if in_json:
+        sys.stdout.write(json.dumps({"proved": report.proved, "lines": report.lines}) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in report.lines)
     return 0 if report.proved else 1

@@ -15,6 +15,9 @@ import torch.distributed as dist
 from . import errors
 from .errors import Misused, WorkerLibraryError
 
+_LENGTH, _SHORT = 8, 1016
+"""Bytes of a message's length, and of a message that goes with it in one exchange."""
+
 
 class Party:
     """Some ranks, and what they tell each other. Collective: every member calls each method, in the same order."""
@@ -38,15 +41,23 @@ class Party:
         """Collective: each rank's bytes, by rank."""
         if self.size == 1:
             return [data]
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor([len(data)]), group=self._group())
-        longest = max(int(length) for length in lengths)
-        mine = torch.zeros(longest, dtype=torch.uint8)
+        # Most messages are short: one exchange has their length and all of them.
+        heads = self._gather_equal(len(data).to_bytes(_LENGTH, "little") + data[:_SHORT], _LENGTH + _SHORT)
+        lengths = [int.from_bytes(head[:_LENGTH], "little") for head in heads]
+        parts = [head[_LENGTH : _LENGTH + length] for head, length in zip(heads, lengths, strict=True)]
+        if (rest := max(lengths) - _SHORT) <= 0:
+            return parts
+        rests = self._gather_equal(data[_SHORT:], rest)
+        return [(part + end)[:length] for part, end, length in zip(parts, rests, lengths, strict=True)]
+
+    def _gather_equal(self, data: bytes, size: int) -> list[bytes]:
+        """Collective: so many bytes of each rank, zeros behind its data."""
+        mine = torch.zeros(size, dtype=torch.uint8)
         if data:
             mine[: len(data)] = _tensor_of(data)
-        parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        parts = [torch.zeros(size, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
-        return [_bytes_of(part[: int(length)]) for part, length in zip(parts, lengths, strict=True)]
+        return [_bytes_of(part) for part in parts]
 
     def send(self, data: bytearray, length: int, target: int) -> None:
         """The first bytes of these, at least one, for a member that waits for them in `receive`."""

@@ -1,4 +1,4 @@
-"""CRC-32 of bytes: by zlib-ng where it is installed, which is six times as fast, and by zlib where it is not."""
+"""CRC-32 of bytes: by zlib-ng, which is six times as fast, or by zlib on machines that zlib-ng has no build for."""
 
 from __future__ import annotations
 

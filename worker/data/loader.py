@@ -16,6 +16,7 @@ from .context import Context, iteration
 from .cursors import Account, Pass, Span
 from .divided import DividedSource
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
+from .packing import packed
 from .sharded import Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
 from .source import LoaderProcess, MapSource, check_samples, same
@@ -359,7 +360,7 @@ class Loader:
             source,
             batch_size=None,
             sampler=slices,
-            collate_fn=same,
+            collate_fn=packed if theirs.num_workers else same,
             num_workers=theirs.num_workers,
             pin_memory=theirs.pin_memory,
             timeout=theirs.timeout,

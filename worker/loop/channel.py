@@ -14,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 from ...proto import steps
+from . import account
 
 
 class Orders(NamedTuple):
@@ -85,6 +86,19 @@ class Channel:
             return self._pending.pop(0)[1]
         return None
 
+    @property
+    def ordered(self) -> bool:
+        """Whether something is to be done at a boundary to come."""
+        return bool(self._pending)
+
+    def await_orders(self) -> None:
+        """Wait until the agents have decided on what somebody has asked all ranks for."""
+        known = self._known
+        while self._known == known:
+            self._listen()
+            if self._known == known:
+                self._wait()
+
     def acted(self, orders: Orders) -> None:
         """What was to be done is done; for all but a plain save, it is on the disk."""
         self._slot[steps.ACTED] = orders.number
@@ -92,9 +106,15 @@ class Channel:
         while orders.hold and self._common[steps.RELEASED] < orders.number:
             self._wait()
 
+    def accounting(self, done: int) -> account.Account:
+        """What accounts for this process's time from now on. done: the step at which the run goes on."""
+        return account.Account(self._slot, self._common[steps.REACHED], done, self._report)
+
     def attend(self, attends: bool) -> None:
         """Whether boundaries follow: a process that waits for what it is to do next comes to none, and a planned change
         does not wait for it."""
+        if (accounts := account.current) is not None:
+            accounts.attend(attends)
         self._slot[steps.ATTACHED] = self.pid if attends else 0
         self._report()
 
@@ -143,8 +163,9 @@ class Channel:
 _channel: Channel | None = None
 
 
-def channel_of(rank: int, size: int) -> Channel | None:
-    """The channel of this process, where an agent has started it as this rank of this many; None elsewhere."""
+def channel_of(rank: int, size: int, done: int = 0) -> Channel | None:
+    """The channel of this process, where an agent has started it as this rank of this many; None elsewhere. done: the
+    step at which the run goes on; from here on its time is accounted for."""
     global _channel  # noqa: PLW0603 - the page knows one process, so it is one for the process
     place, ours = os.environ.get(steps.VARIABLE), (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
     if _channel is None and place and ours == (str(rank), str(size)):
@@ -154,4 +175,7 @@ def channel_of(rank: int, size: int) -> Channel | None:
             # The agent's processes are not seen from here, as in a container of one's own; or another process of this
             # worker has made a Run before, and boundaries are those of one process.
             return None
+        account.current = _channel.accounting(done)
+    elif _channel is not None and account.current is not None:
+        account.current.goes_on(done)
     return _channel if _channel is not None and _channel.pid == os.getpid() else None

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from ...proto import progress
 from ...proto.durations import bucket_of
 from ...proto.progress import BUCKETS_AT, COUNT, LONG, LONGEST, NAME_BYTES, SECTIONS, TOTAL, WRITES
+from . import account
 from .answers import answer
 
 WARM_UP, STEP, EVALUATION, SAVE, AFTER = "warm-up", "step", "evaluation", "save", "after the loop"
@@ -50,6 +51,8 @@ class Marks:
 
     def step(self) -> None:
         """A step is done."""
+        if (accounts := account.current) is not None:
+            accounts.step()
         if not self.shows:
             return
         now_s, cpu_s = time.monotonic(), time.thread_time()
@@ -97,6 +100,17 @@ class Marks:
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         """What goes on here is a section of its own, with times of its own, and no part of a step."""
+        if (accounts := account.current if name == SAVE else None) is not None:
+            accounts.begin_save()
+        try:
+            with self._shown_section(name):
+                yield
+        finally:
+            if accounts is not None:
+                accounts.end_save()
+
+    @contextmanager
+    def _shown_section(self, name: str) -> Iterator[None]:
         if not self.shows:
             yield
             return
@@ -115,6 +129,8 @@ class Marks:
 
     def ended(self) -> None:
         """The loop is over; what the script does behind it takes as long as it takes."""
+        if (accounts := account.current) is not None:
+            accounts.ended()
         if self.shows:
             self._show(AFTER, time.monotonic())
 

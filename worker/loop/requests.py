@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .channel import Orders, channel_of
 from .log import RunLog
@@ -12,7 +12,8 @@ from .log import RunLog
 class Requests:
     """Of one rank. What agents ask for is the same on all ranks at each boundary; the rest is exchanged."""
 
-    def __init__(self, rank: int, size: int, log: RunLog) -> None:
+    def __init__(self, rank: int, size: int, log: RunLog, done: int = 0) -> None:
+        """done: the step at which the run goes on."""
         self.label: str | None = None
         """Of the checkpoint that is asked for; None: none is."""
         self.stop = False
@@ -22,7 +23,7 @@ class Requests:
         self.forced = False
         """A checkpoint is due on all ranks, as soon as one can be made."""
         self._orders: Orders | None = None
-        self._channel = channel_of(rank, size)
+        self._channel = channel_of(rank, size, done)
         if "ELASTIC_AGENT_ROUND" not in os.environ:
             log.info(
                 "no elastic-agent has started this process: a worker that fails is its launcher's to restart, no "
@@ -52,6 +53,14 @@ class Requests:
         if orders.stop or orders.hold:
             wait()
         self._channel.acted(orders)
+
+    def await_orders(self) -> Iterator[None]:
+        """Wait for the decision on what all ranks were asked for. Then gives as often as there is a boundary to come to
+        before it is done; not at all where it was given up."""
+        if self._channel is not None:
+            self._channel.await_orders()
+            while self._channel.ordered:
+                yield
 
     def attend(self, attends: bool) -> None:
         """Whether this rank comes to further boundaries before it waits for somebody who is no rank."""

@@ -13,7 +13,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from .real import pool_of
 from .schedule import Life, Schedule, draw
 
 IN_PROCESS, REAL, BITS = "in one process", "real processes", "digests at level bits"
-IN_A_PART = 200
+IN_A_PART = 50
 """Schedules in one process that a job plays before it says what they came to."""
 SAID_EVERY_S = 10.0
 
@@ -96,13 +95,14 @@ def judge_all(kind: str, seeds: Sequence[int], most_ranks: int, most_processes: 
 
 
 def in_jobs(kind: str, first: int, count: int, jobs: int, most_ranks: int, most_processes: int) -> Tally:
-    """The same in so many processes, part by part; says how far they are."""
+    """The same in so many processes, part by part, whose results are taken in the order of the seeds: what is said of
+    how far they are names the seed that a run which is cut off there goes on from."""
     size = max(1, min(count // (4 * jobs), IN_A_PART if kind == IN_PROCESS else 5))
     parts = [range(begins, min(begins + size, first + count)) for begins in range(first, first + count, size)]
     whole_tally, began_s = Tally(), time.monotonic()
     said_s = began_s
     with pool_of(jobs, forks=kind != IN_PROCESS) as pool:
-        for future in as_completed([pool.submit(judge_all, kind, part, most_ranks, most_processes) for part in parts]):
+        for future in [pool.submit(judge_all, kind, part, most_ranks, most_processes) for part in parts]:
             tally = future.result()
             whole_tally.played += tally.played
             whole_tally.lives += tally.lives
@@ -110,8 +110,11 @@ def in_jobs(kind: str, first: int, count: int, jobs: int, most_ranks: int, most_
             whole_tally.wrong += tally.wrong
             if (now_s := time.monotonic()) >= said_s + SAID_EVERY_S:
                 said_s = now_s
-                wrong = len(whole_tally.wrong)
-                sys.stdout.write(f"{kind}: {whole_tally.played} of {count}, {wrong} wrong, {now_s - began_s:.0f} s\n")
+                played, wrong = whole_tally.played, len(whole_tally.wrong)
+                sys.stdout.write(
+                    f"{kind}: {played} of {count}, {wrong} wrong, {now_s - began_s:.0f} s; "
+                    f"the rest: --seed {first + played} and {count - played}\n"
+                )
                 sys.stdout.flush()
     return whole_tally
 
@@ -129,10 +132,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--no-figures", action="store_true", help="leave out what the library costs, and the shuffle")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first schedule")
     parser.add_argument("--faults", type=int, default=1, help="fail every n-th call of a save or start; 0: none")
+    parser.add_argument(
+        "--forms", default=io_faults.FORMS, type=lambda text: tuple(text.split(",")), help="of checkpoints, for faults"
+    )
     parser.add_argument("--flips", type=int, default=1000, help="bits to flip in checkpoints (default: 1000)")
     asked = parser.parse_args(argv)
     if asked.figures:
-        asked.in_process = asked.real = asked.bits = asked.faults = 0
+        asked.in_process = asked.real = asked.bits = asked.faults = asked.flips = 0
     failed = False
     for kind, count in ((IN_PROCESS, asked.in_process), (REAL, asked.real), (BITS, asked.bits)):
         if not count:
@@ -146,8 +152,8 @@ def main(argv: Sequence[str]) -> int:
             f"{len(tally.wrong)} wrong, {time.monotonic() - began_s:.0f} s\n"
         )
         sys.stdout.flush()
-    if asked.faults:
-        failed = not io_faults.main(asked.faults, asked.flips, asked.seed, max(1, asked.jobs)) or failed
+    if asked.faults or asked.flips:
+        failed = not io_faults.main(asked.faults, asked.flips, asked.seed, max(1, asked.jobs), asked.forms) or failed
     if not asked.no_figures:
         failed = tolerance.main() or failed
         failed = fold_times.main() or failed

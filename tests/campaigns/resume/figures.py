@@ -1,17 +1,17 @@
 """What the library costs, beside a plain DataLoader: the figures that the campaign prints, with their goals.
 
-Processor time, the least disturbed of interleaved runs, because other work may share the cores. Ratios are what counts.
+Processor time, of steps that take turns, because other work may share the cores. Ratios are what counts.
 """
 
 from __future__ import annotations
 
-import gc
 import json
+import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from elastic_agent.worker.schedule import Every
 
 from . import shuffle
 from .checkpoint_figures import Figure, checkpoints
+
+STEPS = 10
+"""Of a turn: the price of a change from one side to the other is spread over them."""
 
 
 class Tiny(Dataset[torch.Tensor]):
@@ -64,36 +67,44 @@ class Training:
         self.net = torch.nn.Linear(32, 2)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
 
-    def __call__(self, batches: Iterable[torch.Tensor], after: Callable[[], None] = lambda: None) -> list[float]:
-        """Processor time of each ten steps."""
-        took, began_s = [], time.thread_time()
-        for number, x in enumerate(batches, 1):
-            self.optimizer.zero_grad()
-            self.net(x).square().mean().backward()
-            self.optimizer.step()
-            after()
-            if number % 10 == 0:
-                now_s = time.thread_time()
-                took.append(now_s - began_s)
-                began_s = now_s
-        return took
+    def turns(
+        self, batches: Callable[[], Iterable[torch.Tensor]], after: Callable[[], None]
+    ) -> Generator[None, None, None]:
+        """Ten steps at each `next`, over so many epochs as it takes."""
+        number = 0
+        while True:
+            for x in batches():
+                self.optimizer.zero_grad()
+                self.net(x).square().mean().backward()
+                self.optimizer.step()
+                after()
+                number += 1
+                if number % STEPS == 0:
+                    yield
 
 
 def ratio(data: Dataset[Any], batch: int, rounds: int, processes: int = 0) -> float:
-    """Processor time of the training process, ours by the plain one's: the tenth part of all tens of steps that is
-    least disturbed by what else the machine does."""
+    """Processor time of the training process, ours by the plain one's: the median over pairs of ten steps each that
+    follow each other, of which ours are the first in every other pair, so that both see the machine alike."""
     given: dict[str, Any] = {"batch_size": batch, "shuffle": True, "num_workers": processes}
-    plain, training = DataLoader(data, **given), Training()
-    took: dict[str, list[float]] = {"plain": [], "ours": []}
+    plain = DataLoader(data, **given)
     with tempfile.TemporaryDirectory() as directory:
         run = Run(directory, every=Every(seconds=None))
         ours = run.loader(DataLoader(data, **given))
-        for _ in range(rounds):
-            gc.collect()
-            took["plain"] += training(plain)
-            took["ours"] += training(ours, run.step)
-    tenth = {name: sorted(times)[len(times) // 10] for name, times in took.items()}
-    return tenth["ours"] / tenth["plain"]
+        sides = [Training().turns(lambda: ours, run.step), Training().turns(lambda: plain, lambda: None)]
+        for side in sides:
+            next(side)
+        ratios = []
+        for turn in range(rounds * len(data) // (batch * STEPS)):  # type: ignore[arg-type]
+            took = [0.0, 0.0]
+            for which in (0, 1) if turn % 2 else (1, 0):
+                began_s = time.thread_time()
+                next(sides[which])
+                took[which] = time.thread_time() - began_s
+            ratios.append(took[0] / took[1])
+        for side in sides:
+            side.close()
+    return statistics.median(ratios)
 
 
 def least_s(call: Callable[[], Any], rounds: int) -> float:

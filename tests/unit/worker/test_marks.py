@@ -10,16 +10,22 @@ import pytest
 from elastic_agent.proto import progress
 from elastic_agent.proto.durations import FIRST_S, UPPER_S, Durations
 from elastic_agent.proto.progress import Progress
+from elastic_agent.worker.loop import marks as module
 from elastic_agent.worker.loop.marks import EVALUATION, SAVE, SHORT_S, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
 
 
 class Clock:
-    """Stands for both clocks: the time, and the processor time of the thread."""
+    """Stands for the module `time` in the marks, and there only: whatever else runs in this process has true clocks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "thread_time", lambda: self.cpu)
+        monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.cpu
 
     def compute(self, seconds: float) -> None:
         self.now += seconds
@@ -164,7 +170,7 @@ def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.
         reads += 1
         return clock.cpu
 
-    monkeypatch.setattr(time, "thread_time", thread_time)
+    monkeypatch.setattr(clock, "thread_time", thread_time)
     marks = Marks(bytearray(progress.SIZE))
     reads = 0
     for _ in range(10):
