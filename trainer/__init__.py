@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from .names import BATCH_SIZE, NUM_SAMPLES, SCHEDULER_STEP
     from .operator import TrainingOperator
     from .trainer import TorchTrainer
-    from .tune import TorchTrainable
+    from .tune import TorchTrainable as TorchTrainable
 
+# Without TorchTrainable, which needs ray: `import *` needs it not.
 __all__ = [
     "BATCH_SIZE",
     "NUM_SAMPLES",
     "SCHEDULER_STEP",
     "Diverged",
-    "TorchTrainable",
     "TorchTrainer",
     "TrainerError",
     "TrainingFailed",

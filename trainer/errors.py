@@ -17,6 +17,11 @@ class Diverged(UsageError):
     """Two nodes' programs made different calls: nothing was trained on."""
 
 
+class StateLost(UsageError):
+    """In a worker: a call that keeps nothing on disk goes on, and nobody has its state; the program gets
+    TrainingFailed."""
+
+
 class TooManyRestarts(UsageError):
     """In a worker: a call was begun again more often than `max_retries` allows; the program gets TrainingFailed."""
 

@@ -238,6 +238,12 @@ class TrainingOperator:
         this worker's share of the samples, times the number of workers."""
         return self._around.weight
 
+    @property
+    def num_samples(self) -> int:
+        """Samples of this worker in the batch in hand. 0: the last batch of a pass has fewer samples than there are
+        workers, and what this one was given instead, so that no other waits for it, does not count."""
+        return int(self._around.samples)
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _parts_of(self, batch: Any) -> Iterator[Any]:
@@ -256,8 +262,13 @@ class TrainingOperator:
         self._meters.add(metrics, samples, method)
 
     def _only_one(self, method: str) -> None:
-        for what, things in (("models", self._models), ("optimizers", self._optimizers)):
-            if len(things) != 1 and not (what == "optimizers" and method == "validate_batch"):
+        trains = method == "train_batch"
+        for what, things, least, most in (
+            ("models", self._models, 1, 1),
+            ("optimizers", self._optimizers, int(trains), 1 if trains else len(self._optimizers)),
+            ("schedulers", self._schedulers, 0, 1 if trains else len(self._schedulers)),
+        ):
+            if not least <= len(things) <= most:
                 raise WrongReturn(
                     f"there are {len(things)} {what}, and {method} of TrainingOperator knows one: give "
                     f"training_operator_cls, a subclass that overrides {method}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..agent.errors import UsageError
 from ..launcher.config.config import LaunchConfig
+from ..launcher.config.devices import count_gpus
 from . import plain
 from .names import BATCH_SIZE, FOLDER, SCHEDULER_STEP
 from .operator import TrainingOperator, check_steps
@@ -23,7 +24,7 @@ STORE_GRACE_S = 5.0
 """How long a lost host of the rendezvous is waited for where there is another one to go to."""
 SETTLE_S = 10.0
 """How long a planned change of nodes waits for the workers to end their batch and save."""
-PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.session")
+PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.ahead")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
 
 
@@ -105,6 +106,8 @@ class Settled:
     hook: Any
     nodes: tuple[int, int]
     workers_here: int
+    resources: Callable[[], int] | None
+    """For how many workers this node has resources now; None: always for `workers_here`."""
     rdzv_endpoint: str
     rdzv_id: str
     preload: Any
@@ -118,12 +121,13 @@ class Settled:
             return [self.rdzv_endpoint]  # servers of one cluster
         return [part.strip() for part in self.rdzv_endpoint.split(",") if part.strip()]
 
-    def launch(self, folder: str) -> LaunchConfig:
-        """How this node's agent starts the workers; folder: the private directory. Raises UsageError."""
+    def launch(self, folder: str, workers: int | Callable[[], int]) -> LaunchConfig:
+        """How this node's agent starts the workers. folder: the private directory. workers: how many; a function is
+        asked before each round. Raises UsageError."""
         made: dict[str, Any] = {
             "min_nodes": self.nodes[0],
             "max_nodes": self.nodes[1],
-            "nproc_per_node": self.workers_here,
+            "nproc_per_node": workers,
             "max_restarts": ENDLESS,
             "preload": self.preload,
             "shutdown_timeout": STOP_S,
@@ -166,23 +170,24 @@ def settled(given: dict[str, Any], number: int) -> Settled:
     preload = given["preload"]
     if preload is None:
         preload = () if hook is not None else PRELOADED
-    here = _workers_here(num_workers, nodes[1], use_gpu)
+    here = -(-num_workers // nodes[1])
     # Further nodes are spares.
     most = max(1, min(nodes[1], num_workers // here))
     nodes = min(nodes[0], most), most
     return Settled(
-        program, config, hook, nodes, here, given["rdzv_endpoint"],
+        program, config, hook, nodes, here, _resources(given["resources"], use_gpu), given["rdzv_endpoint"],
         given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
     )  # fmt: skip
 
 
-def _workers_here(num_workers: int, most_nodes: int, use_gpu: bool) -> int:
-    here = max(1, -(-num_workers // most_nodes))
-    if use_gpu:
-        import torch
-
-        here = min(here, torch.cuda.device_count())
-    return here
+def _resources(given: Any, use_gpu: bool) -> Callable[[], int] | None:
+    if given is not None and not callable(given):
+        raise UsageError(f"resources is a {type(given).__name__}, and must be a function")
+    if given is None and use_gpu:
+        # Not torch's count: it is that of the first time in a process.
+        return lambda: count_gpus(os.environ)
+    found: Callable[[], int] | None = given
+    return found
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..agent.errors import UsageError
+from ..worker.errors import CheckpointDamaged, WorkerLibraryError, WrongState
 from . import files, options, parcels, plain
 from .names import (
     BEFORE_PASS,
@@ -21,6 +22,7 @@ from .names import (
     MODEL,
     OPERATORS,
     PARCEL,
+    PATHS,
     SCHEDULER_STEP,
     SCHEDULERS,
     SHUTDOWN,
@@ -31,9 +33,11 @@ from .names import (
 )
 from .operator import TrainingOperator, check_steps
 from .program.desk import Answer, Desk
-from .program.folder import PrivateFolder
+from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder
 from .program.job import Job
+from .program.modules import modules_of
 from .program.progress import Bar, drawable
+from .program.room import Room
 
 KEEPS = ("exact", "auto", None)
 _numbers = itertools.count(1)
@@ -54,10 +58,11 @@ class TorchTrainer:
     workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2) or "none";
     ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual". checkpoint_dir: where state
     is kept on disk, to survive all nodes; without, it is in the memory of the nodes. save_every: {"seconds": S} or
-    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start. nnodes,
-    rdzv_endpoint, rdzv_id: several nodes, each of which runs this program. preload: modules that workers are forked
-    with, default torch; () for none. seed: of order, random numbers and weights. launch: further fields of
-    LaunchConfig.
+    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start.
+    resources: a function that says for how many workers this node has resources now; default: for one for each of its
+    GPUs, with use_gpu, else for all. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs this program.
+    preload: modules that workers are forked with, default torch and those of the creators; () for none. seed: of order,
+    random numbers and weights. launch: further fields of LaunchConfig.
     """
 
     _desk: Desk | None
@@ -89,6 +94,7 @@ class TorchTrainer:
         checkpoint_dir: str | os.PathLike[str] | None = None,
         save_every: Mapping[str, float] | None = None,
         max_retries: int = 3,
+        resources: Callable[[], int] | None = None,
         nnodes: str = "1",
         rdzv_endpoint: str = "",
         rdzv_id: str = "",
@@ -124,12 +130,19 @@ class TorchTrainer:
         parcels.write(folder, PARCEL, "what the trainer was made with", program)
         if settled.hook is not None:
             parcels.write(folder, HOOK, "initialization_hook", settled.hook)
-        with open(os.path.join(folder, "paths.json"), "w", encoding="utf-8") as file:
-            json.dump([path or os.getcwd() for path in sys.path], file)
+        given = [program[name] for name in program if name.endswith("_creator")]
+        found = {
+            "paths": [path or os.getcwd() for path in sys.path],
+            "modules": modules_of([program["operator_cls"], *(each for each in given if each is not None)]),
+        }
+        with open(os.path.join(folder, PATHS), "w", encoding="utf-8") as file:
+            json.dump(found, file)
         self._desk = Desk(folder)
         if self._bar is not None:
             self._desk.on_progress = self._bar.show
-        self._job = Job(settled.launch(folder), self._desk, self._max_retries, settled.endpoints)
+        room = Room(settled.workers_here, settled.resources)
+        config = settled.launch(folder, room.take if room.changes else room.share)
+        self._job = Job(config, self._desk, room, self._max_retries, settled.endpoints)
         self._desk.wait_ready()
         self._replaying = self._desk.records > 0
 
@@ -157,14 +170,18 @@ class TorchTrainer:
         profile: bool = False,
         reduce_results: bool = True,
         info: Mapping[str, Any] | None = None,
+        autoscale: bool = False,
     ) -> Any:
         """One pass over the training data, or `num_steps` batches of one. Returns means over the samples of all
         workers: `num_samples`, `epoch`, `batch_count`, `train_loss`, `last_train_loss`, and what the operator returns;
         a list with a dict for each worker with reduce_results=False.
 
         max_retries: failures of workers that are answered with a restart, at the next batch; the loss of a node, or
-        another one, costs none. checkpoint: "exact"; "auto": the state from before the pass is also kept in a file,
-        `before_pass`; None: nothing may be kept on disk. profile: adds seconds by stage. info: for the operator.
+        another one, costs none. autoscale: look for resources again before the pass, and train with as many workers,
+        up to `num_workers`, as there are resources for. checkpoint: "exact"; "auto": the state from before the pass is
+        also kept in a file, `before_pass`; None: nothing may be kept on disk. profile: adds seconds by stage. info: for
+        the operator.
+
         Raises TrainingFailed, WrongReturn, Diverged, and the errors of the agents.
         """
         if checkpoint not in KEEPS:
@@ -173,7 +190,12 @@ class TorchTrainer:
             raise UsageError(
                 "checkpoint=None keeps nothing on disk, and this trainer has a checkpoint_dir; leave one of them out"
             )
-        return self._pass(TRAIN, num_steps, max_retries, profile, reduce_results, info, checkpoint)
+        if checkpoint is None and not self._folder.in_memory:
+            raise UsageError(
+                f"checkpoint=None keeps the state in memory alone, and {MEMORY} had less than {ROOM_BYTES >> 20} MiB "
+                "free when the trainer was made; free some, or leave checkpoint=None out"
+            )
+        return self._pass(TRAIN, num_steps, max_retries, profile, reduce_results, info, checkpoint, autoscale)
 
     def validate(
         self,
@@ -216,10 +238,7 @@ class TorchTrainer:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
         of other models or optimizers."""
         self._check_open()
-        name = self._parcel_name()
-        with open(os.path.join(self._folder.path, name), "wb") as file:
-            file.write(plain.to_bytes(dict(state)))
-        self._call(LOAD, {}, name)
+        self._call(LOAD, {}, self._state_parcel(dict(state)))
 
     def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
@@ -229,12 +248,23 @@ class TorchTrainer:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file of `save`, which one of several nodes must have; the first that has it counts. Raises
-        CheckpointDamaged where it is not as it was written, WrongState, OSError; then nothing is changed."""
+        CheckpointDamaged where it is not as it was written, WrongState, OSError, on every node the same; then nothing
+        is changed."""
         self._check_open()
-        if self._nodes > 1 and not os.path.exists(path):
-            self._call(LOAD, {})
-        else:
+        if self._nodes == 1:
             self.load_state_dict(files.load(path)["state"])
+            return
+        parcel = ""
+        try:
+            if os.path.exists(path):
+                parcel = self._state_parcel(files.load(path)["state"])
+            refused = ""
+        except (OSError, WorkerLibraryError) as error:
+            refused = f"{type(error).__name__}: {error}"
+        said = self._call(LOAD, {}, parcel, refused).value
+        if said is not None:
+            kind, _, text = said.partition(": ")
+            raise {"CheckpointDamaged": CheckpointDamaged, "WrongState": WrongState}.get(kind, OSError)(text)
 
     @property
     def before_pass(self) -> str:
@@ -304,6 +334,7 @@ class TorchTrainer:
         reduce_results: bool,
         info: Mapping[str, Any] | None,
         checkpoint: str | None,
+        autoscale: bool = False,
     ) -> Any:
         if num_steps is not None:
             options.checked_number("num_steps", num_steps, 1)
@@ -317,7 +348,7 @@ class TorchTrainer:
             "profile": bool(profile),
             "reduce_results": bool(reduce_results),
         }
-        args |= {"info": told, "checkpoint": checkpoint, "max_retries": retries}
+        args |= {"info": told, "checkpoint": checkpoint, "max_retries": retries, "autoscale": bool(autoscale)}
         try:
             return self._call(name, args).value
         finally:
@@ -334,10 +365,16 @@ class TorchTrainer:
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]
 
-    def _call(self, name: str, args: dict[str, Any], parcel: str = "") -> Answer:
+    def _state_parcel(self, state: dict[str, Any]) -> str:
+        name = self._parcel_name()
+        with open(os.path.join(self._folder.path, name), "wb") as file:
+            file.write(plain.to_bytes(state))
+        return name
+
+    def _call(self, name: str, args: dict[str, Any], parcel: str = "", refused: str = "") -> Answer:
         desk, job = self._check_open()
         job.allow(args.get("max_retries", self._max_retries))
-        answer = desk.wait(desk.make(name, args, plain.digest(name, args), parcel))
+        answer = desk.wait(desk.make(name, args, plain.digest(name, args), parcel, refused))
         self._replaying = answer.recorded
         return answer
 

@@ -18,6 +18,8 @@ from pathlib import Path
 PROGRAM = Path(__file__).with_name("digits.py")
 BEGAN_S = time.monotonic()
 BOUND_S = 120
+CHANGED = threading.Condition()
+"""Notified of each line of a node."""
 
 
 class Node:
@@ -25,7 +27,6 @@ class Node:
 
     def __init__(self, name: str, endpoints: str, epochs: int) -> None:
         self.name, self.lines = name, list[str]()
-        self.changed = threading.Condition()
         options = ["--nnodes", "1:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs)]
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(PROGRAM), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -36,19 +37,11 @@ class Node:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self.changed:
+            with CHANGED:
                 self.lines.append(line.rstrip())
-                self.changed.notify_all()
+                CHANGED.notify_all()
             if re.match(r"epoch|round \d+ (begins|is over)|the host|Traceback|\w+Error", line):
                 tell(self.name, line.rstrip())
-        with self.changed:
-            self.changed.notify_all()
-
-    def wait_for(self, words: str) -> None:
-        with self.changed:
-            there = self.changed.wait_for(lambda: any(words in line for line in self.lines), BOUND_S)
-        if not there:
-            raise SystemExit(f"{self.name} did not come to {words!r} in {BOUND_S} s")
 
     def end(self) -> list[str]:
         """What it said of each epoch, once it has ended."""
@@ -58,6 +51,14 @@ class Node:
         return [
             found[0] for line in self.lines if (found := re.match(r"epoch \d+: loss [\d.]+, accuracy [\d.]+%", line))
         ]
+
+
+def wait_for(words: str, *nodes: Node) -> None:
+    """Until one of these nodes has said so."""
+    with CHANGED:
+        there = CHANGED.wait_for(lambda: any(words in line for node in nodes for line in node.lines), BOUND_S)
+    if not there:
+        raise SystemExit(f"{' and '.join(node.name for node in nodes)} did not come to {words!r} in {BOUND_S} s")
 
 
 def tell(who: str, what: str) -> None:
@@ -73,12 +74,14 @@ def main() -> None:
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     tell("demo", "starting node-a, node-b and node-c: the same program")
-    nodes = {name: Node(name, endpoints, epochs) for name in ("node-a", "node-b", "node-c")}
-    nodes["node-a"].wait_for("epoch 10:")
+    nodes = {"node-a": Node("node-a", endpoints, epochs)}
+    wait_for("round 1: ", nodes["node-a"])  # all three could host at this endpoint; the first to come does
+    nodes |= {name: Node(name, endpoints, epochs) for name in ("node-b", "node-c")}
+    wait_for("epoch 10:", nodes["node-a"])
     tell("demo", "killing node-a, which hosts the rendezvous, in the middle of a pass")
     nodes["node-a"].process.send_signal(signal.SIGKILL)
     nodes.pop("node-a").reader.join()
-    nodes["node-b"].wait_for("going to another one")
+    wait_for("going to another one", *nodes.values())  # one hosts in its place; the other may find it there at once
     tell("demo", "starting node-d in its place")
     nodes["node-d"] = Node("node-d", endpoints, epochs)
     told = {name: node.end() for name, node in nodes.items()}

@@ -12,11 +12,12 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import parcels
-from ..errors import WrongReturn
+from ..errors import StateLost, WrongReturn
 from ..files import save
 from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
 from ..plain import from_bytes, numbers, to_bytes
+from .channel import Channel
 from .passes import Passes
 from .places import Places
 from .record import Record
@@ -35,7 +36,9 @@ class Calls:
         run: Places,
         record: Record,
         passes: Passes,
+        channel: Channel,
     ) -> None:
+        self._channel = channel
         self._folder, self._operator, self._around, self._run = folder, operator, around, run
         self._record, self._passes = record, passes
         self.lasting = False
@@ -48,6 +51,10 @@ class Calls:
         if name == TRAIN:
             if args["checkpoint"] == "auto" and not self._entered(number):
                 self._keep()
+            if args["checkpoint"] is None:
+                self._remember(call)
+            if args["autoscale"] and not self._entered(number):
+                self._rescale()
             return self._passes.train(number, args), b""
         if name == VALIDATE:
             return self._passes.validate(number, args), b""
@@ -55,8 +62,7 @@ class Calls:
             state = whole(self._operator)
             return None, to_bytes(state) if self._around.local_rank == 0 else b""
         if name == LOAD:
-            load_whole(self._operator, self._loaded(call["parcel"]))
-            return None, b""
+            return self._load(call["parcel"], call["refused"]), b""
         if name == MODEL:
             return self._model(number), b""
         if name == SCHEDULERS:
@@ -79,18 +85,43 @@ class Calls:
             Path(directory).mkdir(parents=True, exist_ok=True)
             save(os.path.join(directory, BEFORE_PASS), {"state": state})
 
-    def _loaded(self, parcel: str) -> dict[str, Any]:
-        """The state that this node has; with several nodes, that of the first one that has any, on all. Raises
-        WrongReturn where none has."""
+    def _remember(self, call: dict[str, Any]) -> None:
+        """Memory is the only place that has the state of this pass. Raises StateLost where it was there, and is no
+        more."""
+        number, run = call["number"], self._run
+        had = call["kept"] or number in self._record.known
+        if any(run.world.gather(had)) and not run.resumed:
+            raise StateLost(
+                f"no worker has survived that had the state of call {number}, {call['name']}(checkpoint=None), which "
+                "keeps it in memory alone: begin anew, with checkpoint_dir= and without checkpoint=None"
+            )
+        if not run.kept:
+            run.save_now()
+        self._channel.kept(number)
+
+    def _rescale(self) -> None:
+        """Let every node's program look for resources; where there are others, the next round goes on with the call."""
+        asked = self._around.local_rank == 0 and self._channel.look()
+        if any(self._run.world.gather(asked)):
+            self._run.await_resize()
+
+    def _load(self, parcel: str, refused: str) -> str | None:
+        """Take the state that this node has; with several nodes, that of the first one that has any, on all. Where a
+        node's program could not read its file, or none has one, why: nothing is changed then."""
         world = self._run.world
         data = Path(self._folder, parcel).read_bytes() if parcel else b""
         if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
-            having = [rank for rank, has in enumerate(world.gather(bool(parcel))) if has]
+            node = os.environ.get("GROUP_RANK", "0")
+            given = world.gather([bool(parcel), f"{refused} (node {node})" if refused else ""])
+            if why := next((why for _, why in given if why), ""):
+                return why
+            having = [rank for rank, (has, _) in enumerate(given) if has]
             if not having:
-                raise WrongReturn("no node has the file to load: put it on one of them")
+                return "FileNotFoundError: no node has the file to load: put it on one of them"
             data = world.broadcast_bytes(data, having[0])
-        state: dict[str, Any] = from_bytes(data)
-        return state
+        load_whole(self._operator, from_bytes(data))
+        self._passes.go_on()
+        return None
 
     def _model(self, number: int) -> str | None:
         """The models, out of DDP and on the CPU, in a file for the program."""

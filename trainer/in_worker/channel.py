@@ -55,6 +55,15 @@ class Channel:
     def answer(self, number: int, value: Any, body: bytes = b"") -> None:
         send(self._connection, {"result": number, "value": value}, body)
 
+    def kept(self, number: int) -> None:
+        """A state that this call goes on from is in memory."""
+        send(self._connection, {"kept": number})
+
+    def look(self) -> bool:
+        """Let the program look for resources again; whether it asks for another number of workers."""
+        send(self._connection, {"look": True})
+        return bool(receive(self._connection)[0]["asked"])
+
     def failed(self, message: str, traceback: str, rank: int) -> None:
         """Why this worker ends now."""
         told = {"pid": os.getpid(), "rank": rank, "message": message, "traceback": traceback}

@@ -11,15 +11,15 @@ import os
 import sys
 
 from .. import parcels
-from ..names import FOLDER, HOOK
+from ..names import FOLDER, HOOK, PATHS
 
 
 def main() -> None:
     """Carry out calls until the program shuts the trainer down."""
     faulthandler.enable(all_threads=True)
     folder = os.environ[FOLDER]
-    with open(os.path.join(folder, "paths.json"), encoding="utf-8") as file:
-        paths = json.load(file)
+    with open(os.path.join(folder, PATHS), encoding="utf-8") as file:
+        paths = json.load(file)["paths"]
     sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
     hook = parcels.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
     if hook is not None:

@@ -61,6 +61,12 @@ class Passes:
             made = self._pass(number, data, args, dict(args["info"]))
         return self._finished(made, args)
 
+    def go_on(self) -> None:
+        """A state was loaded: the next training pass has the order that it would have had where the state is from,
+        unless that order was used here before."""
+        if "train" in self._data:
+            self._data["train"].go_to(self._operator.epoch)
+
     def capture(self) -> None:
         """Collective, before a checkpoint: what all workers' meters hold so far."""
         if self._record.going is not None:

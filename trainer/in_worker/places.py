@@ -27,13 +27,22 @@ class Places(DrivenRun):
         self, directory: str, seed: int, every: Every, capture: Callable[[], None], states: dict[str, Any]
     ) -> None:
         super().__init__(directory, seed=seed, every=every, capture=capture, **states)
+        self.kept = self.resumed
+        """Whether a state is surely kept: one was found, or `save_now` made one."""
 
     def save_now(self) -> None:
-        """Collective: a checkpoint of the state as it is, on the disk when this returns. Raises
+        """Collective: a checkpoint of the state as it is, on the disk of each node when this returns. Raises
         CheckpointNotWritten."""
         self._requests.forced = True
         self.boundary()
-        self._persistence.wait()
+        self.world.together(self._persistence.wait)
+        self.kept = True
+
+    def await_resize(self) -> None:
+        """Collective, after a program has asked for another number of workers: does not return where there will be
+        another round, which goes on from here."""
+        for _ in self._requests.await_orders():
+            self.boundary()
 
     def attend(self, attends: bool) -> None:
         """Whether batches follow now: a worker that waits for its program holds up no change of nodes."""
@@ -94,6 +103,11 @@ class Batches:
         """A new pass: not in the middle of one that was left."""
         if self.exact is not None and self._run.account.cursors[self.name].position:
             self._run.account.go_to(self.name, self.epoch + 1, 0)
+
+    def go_to(self, epoch: int) -> None:
+        """The next pass is that of this epoch of the loader, or of the present one where that is later."""
+        if self.exact is not None and not self.exact.is_stream and epoch > self.epoch:
+            self._run.account.go_to(self.name, epoch, 0)
 
     def batches(self, epoch: int, skip: int) -> Iterator[Any]:
         """What is left of a pass that began in this epoch of the loader; skip: batches of it that are over."""

@@ -53,7 +53,7 @@ def serve(folder: str) -> None:
         agreeing = Agreeing(channel, run.world, record, program)
         agreeing.greet()
         phase.building = False
-        calls = Calls(folder, operator, around, run, record, passes)
+        calls = Calls(folder, operator, around, run, record, passes, channel)
         run.attend(False)
         while (call := agreeing.next())["name"] != SHUTDOWN:
             run.attend(call["name"] in PASSES)

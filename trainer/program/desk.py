@@ -30,11 +30,14 @@ class Call:
     """Equal where name and arguments are."""
     parcel: str = ""
     """Name of a private file on this host with more of it: a function, or tensors."""
+    refused: str = ""
+    """Why this node cannot take part: an error of its program's, which all nodes raise."""
 
-    def to_json(self, restarts: int) -> dict[str, Any]:
-        """restarts: of the job, when the call was handed out first."""
+    def to_json(self, restarts: int, kept: bool) -> dict[str, Any]:
+        """restarts: of the job, when the call was handed out first. kept: whether a state that it goes on from was kept
+        in memory then."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        return {**self.__dict__, "restarts": restarts, "shown": f"{self.name}({shown})"}
+        return {**self.__dict__, "restarts": restarts, "kept": kept, "shown": f"{self.name}({shown})"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Desk:
         self._answers: dict[int, Answer] = {}
         self._records: dict[int, tuple[str, str, Any]] = {}
         self._begun: dict[int, int] = {}
+        self._kept: set[int] = set()
         self._read: Call | None = None
         self._here = Here()
         self._rounds = 0
@@ -79,6 +83,8 @@ class Desk:
         """What workers told of exceptions before they ended, the oldest first."""
         self.on_progress: Callable[[dict[str, Any]], None] | None = None
         """Called with what rank 0 shows of a pass."""
+        self.on_look: Callable[[], bool] = lambda: False
+        """Called before a pass that begins with a look for resources; whether the round is to be begun again."""
         self._place = Place(folder, SOCKET)
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -126,7 +132,7 @@ class Desk:
             if not self._complete() and self._ended:
                 raise self._ended()
 
-    def make(self, name: str, args: dict[str, Any], digest: str, parcel: str = "") -> int:
+    def make(self, name: str, args: dict[str, Any], digest: str, parcel: str = "", refused: str = "") -> int:
         """Hand out the next call; returns its number. Raises what ended the job, and Diverged where it was another
         call when it was done first."""
         with self._changed:
@@ -140,7 +146,7 @@ class Desk:
             if self._ended and number not in self._records:
                 raise self._ended()
             self._begun[number] = self._here.restarts
-            self._calls.append(Call(number, name, args, digest, parcel))
+            self._calls.append(Call(number, name, args, digest, parcel, refused))
             self._changed.notify_all()
             return number
 
@@ -216,7 +222,11 @@ class Desk:
                     elif "next" in message:
                         if (call := self._next(message["next"], local_rank, number)) is None:
                             return
-                        send(connection, call.to_json(self._begun.get(call.number, 0)))
+                        send(connection, call.to_json(self._begun.get(call.number, 0), call.number in self._kept))
+                    elif "look" in message:
+                        send(connection, {"asked": self.on_look()})
+                    elif "kept" in message:
+                        self._kept.add(message["kept"])
                     elif "result" in message:
                         self._answer(local_rank, message, body)
                     elif "failed" in message:

@@ -11,7 +11,7 @@ import tempfile
 MEMORY = "/dev/shm"  # noqa: S108 - the new directory in it is this user's only
 PREFIX = "elastic_agent_trainer_"
 LOCK = "lock"
-ROOM = 1 << 30
+ROOM_BYTES = 1 << 30
 """Bytes that must be free in the memory of this host, else the directory is where temporary files go."""
 
 
@@ -46,7 +46,7 @@ def _place() -> str:
         room = os.statvfs(MEMORY)
     except OSError:
         return tempfile.gettempdir()
-    fits = room.f_bavail * room.f_frsize >= ROOM and os.access(MEMORY, os.W_OK | os.X_OK)
+    fits = room.f_bavail * room.f_frsize >= ROOM_BYTES and os.access(MEMORY, os.W_OK | os.X_OK)
     return MEMORY if fits else tempfile.gettempdir()
 
 

@@ -16,8 +16,10 @@ from ...launcher.config.config import LaunchConfig
 from ...proto.frozen import replace
 from ...rendezvous.endpoint import parse_endpoint
 from ...rendezvous.failures import PASSIVE, WorkerFailure, looks_like_an_echo
+from ...rendezvous.text import count
 from ..errors import Diverged, TrainingFailed, WrongReturn
 from .desk import Desk
+from .room import Room
 
 log = logging.getLogger("elastic_agent")
 MOVES = 3
@@ -36,12 +38,17 @@ _REFUSALS: dict[str, type[AgentError]] = {
 class Job:
     """Begins when it is made."""
 
-    def __init__(self, config: LaunchConfig, desk: Desk, max_retries: int, endpoints: Sequence[str] = ()) -> None:
-        """max_retries: failures of workers that are answered with a restart before the first call. endpoints: where
-        nodes may find each other, one after the other as their hosts are lost. Raises what NodeAgent raises."""
-        self._desk = desk
+    def __init__(
+        self, config: LaunchConfig, desk: Desk, room: Room, max_retries: int, endpoints: Sequence[str] = ()
+    ) -> None:
+        """room: for this node's workers; where there is none, waits for it. max_retries: failures of workers that are
+        answered with a restart before the first call. endpoints: where nodes may find each other, one after the other
+        as their hosts are lost. Raises what NodeAgent raises."""
+        self._desk, self._room = desk, room
         self._lock = threading.Lock()
         self._allowed, self._used, self._base = max_retries, 0, 0
+        self._former = 0
+        """Restarts of this node's former agents."""
         self._failures: list[WorkerFailure] = []
         self._exceeded = False
         self._stopping = False
@@ -50,13 +57,17 @@ class Job:
         self._config, self._endpoints = config, endpoints
         self._agent = self._make_agent()
         self._thread = threading.Thread(target=self._run, name="trainer-agent", daemon=True)
+        self._watch = threading.Thread(target=room.watch, args=(self._resize,), name="trainer-room", daemon=True)
         self._thread.start()
+        if room.changes:
+            desk.on_look = self._look
+            self._watch.start()
         atexit.register(self.stop)
 
     @property
     def running(self) -> bool:
-        """Whether the agent has not ended."""
-        return self._thread.is_alive()
+        """Whether the job has not ended, and does not wait for resources."""
+        return self._thread.is_alive() and self._room.used > 0
 
     @property
     def name(self) -> str:
@@ -72,49 +83,82 @@ class Job:
     def stop(self, force: bool = True) -> None:
         """Stop the workers, at once with `force`, and wait for their end. May be called again."""
         self._stopping = True
-        atexit.unregister(self.stop)
+        self._room.close()
         if self._thread.is_alive():
             self._agent.stop()
             if force:
                 self._agent.stop()
-        self._thread.join()
+        self.wait()
 
     def wait(self) -> None:
         """Until the workers have ended, as they were asked to."""
-        self._thread.join()
         atexit.unregister(self.stop)
+        self._thread.join()
+        self._room.close()
+        if self._watch.ident is not None:
+            self._watch.join()
+
+    def _look(self) -> bool:
+        """Before a pass: whether another round was asked for, as there are resources for another number of workers."""
+        try:
+            used, room = self._room.used, self._room.look()
+        except UsageError as error:
+            log.warning("%s; the workers stay as they are", error)
+            return False
+        return room != used and self._resize(used, room)
+
+    def _resize(self, used: int, room: int) -> bool:
+        """Ask all workers of the job to save at their next batch and to be started again; whether that was possible."""
+        try:
+            self._agent.restart_round(f"this node has resources for {count(room, 'worker')}, and had for {used}")
+        except UsageError as error:
+            log.info("the number of workers stays: %s", error)
+            return False
+        return True
 
     def _make_agent(self) -> NodeAgent:
+        self._room.wait()
         config = self._config
         if self._endpoints:
             config = replace(config, rdzv_endpoint=reachable(self._endpoints))
         return NodeAgent(config, Module(ENTRY), on_event=self._happened)
 
     def _run(self) -> None:
-        """Until the job has ended; where the host of its store is lost, with the other nodes on another host."""
+        """Until the job has ended. Where the host of its store is lost, it goes on with the other nodes on another
+        host; where this node has resources for no worker, when it has some again."""
         moves = 0
-        while True:
-            round_before = self._desk.rounds
-            try:
-                self._agent.run()
-            except StoreLost as error:
-                moves = 0 if self._desk.rounds > round_before else moves + 1
-                if not self._stopping and moves < MOVES * len(self._endpoints):
+        try:
+            while True:
+                round_before = self._desk.rounds
+                try:
+                    self._agent.run()
+                    break
+                except StoreLost as error:
+                    moves = 0 if self._desk.rounds > round_before else moves + 1
+                    if self._stopping or moves >= MOVES * len(self._endpoints):
+                        raise
                     log.warning("the host of the rendezvous is lost (%s); going to another one", error)
-                    self._desk.left()
-                    with self._lock:
-                        self._agent = self._make_agent()
-                    continue
-                self.error = error
-            except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
-                self.error = error
-            break
+                except UsageError:
+                    if self._stopping or self._room.used:
+                        raise
+                self._begin_again()
+        except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
+            self.error = error
         why = self._why()
         self._desk.end(lambda: why)
 
+    def _begin_again(self) -> None:
+        """With another agent. Raises what NodeAgent raises, and HostFailed."""
+        self._desk.left()
+        agent = self._make_agent()
+        with self._lock:
+            self._agent, self._former = agent, self._used
+        if self._stopping:
+            agent.stop()
+
     def _happened(self, event: AgentEvent) -> None:
         with self._lock:
-            self._used = event.restarts_used
+            self._used = self._former + event.restarts_used
             if event.failure is not None:
                 self._failures.append(event.failure)
             # Of several nodes the workers count, so that all programs end alike; see `in_worker/agreeing.py`.
@@ -149,7 +193,7 @@ class Job:
         where = f"(rank {cause.rank} on {cause.node})"
         if kind in _REFUSALS:
             return _REFUSALS[kind](f"{message} {where}")
-        if kind == "TooManyRestarts":
+        if kind in ("TooManyRestarts", "StateLost"):
             return TrainingFailed(f"{message} {where}", cause=cause)
         return TrainingFailed(f"{kind}: {message} {where}\n{traceback}", cause=cause, traceback=traceback)
 

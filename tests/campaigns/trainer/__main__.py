@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 
 from .kills import kills
-from .overhead import overhead
+from .pairs import pairs
 from .schedules import schedules
+from .starts import starts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="SIGKILLs of workers")
     parser.add_argument("--schedules", type=int, default=50, help="of kills, late and new nodes")
-    parser.add_argument("--rounds", type=int, default=5, help="of the measurement beside plain DDP")
+    parser.add_argument("--pairs", type=int, default=100, help="passes of a trainer and of plain DDP, in turns")
+    parser.add_argument("--starts", type=int, default=5, help="of a trainer and of plain DDP, in turns")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     wrong = 0
-    if arguments.rounds:
-        overhead(arguments.rounds)
+    if arguments.pairs:
+        pairs(arguments.pairs)
+    if arguments.starts:
+        starts(arguments.starts)
     if arguments.kills:
         wrong += kills(arguments.kills, arguments.seed)
     if arguments.schedules:

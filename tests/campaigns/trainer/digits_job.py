@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import sys
 import time
@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-PASSES = 12
+from support.trainers.told import tell
+
+PASSES = 1
 BATCH = 64
 
 
@@ -41,8 +43,9 @@ def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Opti
     return torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-def plain() -> None:
-    """A DDP script; its first rank writes when it was started, when its first batch began, and how long passes took."""
+def plain(folder: str) -> None:
+    """A DDP script. Where `folder` has pipes for it (`pairs.py`), it makes a pass whenever it is told to, and says what
+    the pass took; else its first rank writes to a file there when its first batch began."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     data = make_set()
@@ -50,8 +53,15 @@ def plain() -> None:
     loader = DataLoader(data, batch_size=BATCH // dist.get_world_size(), sampler=sampler)
     model = DistributedDataParallel(make_model({}))
     optimizer, criterion = make_optimizer(model, {}), nn.CrossEntropyLoss()
-    first_s, took = time.time(), []
-    for epoch in range(PASSES):
+    rank, ended_s = dist.get_rank(), time.process_time()
+    go = os.path.join(folder, f"go{rank}")
+    told = open(go, encoding="utf-8") if os.path.exists(go) else None  # noqa: SIM115 - until the process ends
+    if told is None and rank == 0:
+        with open(os.path.join(folder, "first"), "w", encoding="utf-8") as file:
+            file.write(str(time.time()))
+    for epoch in itertools.count():
+        if epoch == PASSES if told is None else "go" not in told.readline():
+            break
         began_s = time.perf_counter()
         sampler.set_epoch(epoch)
         total = 0.0
@@ -61,13 +71,13 @@ def plain() -> None:
             loss.backward()
             optimizer.step()
             total += loss.item() * len(x)
-        took.append(time.perf_counter() - began_s)
-    if dist.get_rank() == 0:
-        with open(sys.argv[1], "w", encoding="utf-8") as file:
-            json.dump({"first_s": first_s, "took_s": took}, file)
+        now_s = time.process_time()
+        if told is not None:
+            tell(os.path.join(folder, "told"), [time.perf_counter() - began_s, now_s - ended_s])
+        ended_s = now_s
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    plain()
+    plain(sys.argv[1])

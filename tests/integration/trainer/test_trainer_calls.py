@@ -16,18 +16,14 @@ from torch import nn
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, WrongReturn
 from elastic_agent.worker.errors import CheckpointDamaged, WrongState
-from support.workers import training
+from support.trainers import training
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 FULL: dict[str, Any] = {
-    "model_creator": training.make_model,
-    "data_creator": training.make_data,
-    "optimizer_creator": training.make_optimizer,
-    "loss_creator": nn.CrossEntropyLoss,
+    **training.CREATORS,
     "config": {BATCH_SIZE: 33},
     "num_workers": 2,
-    "use_gpu": False,
 }
 
 

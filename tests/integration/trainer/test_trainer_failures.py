@@ -23,12 +23,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
 from support.source_tree import ROOT
-from support.workers import training
+from support.trainers import training
+from support.trainers.told import Told, tell
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +75,17 @@ def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_eve
         weights, last = trainer.get_model().state_dict(), trainer.state_dict()["operator"]
     dice = random.Random(5)
     killed: list[int] = []
-    with TorchTrainer(**settings(tmp_path / "killed", save_every=save_every)) as trainer:
+    told = Told(tmp_path / "told")
+    tells = {training.TELLS: str(told.path)}
+    with TorchTrainer(**settings(tmp_path / "killed", save_every=save_every, config=tells)) as trainer:
         found = []
         for epoch in range(3):
             pids = trainer.apply_all_workers(os.getpid)
-            watch = threading.Thread(
-                target=kill_at, args=(tmp_path / "killed", epoch, dice.randrange(12), dice.choice(pids), killed)
-            )
+            watch = threading.Thread(target=kill_at, args=(told, epoch, dice.randrange(12), dice.choice(pids), killed))
             watch.start()
             found.append(trainer.train())
             watch.join()
+        told.close()
         assert len(killed) == 3
         assert same(weights, trainer.get_model().state_dict())
         assert trainer.state_dict()["operator"] == last
@@ -94,23 +97,45 @@ def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_eve
     )
 
 
-def kill_at(directory: Path, epoch: int, batch: int, pid: int, killed: list[int]) -> None:
-    """Kill a worker as soon as it trains on this batch or a later one."""
-    import select
+def kill_at(told: Told, epoch: int, batch: int, pid: int, killed: list[int]) -> None:
+    """Kill a worker as soon as it trains on this batch."""
+    while told.next(pid) != [pid, epoch, batch]:
+        pass
+    os.kill(pid, signal.SIGKILL)
+    killed.append(pid)
 
-    path = directory / str(pid)
-    inotify = select.poll()
-    ended = os.pidfd_open(pid)
-    inotify.register(ended, select.POLLIN)
-    try:
-        while not inotify.poll(1):
-            lines = path.read_text().splitlines() if path.exists() else []
-            if any(json.loads(line)[:2] >= [epoch, batch] for line in lines[-1:]):
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-                return
-    finally:
-        os.close(ended)
+
+class Halting(training.Watched):
+    """Tells which batch of the validation data begins."""
+
+    def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        tell(self.config[training.TELLS], [os.getpid(), self.epoch, batch_info["batch_idx"]])
+        x, y, _ = batch
+        return super().validate_batch((x, y), batch_info)
+
+
+def make_both(config: dict[str, Any]) -> Any:
+    """For validation in the same order each time."""
+    given = training.make_numbered_data(config)
+    return given, DataLoader(given.dataset, batch_size=config[BATCH_SIZE])
+
+
+def test_a_worker_that_is_killed_in_a_validation_costs_nothing(tmp_path: Path) -> None:
+    """The means are over each sample once, and those of a validation that nothing happened to."""
+    told, killed = Told(tmp_path / "told"), []  # type: tuple[Told, list[int]]
+    given = settings(tmp_path / "seen", config={training.TELLS: str(told.path)}, save_every={"steps": 3})
+    with TorchTrainer(**{**given, "training_operator_cls": Halting, "data_creator": make_both}) as trainer:
+        whole = trainer.validate()
+        assert (whole["num_samples"], whole["batch_count"]) == (250, 13)
+        for _ in range(2 * 13):
+            told.next()
+        pid = trainer.apply_all_workers(os.getpid)[1]
+        watch = threading.Thread(target=kill_at, args=(told, 0, 7, pid, killed))
+        watch.start()
+        assert trainer.validate() == pytest.approx(whole, rel=1e-12)
+        watch.join()
+    told.close()
+    assert killed == [pid]
 
 
 def test_a_worker_that_fails_again_ends_the_call(tmp_path: Path) -> None:
@@ -131,7 +156,7 @@ PROGRAM = """
 import json, os, sys, torch
 from pathlib import Path
 from elastic_agent.trainer import TorchTrainer, BATCH_SIZE
-from support.workers import training
+from support.trainers import training
 
 work = Path(sys.argv[1])
 with TorchTrainer(model_creator=training.make_model, data_creator=training.make_numbered_data, num_workers=2,

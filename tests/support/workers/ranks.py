@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -31,6 +32,8 @@ class Ranks:
         if pid := os.fork():
             return pid
         try:
+            hung = (self._where / f"hung-{rank}").open("w")
+            faulthandler.dump_traceback_later(0.8 * BOUND_S, file=hung)  # so that one that is killed says where it was
             torch.set_num_threads(1)
             os.environ["LOCAL_RANK"] = str(rank)
             if group and count > 1:
@@ -57,9 +60,9 @@ class Ranks:
         return found
 
     def why(self, rank: int) -> str:
-        """The traceback of a rank that failed."""
-        path = self._where / f"failed-{rank}"
-        return path.read_text() if path.exists() else ""
+        """The traceback of a rank that failed, or that has taken most of the bound."""
+        paths = (self._where / f"{how}-{rank}" for how in ("failed", "hung"))
+        return "\n".join(path.read_text() for path in paths if path.exists())
 
     def results(self) -> list[Any]:
         """Waits for all; fails where one did."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 import torch
@@ -11,10 +12,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from elastic_agent.trainer import BATCH_SIZE, TrainingOperator
+from support.trainers.told import tell
 
 SAMPLES = 250
 SEEN = "seen"
 """Key of the config: a directory to which each worker writes the samples that it trains on."""
+IMPORTED_BY = os.getpid()
+"""The process that imported this module: an earlier one in a worker that was forked with it."""
+TELLS = "tells"
+"""Key of the config: a `Told` that gets process, pass and batch of each batch as it begins."""
 
 
 def make_model(config: dict[str, Any]) -> nn.Module:
@@ -59,6 +65,19 @@ def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Opti
     return torch.optim.Adam(model.parameters(), lr=config.get("lr", 1e-2))
 
 
+def make_counting_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    """Knows how many modules its making has imported."""
+    before = len(sys.modules)
+    made: Any = make_optimizer(model, config)
+    made.imported = len(sys.modules) - before
+    return made  # type: ignore[no-any-return]
+
+
+def imports(operator: TrainingOperator) -> list[Any]:
+    """Whether this worker has imported this module itself, and how many modules its optimizer needed."""
+    return [os.getpid() == IMPORTED_BY, operator.optimizer.imported]
+
+
 def make_descent(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
     """Moves by the gradient as it is, so that a wrong scale of it shows in the weights."""
     return torch.optim.SGD(model.parameters(), lr=0.5)
@@ -80,6 +99,8 @@ class Watched(TrainingOperator):
         kept = numbers.tolist() if batch_info["weight"] else []
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps([self.epoch, batch_info["batch_idx"], kept]) + "\n")
+        if TELLS in self.config:
+            tell(self.config[TELLS], [os.getpid(), self.epoch, batch_info["batch_idx"]])
         self.mine += 1
         if "fails" in self.config and batch_info["batch_idx"] == 3 and self.world_rank == 1:
             raise ValueError(self.config["fails"])
@@ -111,3 +132,13 @@ class Pair(TrainingOperator):
             self.step(optimizer)
             losses.append(loss.item())
         return {"first_loss": losses[0], "second_loss": losses[1]}
+
+
+CREATORS: dict[str, Any] = {
+    "model_creator": make_model,
+    "data_creator": make_data,
+    "optimizer_creator": make_optimizer,
+    "loss_creator": nn.CrossEntropyLoss,
+    "use_gpu": False,
+}
+"""A trainer of these, on the CPU."""

@@ -1,7 +1,7 @@
 """What every node of a trainer under test runs: `trainer_program.py NAME DIRECTORY ENDPOINTS NNODES WORKERS`.
 
 It writes a line for each call as it returns. Variables: PASSES, how many; ODD, another argument in the second pass;
-STATES, a directory for checkpoints; SLOW_S, the least time of a batch.
+STATES, a directory for checkpoints; RETRIES, max_retries of a pass; SLOW_S, the least time of a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
-from support.workers import training
+from support.trainers import training
+from support.trainers.told import tell
 
 QUICK = {"lease": 2, "beat": 0.4, "store_grace": 3, "quiet": 0.5, "last_call_timeout": 5}
 """A lost node is missed soon."""
@@ -54,12 +55,15 @@ def main() -> None:
         save_every={"seconds": 0.2},
         launch={"rdzv_configs": QUICK},
     ) as trainer:
+        retries = int(os.environ.get("RETRIES", "3"))
         with open(work / name, "a", encoding="utf-8") as said:
             for number in range(int(os.environ["PASSES"])):
                 odd = number == 1 and "ODD" in os.environ
-                stats = trainer.train(info={"odd": True} if odd else None)
+                stats = trainer.train(info={"odd": True} if odd else None, max_retries=retries)
                 said.write(json.dumps([trainer.replaying, stats]) + "\n")
                 said.flush()
+                if (work / "told").exists():
+                    tell(work / "told", name)
             if "KEPT" in os.environ:
                 # Only one node has the file.
                 kept = work / f"{name}.kept"

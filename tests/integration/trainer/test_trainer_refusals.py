@@ -1,0 +1,75 @@
+"""Mistakes of a program that runs on two nodes: each is a clear error on both, at once, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.source_tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROGRAM = ROOT / "tests" / "support" / "trainers" / "trainer_refused.py"
+BOUND_S = 540
+NAMED = {
+    "model": ("WrongReturn", r"model_creator returned models: a int, and each must be a torch\.nn\.Module"),
+    "data": ("WrongReturn", "data_creator returned 3 things, and must return"),
+    "empty": ("WrongReturn", "the train data is empty: its dataset has no sample; correct data_creator"),
+    "optimizer": ("WrongReturn", "optimizer_creator returned optimizers: a Sequential, and each must be a"),
+    "loss": ("WrongReturn", "the loss is a int, and must be a class, an instance or a function"),
+    "scheduler": ("WrongReturn", r"schedulers: a int, which has no step\(\)"),
+    "gradient": ("WrongReturn", "the loss has no gradient: no parameter of the model needs one"),
+    "batch": ("UsageError", r"config\[BATCH_SIZE\] is 1 for 2 workers"),
+    "config": ("UsageError", r"config\['net'\] is a object, and must be plain data"),
+    "shutdown": ("UsageError", r"train\(\) after shutdown\(\): the trainer has no workers any more"),
+    "load": ("CheckpointDamaged", r"cut\.one: .*\(node \d\)"),
+}
+
+
+def played(work: Path, *cases: str) -> dict[str, dict[str, list[str]]]:
+    """By case and node, the exception's name and its text."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"}
+    programs = {}
+    for name in ("one", "two"):
+        command = [sys.executable, str(PROGRAM), name, str(work), str(port), *cases]
+        programs[name] = subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+    found: dict[str, dict[str, list[str]]] = {case: {} for case in cases}
+    try:
+        for name, program in programs.items():
+            _, stderr = program.communicate(timeout=BOUND_S)
+            assert program.returncode == 0, stderr[-3000:]
+            for line in (work / name).read_text().splitlines():
+                case, *error = json.loads(line)
+                found[case][name] = error
+    finally:
+        for program in programs.values():
+            program.kill()
+            program.communicate()
+    return found
+
+
+def test_each_mistake_is_named_on_every_node(tmp_path: Path) -> None:
+    for case, said in played(tmp_path, *NAMED).items():
+        kind, words = NAMED[case]
+        for name in ("one", "two"):
+            assert said[name][0] == kind, (case, said)
+            assert re.search(words, said[name][1]), (case, said)
+
+
+def test_a_full_disk_at_save_is_that_nodes_alone(tmp_path: Path) -> None:
+    """Its program gets the error and its file from before; the other one's file is written, and both go on."""
+    said = played(tmp_path, "save")["save"]
+    assert said["one"][0] == "OSError"
+    assert "what was there stays" in said["one"][1]
+    assert said["two"] == ["none", ""]

@@ -1,0 +1,122 @@
+"""Two nodes' programs with one mistake after the other: `trainer_refused.py NAME DIRECTORY PORT CASE...`.
+
+Each writes a line for each mistake: the case, the exception's name and its text.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from support.trainers import training
+
+FULL: dict[str, Any] = {
+    **training.CREATORS,
+    "config": {BATCH_SIZE: 50},
+    "num_workers": 2,
+    "nnodes": "2",
+    "preload": (),
+    "launch": {"rdzv_configs": {"last_call_timeout": 5}},
+}
+
+
+def frozen(config: dict[str, Any]) -> nn.Module:
+    return training.make_model(config).requires_grad_(False)
+
+
+def unrelated(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "model": {"model_creator": lambda config: 3},
+    "data": {"data_creator": lambda config: [1, 2, 3]},
+    "empty": {"data_creator": lambda config: training.Pairs(0)},
+    "optimizer": {"optimizer_creator": lambda model, config: model},
+    "loss": {"loss_creator": lambda config: 3},
+    "scheduler": {"scheduler_creator": lambda optimizer, config: 3},
+    "gradient": {"model_creator": frozen, "optimizer_creator": unrelated},
+    "batch": {"config": {BATCH_SIZE: 1}},
+    "config": {"config": {"net": object()}},
+}
+
+
+def main() -> None:
+    name, directory, port, *cases = sys.argv[1:]
+    work = Path(directory)
+    for case in cases:
+        found = ["none", ""]
+        settings = {**FULL, **CHANGED.get(case, {}), "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_id": case}
+        try:
+            with TorchTrainer(**settings) as trainer:
+                problem = {"load": load, "save": save}.get(case, train)(trainer, name, work)
+            if problem is not None:
+                raise problem
+            if case == "shutdown":
+                trainer.train()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            found = [type(error).__name__, str(error)]
+        with open(work / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps([case, *found]) + "\n")
+
+
+def train(trainer: TorchTrainer, name: str, work: Path) -> None:
+    trainer.train()
+
+
+def load(trainer: TorchTrainer, name: str, work: Path) -> None:
+    """One node has a file that was cut, the other one none. The trainer is as it was, and goes on."""
+    trainer.train()
+    before = trainer.validate()
+    if name == "one":
+        trainer.save(work / "cut.one")
+        (work / "cut.one").write_bytes((work / "cut.one").read_bytes()[:900])
+    try:
+        trainer.load(work / f"cut.{name}")
+    finally:
+        assert trainer.validate()["val_loss"] == before["val_loss"]
+        assert trainer.train()["epoch"] == 2
+
+
+def save(trainer: TorchTrainer, name: str, work: Path) -> OSError | None:
+    """One node's disk is full. The file from before stays there, the other node has its own, and both go on."""
+    path = work / f"saved.{name}"
+    trainer.save(path)
+    kept = path.read_bytes()
+    trainer.train()
+    problem: OSError | None = None
+    with full_disk() if name == "one" else nullcontext():
+        try:
+            trainer.save(path)
+        except OSError as error:
+            problem = error
+    assert (path.read_bytes() == kept) == (name == "one")
+    assert trainer.train()["epoch"] == 2
+    # Raised when both have shut down: a node that leaves with an error is waited for by the other one.
+    return problem
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process end after 500 bytes."""
+    limits, handled = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handled)
+
+
+if __name__ == "__main__":
+    main()
