@@ -12,8 +12,9 @@ from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
 from ..rendezvous.coordinator.state import Rendezvous
 from ..rendezvous.driver.events import LoopAsked, Post, overtaken
-from ..rendezvous.records import NodeRecord, Round
+from ..rendezvous.records import Member, NodeRecord, Round
 from ..rendezvous.shared_values import SharedValues
+from ..rendezvous.store import StoreError
 from . import signals
 from .errors import (
     AgentError,
@@ -33,6 +34,7 @@ from .report import AgentEvent, Report, Status, describe, is_routine, status_of
 from .rules import node_rules, rendezvous_rules
 from .solo import Solo
 from .spec import RendezvousSpec, WorkerSpec
+from .steps.seen import WorkersSeen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Link(Protocol):
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
     def carry_out(self, effect: coordination.StoreEffect) -> None: ...
+    def members(self, of: Round) -> tuple[Member, ...]: ...
     def values(self) -> SharedValues | None: ...
     def resign(self) -> None: ...
     def close(self) -> None: ...
@@ -58,6 +61,7 @@ class Beside(Protocol):
     """What answers for an agent while it runs, on its loop."""
 
     def begin(self, agent: Agent, loop: Loop) -> None: ...
+    def seen(self, workers: WorkersSeen) -> None: ...
     def close(self) -> None: ...
 
 
@@ -140,6 +144,7 @@ class Agent:
             self._open_nursery()
             if beside is not None:
                 beside.begin(self, self._loop)
+                self.workers.on_seen = beside.seen
             watch = self._watch_stuck()
             switches = self._watch_switches()
             self._node, first = machine.begin()
@@ -181,6 +186,17 @@ class Agent:
     def status(self) -> Status:
         """Where this node stands."""
         return status_of(self._node, self._rules, self.workers, self._spec.run_id)
+
+    def members(self) -> tuple[Member, ...]:
+        """All nodes of the running round, or of the one just over; while the store does not answer, those that this
+        node knows. From any thread but the agent's own, as those of a large round are read from the store, once."""
+        seen = self._node.latest_round
+        if seen is None or not seen.begun:
+            return ()
+        try:
+            return self.link.members(seen)
+        except StoreError:
+            return seen.members
 
     def known(self) -> Known:
         """All that it knows. From any thread; what belongs together may be of two moments."""

@@ -7,8 +7,8 @@ from os import getpid
 
 from ..proto.frozen import dataclass, field
 from ..rendezvous.driver import events as store_events
-from ..rendezvous.failures import WorkerFailure
-from ..rendezvous.records import Member
+from ..rendezvous.failures import Ending, WorkerFailure
+from ..rendezvous.records import Member, RoundPhase
 from .failures.error_files import ErrorReport
 from .lifecycle import events
 from .lifecycle.state import Node, Phase, Rules, Verdict
@@ -37,9 +37,19 @@ class AgentEvent:
     failure: WorkerFailure | None = None
     """The worker failure that this event is about: of this node when it is seen, of any node when it ends the job."""
     members: tuple[Member, ...] = ()
-    """Nodes of the round running, or of the one just over, by group rank, as far as this node knows."""
+    """Nodes of the round running, or of the one just over, by group rank, as far as this node knows: of a round of more
+    than 64 nodes some, its own among them."""
     restarts_used: int = 0
     """Restarts charged to this node so far."""
+    waits: str = ""
+    """While JOINING: what for: `nodes`, a `place` (as a spare), the end of a `pause` (a crash loop); empty: the others'
+    answers to the end of the round."""
+    ended: Ending | None = None
+    """How the last ended round ended, as announced; not final while the others have not answered."""
+    version: int = 0
+    """Number of the newest announcement that this node knows."""
+    finished: bool = False
+    """Its workers of the round all exited 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +138,37 @@ def describe(name: str, before: Node, node: Node, happened: object, now: float) 
         failure=failure,
         members=node.latest_round.placed if node.latest_round else (),
         restarts_used=node.restarts_used,
+        waits=_waits_for(node),
+        ended=(node.latest_round.unsettled or node.latest_round.ended) if node.latest_round else None,
+        version=node.latest_round.version if node.latest_round else 0,
+        finished=node.finished,
     )
+
+
+def _waits_for(node: Node) -> str:
+    """`AgentEvent.waits`."""
+    if node.phase is not Phase.JOINING:
+        return ""
+    if node.paused_until is not None:
+        return "pause"
+    if node.is_spare:
+        return "place"
+    seen = node.latest_round
+    gathers = seen is None or seen.phase in (RoundPhase.GATHERING, RoundPhase.LAST_CALL)
+    return "nodes" if node.round == 0 or gathers else ""
 
 
 def status_of(node: Node, rules: Rules, workers: Workers, run_id: str) -> Status:
     """The state as a snapshot for observers."""
     seen = node.latest_round
-    member = seen.member(rules.node) if seen and seen.placed else None
+    member = seen.member(rules.node) if seen and seen.begun else None
     return Status(
         name=rules.name,
         phase=node.phase,
         because=node.because,
         round=node.round,
         group_rank=member.group_rank if member else None,
-        world_size=seen.world_size if seen and seen.placed else 0,
+        world_size=seen.world_size if seen and seen.begun else 0,
         members=seen.placed if seen else (),
         restarts_used=node.restarts_used,
         max_restarts=rules.restarts.max_restarts,

@@ -29,6 +29,7 @@ def node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) 
         settle_s=spec.settle_s,
         leftovers=workers.leftovers,
         leftover_s=workers.leftover_s,
+        control=workers.control,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..rendezvous.coordinator.events import Announce, BeatsSeen, Elected, NodeSeen, ReadBeats, StoreEffect
 from ..rendezvous.driver.events import LeadershipChanged, OthersEnded, Post, RecordWritten, RoundSeen, StoreOpened
-from ..rendezvous.records import NodeRecord
+from ..rendezvous.records import Member, NodeRecord, Round
 from ..rendezvous.shared_values import SharedValues
 from ..rendezvous.store import FIRST_EPOCH
 
@@ -36,6 +36,10 @@ class Solo:
             self._post(BeatsSeen({}))
         else:
             self._post(OthersEnded())
+
+    def members(self, of: Round) -> tuple[Member, ...]:
+        """As the driver's: this node holds all there is."""
+        return of.members
 
     def values(self) -> SharedValues | None:
         """There is no other node to share them with."""

@@ -110,6 +110,8 @@ class WorkerSpec:
     own_directories: tuple[str, ...] = ()
     """Directories that this agent has made, for its workers to write into or for its control socket, and removes: the
     guardian, which outlives it, does if the agent is killed. Files, no directories, are in them."""
+    control: str = ""
+    """Where other hosts reach this agent's control service: HOST:PORT, :PORT on a wildcard address; empty: nowhere."""
     worker_store: str = "agent"
     """Who serves the workers' store at MASTER_ADDR:MASTER_PORT: "agent", a process beside the agent of group rank 0;
     "rank0", the worker of rank 0."""

@@ -16,6 +16,8 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +27,12 @@ if TYPE_CHECKING:
     from ..agent.lifecycle.state import Verdict
     from ..agent.loop import Loop
     from ..agent.report import AgentEvent
+    from ..agent.steps.seen import WorkersSeen
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
+    from .accounting import Accounting
+    from .service.messages import Goodput
+    from .stream import Entry
 
     class Answering(Protocol):
         """What answers connections, once there is one."""
@@ -57,6 +63,8 @@ if TYPE_CHECKING:
 
 KEPT = 1024
 """Events that are remembered; the oldest are forgotten first."""
+UNREAD = 512
+"""What may wait for the account of workers' seconds, which is loaded when so much waits, or somebody asks."""
 BACKLOG = 128
 """Connections that may wait to be accepted; more are refused by the kernel, or wait there."""
 
@@ -144,18 +152,30 @@ class Service:
         self.set_watch = set_watch
         self.progress: Callable[[], Mapping[int, Progress]] | None = None
         """How far each worker is, by rank, where that is known."""
+        self.checkpoints = ""
+        """The directory of --exact-resume; empty: without."""
         self.listeners: tuple[Callable[[], None], ...] = ()
         """Called, from any thread, when there may be something new for somebody who follows in this process."""
         self.closed = False
         self.others: list[Other] = []
         """What else is beside the agent, begun and closed with this."""
-        self.history: deque[tuple[int, float, float, object]] = deque(maxlen=KEPT)
-        """Number, wall-clock time, monotonic time, and what happened."""
+        self.history: deque[Entry] = deque(maxlen=KEPT)
+        self.records: list[Callable[[Entry], None]] = []
+        """Called, on the thread of the agent's loop, with each event."""
+        self.deadline_s: float | None = None
+        """When the job's time ends, since 1970, where that is known."""
         self.number = 0
         """Of the newest event."""
         self.began_s = time.monotonic()
         self.agent: Agent | None = None
         self.directory = ""
+        # Here: elasticctl imports this module for the directories, and has no agent.
+        from .stream import Stream
+
+        self._stream = Stream()
+        self._unread: list[AgentEvent | Round | WorkersSeen | Verdict] = []
+        self._accounting: Accounting | None = None
+        self._reading = Lock()
         self._tell = tell
         self._loop: Loop | None = None
         self._listener: _socket.socket | None = None
@@ -174,6 +194,8 @@ class Service:
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Answer from now on, on this loop."""
         self.agent, self._loop = agent, loop
+        if self.deadline_s is not None:
+            self._record(self._stream.deadline(self.deadline_s))
         for other in self.others:
             other.begin(agent, loop)
         if not self.directory:
@@ -195,13 +217,61 @@ class Service:
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
         """Remember it, and pass it on to those who follow."""
-        self.number += 1
         for other in self.others:
             try:
                 other.happened(what)
             except Exception as error:  # noqa: BLE001 - what only watches must not end the job
                 self._tell(f"{type(other).__name__} failed: {type(error).__name__}: {error}; please report it", False)
-        self.history.append((self.number, time.time(), time.monotonic(), what))
+        self._record(what)
+        self._read(what)
+        for stage in self._stream.followed(what):
+            self._record(stage)
+
+    def seen(self, workers: WorkersSeen) -> None:
+        """Workers begin, have begun, have exited, or have written of their steps."""
+        self._read(workers)
+        for found in self._stream.seen(workers):
+            self._record(found)
+
+    def alarmed(self, watch: str, change: str, because: str) -> None:
+        """A watch has changed its mind. From any thread."""
+        from ..rendezvous.driver.events import LoopAsked
+
+        if (loop := self._loop) is not None:
+            alarm = self._stream.alarm(watch, change, because)
+            loop.post(LoopAsked(partial(self._record, alarm)))
+
+    def goodput(self, at_s: float | None = None) -> Goodput:
+        """Where the seconds of this node's workers went, until now, or then. From any thread."""
+        with self._reading:
+            at_s = time.monotonic() if at_s is None else at_s
+            return self._followed().message(at_s, self.agent.name if self.agent is not None else "")
+
+    def _followed(self) -> Accounting:
+        """The account with all that has happened. With the lock held."""
+        if self._accounting is None:
+            from .accounting import Accounting
+
+            self._accounting = Accounting(self.began_s)
+        unread, self._unread = self._unread, []
+        for what in unread:
+            self._accounting.follow(what)
+        return self._accounting
+
+    def _read(self, what: AgentEvent | Round | WorkersSeen | Verdict) -> None:
+        with self._reading:
+            self._unread.append(what)
+            if len(self._unread) >= UNREAD:
+                self._followed()
+
+    def _record(self, what: object) -> None:
+        """Give it its number, its id and its cause, and pass it on to those who follow."""
+        self.number += 1
+        known = self.agent.known() if self.agent is not None else None
+        entry = self._stream.entry(what, self.number, known)
+        self.history.append(entry)
+        for record in self.records:
+            record(entry)
         for listener in self.listeners:
             listener()
         if self._connections is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..control.beside import Service
-    from ..control.service.messages import Event, Job, LogPart, Stacks, Workers
+    from ..control.service.messages import Event, Goodput, Job, LogPart, Stacks, Workers
 
 WHO = "this program"
 """Who asks, for people."""
@@ -39,6 +39,10 @@ class Asked:
         from ..control.service.messages import EventsRequest
 
         return followed(self._service, lambda: EventFollower(self._service, EventsRequest(since, follow)))
+
+    def goodput(self) -> Goodput:
+        """Where the seconds of this node's workers went, and what each end of a round has cost."""
+        return self._service.goodput()
 
     def stacks(self, ranks: Sequence[int] = (), *, native: bool = False) -> Stacks:
         """Where this node's workers stand, those with equal stacks together, the odd one first. Takes 10 ms a worker

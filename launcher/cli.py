@@ -13,6 +13,7 @@ from .config.config import SIGNALS, LaunchConfig
 from .config.flag import Flag
 from .config.flags import BY_KEY, FLAGS
 from .config.guard_flags import GUARD_FLAGS
+from .reporting.printing import PLAIN, Printing
 
 PROGRAM = "elastic-agent"
 
@@ -25,6 +26,8 @@ class Invocation(NamedTuple):
     """A worker's command."""
     title: str
     """What the failure summary calls it."""
+    printing: Printing = PLAIN
+    """How the agent prints what it says."""
 
 
 def _read(flag: Flag, value: object) -> object:
@@ -132,7 +135,9 @@ def _run(invocation: Invocation, as_program: bool) -> None:
     from .config.worker_command import check_module
 
     check_module(invocation.argv)
-    run_command(invocation.config, invocation.argv, invocation.title, as_program=as_program)
+    run_command(
+        invocation.config, invocation.argv, invocation.title, as_program=as_program, printing=invocation.printing
+    )
 
 
 def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
@@ -154,7 +159,10 @@ def _invocation(given: Mapping[str, Any], env: Mapping[str, str]) -> Invocation:
             f"--start-method is {given['start_method']!r}, but --run-path starts each worker as a new interpreter; "
             "leave it out"
         )
-    return Invocation(_config(given, env), argv, script)
+    if given["quiet"] and given["verbose"]:
+        raise UsageError("--quiet and --verbose exclude each other; leave one out")
+    printing = Printing(given["quiet"], given["verbose"], given["log_format"] == "json")
+    return Invocation(_config(given, env), argv, script, printing)
 
 
 def _logs_specs(flags: Mapping[str, Any]) -> object:

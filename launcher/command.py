@@ -10,6 +10,7 @@ from ..agent.spec import PASSWORD_VARIABLE
 from .config.config import LaunchConfig, Plan, plan
 from .making import complete, fitted, make_agent, noticing, torch_events
 from .reporting.exceptions import error_of
+from .reporting.printing import PLAIN, Printing
 from .watched import Watched
 
 TYPE_CHECKING = False
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from .reporting.event_file import EventFile
 
 
-def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool) -> None:
-    """Run a job as the command line does: print on stderr what happens and how it ended. `argv`: a worker's command;
-    `title`: what the failure summary calls it. `as_program`: the process runs this job only and exits after it. Raises
-    the AgentError that ended the job, with `reported` set, because stderr has it already."""
+def run_command(
+    config: LaunchConfig, argv: Sequence[str], title: str, *, as_program: bool, printing: Printing = PLAIN
+) -> None:
+    """Run a job as the command line does: print what happens and how it ended. `argv`: a worker's command; `title`:
+    what the failure summary calls it. `as_program`: the process runs this job only and exits after it. Raises the
+    AgentError that ended it, with `reported` set: it was printed."""
     from ..agent import signals
     from .reporting.console import Console
 
     if as_program:
         signals.ready()
-    console = Console(os.environ)
+    console = Console(os.environ, printing)
     events: EventFile | None = None
     watched: Watched | None = None
     try:
@@ -40,21 +43,19 @@ def run_command(config: LaunchConfig, argv: Sequence[str], title: str, *, as_pro
         agent = make_agent(
             watched.plan,
             tell=console.tell,
-            on_event=watched.observing(events.event if events else None),
-            on_announce=watched.announcing(events.announced if events else None),
+            on_event=watched.observing(None),
+            on_announce=watched.announcing(None),
             as_program=as_program,
         )
         console.name = agent.name
         if events is not None:
-            events.name = agent.name
+            events.follow(agent.name, watched.service)
         recorded = torch_events(config, made, title)
         with noticing(config, agent, console.tell):
             report = watched.run(agent, last=as_program)
         if recorded is not None:
             recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)
-        if events is not None:
-            events.concluded(report)
         _say_if_unused(config, console)
         console.conclude(title, report, error)
     except AgentError as failure:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from ..control.beside import Service
 from ..proto.frozen import replace
-from .config.config import LaunchConfig, Plan
+from .config.config import EXACT_RESUME, LaunchConfig, Plan
+from .preemption.end_of_time import DEADLINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 HEALTH_CHECK = "TORCHELASTIC_HEALTH_CHECK_PORT"
 ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - the probe of a pod comes from outside of it
+PAGE_ADDRESS = "127.0.0.1:0"
 OnAnnounce = Callable[["Round"], None]
 OnEvent = Callable[["AgentEvent"], None]
 
@@ -45,13 +47,16 @@ class Watched:
         if config.watch or notify:
             from ..control.in_agent.watching import Watching
 
-            self._watching = Watching(os.fspath(config.watch), notify, self._run_id, tell)
+            self._watching = Watching(os.fspath(config.watch), notify, self._run_id, tell, self._alarmed)
             environ = {**workers.base_env, **self._watching.variables}
             workers = replace(workers, base_env=environ, own_directories=(self._watching.directory,))
         self.service = Service(self._run_id, tell, self._answer, self._set_watch)
         if self.service.directory:
             workers = replace(workers, own_directories=(*workers.own_directories, self.service.directory))
         self.service.progress = self._progress
+        if deadline := workers.base_env.get(DEADLINE):
+            self.service.deadline_s = float(deadline)
+        self.service.checkpoints = workers.base_env.get(EXACT_RESUME, "")
         workers = self._add_others(config, workers)
         self.plan = replace(made, workers=workers)
         """With what the workers need to be watched."""
@@ -65,6 +70,19 @@ class Watched:
 
             address = endpoint("metrics_address", served, None)
             self.service.others.append(Scraping(self.service, address, __version__, self._tell))
+        if config.page or config.page_address:
+            from ..control.page.paging import Paging
+            from .config.values import endpoint
+
+            shown = endpoint("page_address", config.page_address or PAGE_ADDRESS, None)
+            self.service.others.append(Paging(self.service, shown, self._tell))
+        if config.control_address:
+            from ..control.remote.opening import announced, opened
+
+            files = (config.control_cert, config.control_key, config.control_tokens)
+            remote = opened(self.service, config.control_address, *files, self._tell)
+            self.service.others.append(remote)
+            workers = replace(workers, control=announced(remote))
         if os.environ.get("NOTIFY_SOCKET"):
             from ..control.service.systemd import VARIABLES, Notifying
 
@@ -133,12 +151,15 @@ class Watched:
     def _progress(self) -> Mapping[int, Progress]:
         return self._watching.progress() if self._watching is not None else {}
 
+    def _alarmed(self, watch: str, change: str, because: str) -> None:
+        self.service.alarmed(watch, change, because)
+
     def _set_watch(self, names: str, table: str) -> str:
         """As `SetWatch` asks. Takes time: on a thread of its own."""
         if self._watching is None:
             from ..control.in_agent.watching import Watching
 
-            self._watching = made = Watching("", (), self._run_id, self._tell)
+            self._watching = made = Watching("", (), self._run_id, self._tell, self._alarmed)
             if self._agent is not None:
                 made.begin(self._agent)
             if self.service.closed:

@@ -18,7 +18,7 @@ class WorkersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset")
+    __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset", "control")
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Member(_message.Message):
     NPROC_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     node: str
     name: str
     group_rank: int
@@ -33,7 +34,8 @@ class Member(_message.Message):
     nproc: int
     role: str
     role_offset: int
-    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ...) -> None: ...
+    control: str
+    def __init__(self, node: _Optional[str] = ..., name: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., role_offset: _Optional[int] = ..., control: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("name", "phase", "because", "round", "group_rank", "world_size", "members", "restarts_used", "max_restarts", "spare", "hosting", "coordinating", "worker_pids", "log_dir", "preload", "run_id", "pid", "min_nodes", "max_nodes", "store_trouble", "requests")
@@ -89,7 +91,7 @@ class Status(_message.Message):
     def __init__(self, name: _Optional[str] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., group_rank: _Optional[int] = ..., world_size: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., spare: bool = ..., hosting: bool = ..., coordinating: bool = ..., worker_pids: _Optional[_Mapping[int, int]] = ..., log_dir: _Optional[str] = ..., preload: _Optional[str] = ..., run_id: _Optional[str] = ..., pid: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., store_trouble: _Optional[str] = ..., requests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "group_rank", "rank_offset", "nproc", "heard_age_s", "restarts_left", "own", "because", "round", "waits")
+    __slots__ = ("name", "state", "group_rank", "rank_offset", "nproc", "heard_age_s", "restarts_left", "own", "because", "round", "waits", "control")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +103,7 @@ class Node(_message.Message):
     BECAUSE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     group_rank: int
@@ -112,7 +115,8 @@ class Node(_message.Message):
     because: str
     round: int
     waits: bool
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., heard_age_s: _Optional[float] = ..., restarts_left: _Optional[int] = ..., own: bool = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., waits: bool = ...) -> None: ...
+    control: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., rank_offset: _Optional[int] = ..., nproc: _Optional[int] = ..., heard_age_s: _Optional[float] = ..., restarts_left: _Optional[int] = ..., own: bool = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., waits: bool = ..., control: _Optional[str] = ...) -> None: ...
 
 class Ending(_message.Message):
     __slots__ = ("round", "kind", "because", "charged", "rank", "failure", "judged")
@@ -146,8 +150,20 @@ class Agreement(_message.Message):
     over: bool
     def __init__(self, act: _Optional[str] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ...) -> None: ...
 
+class Capacity(_message.Message):
+    __slots__ = ("needed", "helpful", "suspects", "spare")
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    HELPFUL_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
+    needed: int
+    helpful: int
+    suspects: _containers.RepeatedScalarFieldContainer[str]
+    spare: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, needed: _Optional[int] = ..., helpful: _Optional[int] = ..., suspects: _Optional[_Iterable[str]] = ..., spare: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Job(_message.Message):
-    __slots__ = ("run_id", "name", "source", "announced_age_s", "phase", "because", "round", "round_age_s", "min_nodes", "max_nodes", "world_size", "restarts", "nodes", "ended", "agreement", "outcome", "finishing", "store", "store_trouble", "lease_s", "age_s", "last_event", "command")
+    __slots__ = ("run_id", "name", "source", "announced_age_s", "phase", "because", "round", "round_age_s", "min_nodes", "max_nodes", "world_size", "restarts", "nodes", "ended", "agreement", "outcome", "finishing", "store", "store_trouble", "lease_s", "age_s", "last_event", "command", "ends_in_s", "checkpoints", "capacity")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +187,9 @@ class Job(_message.Message):
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     name: str
     source: str
@@ -194,7 +213,10 @@ class Job(_message.Message):
     age_s: float
     last_event: int
     command: str
-    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ...) -> None: ...
+    ends_in_s: float
+    checkpoints: str
+    capacity: Capacity
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ..., ends_in_s: _Optional[float] = ..., checkpoints: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping[str, object]]] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "state", "age_s", "written_bytes", "rss_bytes", "cpu_s", "section", "steps", "mark_age_s", "stdout_file", "stderr_file")
@@ -245,7 +267,7 @@ class EventsRequest(_message.Message):
     def __init__(self, since: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("number", "time_s", "at_s", "node", "what", "happened", "phase", "round", "because", "restarts_used", "failure", "members", "version", "restarts", "ended", "outcome", "exit_code", "missed")
+    __slots__ = ("number", "time_s", "at_s", "node", "what", "happened", "phase", "round", "because", "restarts_used", "failure", "members", "version", "restarts", "ended", "outcome", "exit_code", "missed", "id", "cause", "stage", "took_s", "step", "watch", "until_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_S_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +286,13 @@ class Event(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_S_FIELD_NUMBER: _ClassVar[int]
     number: int
     time_s: float
     at_s: float
@@ -282,7 +311,70 @@ class Event(_message.Message):
     outcome: str
     exit_code: int
     missed: int
-    def __init__(self, number: _Optional[int] = ..., time_s: _Optional[float] = ..., at_s: _Optional[float] = ..., node: _Optional[str] = ..., what: _Optional[str] = ..., happened: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., because: _Optional[str] = ..., restarts_used: _Optional[int] = ..., failure: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., version: _Optional[int] = ..., restarts: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., missed: _Optional[int] = ...) -> None: ...
+    id: str
+    cause: str
+    stage: str
+    took_s: float
+    step: int
+    watch: str
+    until_s: float
+    def __init__(self, number: _Optional[int] = ..., time_s: _Optional[float] = ..., at_s: _Optional[float] = ..., node: _Optional[str] = ..., what: _Optional[str] = ..., happened: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., because: _Optional[str] = ..., restarts_used: _Optional[int] = ..., failure: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., version: _Optional[int] = ..., restarts: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., missed: _Optional[int] = ..., id: _Optional[str] = ..., cause: _Optional[str] = ..., stage: _Optional[str] = ..., took_s: _Optional[float] = ..., step: _Optional[int] = ..., watch: _Optional[str] = ..., until_s: _Optional[float] = ...) -> None: ...
+
+class GoodputRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SpentTime(_message.Message):
+    __slots__ = ("bucket", "length_s")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_S_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    length_s: float
+    def __init__(self, bucket: _Optional[str] = ..., length_s: _Optional[float] = ...) -> None: ...
+
+class LostTime(_message.Message):
+    __slots__ = ("round", "kind", "length_s", "node", "because")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    kind: str
+    length_s: float
+    node: str
+    because: str
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., length_s: _Optional[float] = ..., node: _Optional[str] = ..., because: _Optional[str] = ...) -> None: ...
+
+class RankSteps(_message.Message):
+    __slots__ = ("rank", "steps", "stepped_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    steps: int
+    stepped_s: float
+    def __init__(self, rank: _Optional[int] = ..., steps: _Optional[int] = ..., stepped_s: _Optional[float] = ...) -> None: ...
+
+class Goodput(_message.Message):
+    __slots__ = ("name", "wall_s", "workers", "share", "measured", "buckets", "lost", "ranks")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    wall_s: float
+    workers: int
+    share: float
+    measured: bool
+    buckets: _containers.RepeatedCompositeFieldContainer[SpentTime]
+    lost: _containers.RepeatedCompositeFieldContainer[LostTime]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankSteps]
+    def __init__(self, name: _Optional[str] = ..., wall_s: _Optional[float] = ..., workers: _Optional[int] = ..., share: _Optional[float] = ..., measured: bool = ..., buckets: _Optional[_Iterable[_Union[SpentTime, _Mapping[str, object]]]] = ..., lost: _Optional[_Iterable[_Union[LostTime, _Mapping[str, object]]]] = ..., ranks: _Optional[_Iterable[_Union[RankSteps, _Mapping[str, object]]]] = ...) -> None: ...
 
 class StacksRequest(_message.Message):
     __slots__ = ("ranks", "native")

@@ -34,7 +34,7 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
         node, effects = _missed(node, rules, now, seen, passed)
     if seen.phase is RoundPhase.RUNNING and member is None and node.spare_until is None:
         until = now + rules.join_timeout_s
-        how = "as a spare" if len(seen.members) >= rules.max_nodes else "for the next round"
+        how = "as a spare" if seen.nodes >= rules.max_nodes else "for the next round"
         because = f"round {seen.number} runs without this node; waiting {how} for up to {rules.join_timeout_s:g} s"
         return replace(node, spare_until=until, because=because), (*effects, WakeAt(until))
     if seen.phase in (RoundPhase.GATHERING, RoundPhase.LAST_CALL):

@@ -60,7 +60,7 @@ def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Mo
         return node, ()
     closed = node.latest_round is not None and node.latest_round.phase is RoundPhase.CLOSED
     if node.hosting and not node.others_ended:
-        if closed or node.latest_round is None or len(node.latest_round.members) < 2:
+        if closed or node.latest_round is None or node.latest_round.nodes < 2:
             return node, ()
         because = "serving the store until the other nodes have ended; another signal stops that"
         return replace(node, because=because), ()

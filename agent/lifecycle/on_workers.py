@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...proto.endings import PREEMPTED
 from ...proto.frozen import replace
 from ...rendezvous.driver.events import RoundSeen
-from ...rendezvous.failures import Sign, WorkerFailure, looks_like_an_echo, preempts
+from ...rendezvous.failures import STOOD_STILL, Sign, WorkerFailure, looks_like_an_echo, preempts
 from ...rendezvous.records import NodeState
 from . import on_request, on_round, restart_policy, stop_ladder, transitions
 from .events import (
@@ -167,7 +167,7 @@ def on_hang(node: Node, event: HangFound, now: float, rules: Rules) -> Move:
     """A failure like any other of this node's workers, and charged like one: all of them are stopped."""
     if event.round != node.round or event.local_rank not in node.tally.running:
         return node, ()
-    failure = _unseen_end(node, rules, event.local_rank, event.because, Sign.OWN, "stood still", event.said)
+    failure = _unseen_end(node, rules, event.local_rank, event.because, Sign.OWN, STOOD_STILL, event.said)
     return _failed(node, failure, now, rules)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ...proto.frozen import replace
+from ...rendezvous.agreements import Act
 from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
 from ...rendezvous.records import Member, NodeRecord, NodeState, Round
 from ...rendezvous.text import count, shorten
+from .. import exit_status
 from . import restart_policy, stop_ladder, verdicts
 from .events import (
     Conclude,
@@ -65,8 +67,16 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         grace_s=rules.grace_s,
         requests=node.requests,
         answer=node.answer,
+        control=control_address(rules.control, node.place.addr),
     )
     return replace(node, record=record, because=because), (Publish(record),)
+
+
+def control_address(control: str, addr: str) -> str:
+    """Where other hosts reach the control service: `:PORT`, of a wildcard address, stands for this node's own."""
+    if not control.startswith(":"):
+        return control
+    return f"[{addr}]{control}" if ":" in addr else f"{addr}{control}"
 
 
 def republish(node: Node, rules: Rules, now: float) -> Move:
@@ -150,7 +160,7 @@ def start(node: Node, rules: Rules, now: float, running: Round, member: Member) 
         spare_until=None,
         place=replace(node.place, ready=False),
     )
-    size = f"{count(len(running.members), 'node')}, group rank {member.group_rank}"
+    size = f"{count(running.nodes, 'node')}, group rank {member.group_rank}"
     because = f"round {running.number} begins with {size}: {running.because}{last}"
     node, effects = publish(node, rules, now, NodeState.WORKING, because)
     return node, (StartWorkers(running, member, node.restarts_used), *effects)
@@ -234,13 +244,31 @@ def stop(
     """Stop the workers, and publish why; then come back, or end where there is a verdict. `held_s`: how long workers
     that still run may first end by themselves."""
     if verdict is None and node.leaving is not None:
-        verdict, state, because = node.leaving, NodeState.LEAVING, node.leaving.because
+        verdict = _preempted(node, node.leaving) if _has_settled(node) else node.leaving
+        state, because = NodeState.LEAVING, verdict.because
     hold = held_s > 0 and bool(node.tally.running)
     rungs = stop_ladder.hold(now, rules.grace_s, held_s) if hold else stop_ladder.ask(now, rules.grace_s)
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, verdict=verdict)
     node, effects = publish(node, rules, now, state, because)
     orders: tuple[Effect, ...] = () if hold else (SignalWorkers(signum),)
     return node, (*effects, *orders, WakeAt(rungs.until))
+
+
+def _has_settled(node: Node) -> bool:
+    """Whether this node's workers have saved at the boundary that all settle at."""
+    agreement, answer = node.agreement, node.answer
+    return (
+        agreement is not None
+        and agreement.act is Act.SETTLE
+        and agreement.at > 0
+        and answer is not None
+        and (answer.agreement, answer.done) == (agreement.number, True)
+    )
+
+
+def _preempted(node: Node, leaving: Verdict) -> Verdict:
+    """What was asked for by a signal and lost nothing is a preemption: the same command goes on where it was."""
+    return Verdict(exit_status.PREEMPTED, f"{leaving.because}; its workers saved before")
 
 
 def stop_leftovers(node: Node, rules: Rules, now: float, because: str) -> Move:

@@ -102,7 +102,7 @@ def _identity(spec: WorkerSpec, round: Round, member: Member, local_rank: int) -
         "ROLE_NAME": member.role,
         "LOCAL_WORLD_SIZE": str(member.nproc),
         "WORLD_SIZE": str(round.world_size),
-        "GROUP_WORLD_SIZE": str(len(round.members)),
+        "GROUP_WORLD_SIZE": str(round.nodes),
         "ROLE_WORLD_SIZE": str(round.role_world_size(member.role)),
     }
     if spec.virtual_local_rank:

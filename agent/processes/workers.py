@@ -30,6 +30,7 @@ from ..output.last_lines import DRAIN_S, LastLines
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from ..steps.page import StepPage
+from ..steps.seen import WorkersSeen
 from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .master_port import MasterPort
@@ -95,6 +96,11 @@ class Workers:
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
+        self._exited: dict[int, tuple[float, int]] = {}
+        """By local rank: when it was gone, and its exit code."""
+        self.on_seen: Callable[[WorkersSeen], None] | None = None
+        """Called when workers begin, have begun, exit, or have written of their steps."""
+        self._round = 0
         self._timer: FileTimer | None = None
         self._oom = OomWatch()
         self._round_began_s = self._first_exit_s = 0.0
@@ -150,9 +156,9 @@ class Workers:
     def start(self, round: Round, member: Member, restart_count: int) -> list[Event]:  # noqa: A002 - the field's word
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
-        self.member, self.nodes = member, len(round.members)
+        self.member, self.nodes = member, round.nodes
         self._pids = {}
-        self._started_s = {}
+        self._started_s, self._exited, self._round = {}, {}, round.number
         self.reports = {}
         self._order, self._round_began_s = 0, time.monotonic()
         self._stopped_by.clear()
@@ -171,7 +177,16 @@ class Workers:
         finally:
             if self.round_logs is not None:
                 self.round_logs.close_worker_ends()
+        self._seen()
         return []
+
+    def _seen(self) -> None:
+        if self.on_seen is None or self.member is None:
+            return
+        member, now = self.member, time.monotonic()
+        started, exited, began_s = dict(self._started_s), dict(self._exited), self._round_began_s
+        place = (now, self._round, member.nproc, member.rank_offset, began_s)
+        self.on_seen(WorkersSeen(*place, started, exited, self.steps.shown()))
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
@@ -215,7 +230,9 @@ class Workers:
 
     def observe_steps(self) -> list[Event]:
         """What the workers say of their steps. Never blocks."""
-        return [*self.steps.observe(self.supervisor.alive())]
+        found: list[Event] = [*self.steps.observe(self.supervisor.alive())]
+        self._seen()
+        return found
 
     def observe(self) -> list[Event]:
         """What happened to the workers since the last call. Waits for no longer than `last_lines.AT_ONCE_S`."""
@@ -226,11 +243,14 @@ class Workers:
             self._pids[fact.key] = fact.pid
             self._started_s[fact.key] = time.monotonic()
             if self.member is not None and len(self._started_s) == self.member.nproc:
+                self._seen()
                 # An agreement that came with the round was asked for when no worker ran yet.
                 yield from self.steps.review(self.supervisor.alive())
         elif isinstance(fact, SpawnFailed):
             yield StartFailed(self._start_failure(fact.key, fact.reason, host=fact.host))
         elif isinstance(fact, Exited):
+            self._exited[fact.key] = time.monotonic(), fact.exit_code
+            self._seen()
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)

@@ -14,9 +14,11 @@ from ...proto import steps
 from ...rendezvous.agreements import HOLDS, STOPS, Act, Agreement
 from ..lifecycle.events import Acted, BoundAwaited, BoundFound
 from ..loop import PIPE_BYTES
+from .seen import Shown
 
 Event = Acted | BoundAwaited | BoundFound
 _NUMBER = steps.WORD_BYTES
+NS = 1_000_000_000
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 """Numbers of the system call membarrier(2)."""
 
@@ -27,7 +29,9 @@ class StepPage:
     def __init__(self) -> None:
         self._page = -1
         self._reports = self._reports_end = self._changes = self._changes_end = -1
-        self._bytes = 0
+        self._bytes = self._slots = 0
+        self._reached = 0
+        """The highest step of a worker of an earlier round."""
         self._asked: Agreement | None = None
         """The newest agreement that was asked for, also if workers cannot be asked yet."""
         self._shown = 0
@@ -48,10 +52,13 @@ class StepPage:
             self._page = os.memfd_create("elastic-agent-steps", os.MFD_CLOEXEC)
             self._reports, self._reports_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._changes, self._changes_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reached = max((self._reached, *(each.steps for each in self.shown())))
+        self._slots = workers
         # Never smaller: a process that is left of an earlier round must not lose pages that it has mapped.
         self._bytes = max(self._bytes, steps.size(workers))
         os.ftruncate(self._page, self._bytes)
         os.pwrite(self._page, bytes(self._bytes), 0)
+        self._write(steps.REACHED, self._reached)
         self._asked = self._decided = None
         self._shown = self._answered = self._acted = self._awaited = 0
         place = steps.Place(os.getpid(), self._page, self._reports_end, self._changes, 0)
@@ -77,6 +84,14 @@ class StepPage:
         ):
             self._write(word, value)
         self._changed()
+
+    def shown(self) -> tuple[Shown, ...]:
+        """How each worker of the round has spent its time, by local rank."""
+        if self._page < 0 or not self._slots:
+            return ()
+        found = os.pread(self._page, self._slots * steps.SLOT_BYTES, steps.SLOTS_AT)
+        words = memoryview(found).cast("Q")
+        return tuple(_shown(words[at : at + steps.WORDS]) for at in range(0, len(words), steps.WORDS))
 
     def release(self, number: int) -> None:
         """Let no worker wait any longer behind what it did by this agreement."""
@@ -153,6 +168,19 @@ class StepPage:
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def _shown(words: memoryview) -> Shown:
+    return Shown(
+        steps=words[steps.STEPS],
+        doing=words[steps.DOING],
+        saved=words[steps.SAVED],
+        began_s=words[steps.BEGAN_NS] / NS,
+        useful_s=words[steps.USEFUL_NS] / NS,
+        repeated_s=words[steps.REPEATED_NS] / NS,
+        saving_s=words[steps.SAVING_NS] / NS,
+        paused_s=words[steps.PAUSED_NS] / NS,
+    )
 
 
 def _acts(act: Act) -> int:

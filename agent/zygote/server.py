@@ -56,7 +56,7 @@ class Forking:
         self.between = between
         """Pid of the process between zygote and worker."""
         self.pid_read = pid_read
-        """The worker writes its pid to the other end of this pipe."""
+        """The worker writes its pid to the other end of this pipe, or cannot be there if that is closed."""
         self.in_cgroup = in_cgroup
 
 
@@ -88,6 +88,8 @@ class Zygote:
         self.parent = Parent(os.getppid())
         self.forking: list[Forking] = []
         """Workers whose fork has begun, oldest first."""
+        self.poll = select.poll()
+        """Of the nursery's requests and of the pids of workers."""
 
     def report(self, *words: object) -> None:
         """Send the nursery a line."""
@@ -163,18 +165,26 @@ class Zygote:
 
     def run(self) -> bool:
         """Serve until the nursery has exited. True: this is a worker, ready to run its script. Raises CannotFork."""
-        poll = select.poll()
-        poll.register(self.socket.fileno(), select.POLLIN)
+        self.poll.register(self.socket.fileno(), select.POLLIN)
         while not self.frames.ended:
-            if poll.poll(0 if self.forking else self.trace.due_ms() if self.trace else None):
-                for fields in self.frames.receive(self.socket):
-                    request = ForkRequest(fields, self.frames)
-                    self.check(request)
-                    if self.fork(request, request.cgroup):
-                        return True
-            elif not self.forking:
+            due_ms = self.trace.due_ms() if self.trace and not self.forking else None
+            ready = {fd for fd, _ in self.poll.poll(due_ms)}
+            if not ready:
                 self.import_traced()
-            if self.forking and (len(self.forking) >= AT_ONCE or not poll.poll(0)) and self.finish_fork():
+            if self.socket.fileno() in ready and self.fork_requested():
+                return True
+            if any(each.pid_read in ready and self.finish_fork(each) for each in tuple(self.forking)):
+                return True
+        return False
+
+    def fork_requested(self) -> bool:
+        """Begin to fork the workers that the nursery has requested. True in a worker. Raises CannotFork."""
+        for fields in self.frames.receive(self.socket):
+            if len(self.forking) >= AT_ONCE and self.finish_fork(self.forking[0]):
+                return True
+            request = ForkRequest(fields, self.frames)
+            self.check(request)
+            if self.fork(request, request.cgroup):
                 return True
         return False
 
@@ -205,11 +215,13 @@ class Zygote:
             os._exit(0)
         os.close(pid_write)
         self.forking.append(Forking(request, between, pid_read, in_cgroup))
+        self.poll.register(pid_read, select.POLLIN)
         return False
 
-    def finish_fork(self) -> bool:
-        """Wait for the worker whose fork began first, and report it. True in the worker. Raises CannotFork."""
-        begun = self.forking.pop(0)
+    def finish_fork(self, begun: Forking) -> bool:
+        """Wait until this worker is there, and report it. True in the worker. Raises CannotFork."""
+        self.forking.remove(begun)
+        self.poll.unregister(begun.pid_read)
         os.waitpid(begun.between, 0)
         worker_pid = os.read(begun.pid_read, 32).decode()
         os.close(begun.pid_read)

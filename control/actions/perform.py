@@ -36,9 +36,17 @@ class Actor:
     """Carries out actions, one after the other. One that fails is logged and told, and the others are still done."""
 
     def __init__(
-        self, table: Table, notifier: Notifier, node: str, log: Callable[[str], None], job: Job | None = None
+        self,
+        table: Table,
+        notifier: Notifier,
+        node: str,
+        log: Callable[[str], None],
+        job: Job | None = None,
+        alarmed: Callable[[str, str, str], None] | None = None,
     ) -> None:
-        """`job`: the one around it, where it runs in an agent."""
+        """`job`: the one around it, where it runs in an agent; `alarmed` gets each change first: the watch, the change,
+        what was read."""
+        self._alarmed = alarmed
         self._table, self._notifier, self._node, self._log = table, notifier, node, log
         self._job = job
 
@@ -46,6 +54,8 @@ class Actor:
         """Do what the watch says. All but the first firing only notifies."""
         watch = happening.watch
         sentence = sentence_of(happening)
+        if self._alarmed is not None:
+            self._alarmed(watch.title, happening.change.value, sentence)
         self._log(sentence)
         lines = [sentence]
         if happening.change is Change.FIRED:

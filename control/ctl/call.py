@@ -67,7 +67,7 @@ class Call:
         Raises NoAnswer, Refused."""
         until = None if limit_s is None else time.monotonic() + limit_s
         poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
+        poll.register(self.fileno(), select.POLLIN)
         while not self.ended:
             left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
             if not poll.poll(left_ms):
@@ -138,8 +138,3 @@ class Call:
         """Ask no more."""
         self.ended = True
         self._sock.close()
-
-
-def call(path: str, method: str, **fields: object) -> Message:
-    """One answer. Raises NoAnswer, Refused."""
-    return Call(path, method, fields).answer()

@@ -8,61 +8,36 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
 
 import click
 
-from . import find, screen, story, views
-from .call import Call, Message, NoAnswer, Refused, call
+from . import find, screen, story, told, views
+from .asking import begin, call
+from .call import Message, NoAnswer, Refused
+from .chosen import PROGRAM, Chosen, as_json, because, choosing, show_credentials
 from .find import Agent, NotFound
 
-PROGRAM = "elasticctl"
 REFUSED, WRONG = 1, 2
 """Exit statuses beside those of `find`: the agent says no; the command is wrong."""
 REDRAW_S = 1.0
 """At most so long until a live screen is drawn anew: it shows ages."""
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Chosen:
-    """Which agents a command is for."""
-
-    def __init__(self, address: str, job: str) -> None:
-        self.address, self.job = address, job
-
-    def agents(self) -> list[Agent]:
-        """Those of the job. Says on stderr which do not answer. Raises NotFound."""
-        found, silent = find.of_job(self.address, self.job)
-        for line in silent:
-            click.echo(f"{PROGRAM}: {line}", err=True)
-        return found
-
-
-def as_json(command: Command) -> Command:
-    """The option --json."""
-    return click.option("--json", "in_json", is_flag=True, help="Print the answer as JSON.")(command)
-
-
-def because(command: Command) -> Command:
-    """The option --reason."""
-    return click.option("-m", "--reason", default="", help="Why; the log and the last line of each agent tell it.")(
-        command
-    )
 
 
 @click.group(PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--address", metavar="SOCKET", default="", help="The socket of one agent, instead of looking for agents.")
-@click.option("--job", metavar="ID", default="", help="The job's run id, where agents of several jobs run here.")
+@choosing
 @click.version_option(package_name="elastic-agent", prog_name=PROGRAM)
 @click.pass_context
-def elasticctl(context: click.Context, *, address: str, job: str) -> None:
+def elasticctl(
+    context: click.Context, *, address: str, node: str, job: str, token_file: str, ca_file: str, tls_name: str
+) -> None:
     """See and steer the jobs whose agents run on this host.
 
     Exit status: 0 done, 1 the agent refused or something is damaged, 2 a wrong command, 3 no such agent runs here,
     4 an agent does not answer, 5 several agents or jobs fit.
     """
-    context.obj = Chosen(address, job)
+    show_credentials(token_file, ca_file, tls_name)
+    context.obj = Chosen(address, job, node)
 
 
 @elasticctl.command()
@@ -76,7 +51,7 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
     if not watch:
         _show_status(chosen, output)
         return
-    follower = Call(find.best(chosen.agents()).path, "Events", {"since": -1, "follow": True})
+    follower = begin(find.best(chosen.agents()).path, "Events", {"since": -1, "follow": True})
     try:
         while not follower.ended:
             if sys.stdout.isatty() and output != "json":
@@ -97,9 +72,16 @@ def _show_status(chosen: Chosen, output: str) -> None:
         _echo({"job": job, "workers": workers, "events": events})
     else:
         width = shutil.get_terminal_size((80, 24)).columns
-        for line in screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide"):
+        saved = _newest(job["checkpoints"]) if job["checkpoints"] else None
+        for line in screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide", saved=saved):
             click.secho(line.text, bold=line.odd, fg="yellow" if line.odd and "NO_COLOR" not in os.environ else None)
     _report(silent)
+
+
+def _newest(directory: str) -> Message | None:
+    from .kept import newest
+
+    return newest(directory)
 
 
 @elasticctl.command()
@@ -135,10 +117,7 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
 def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json: bool) -> None:
     """What workers write: of one rank, or of all that run here."""
     ranks = [] if rank == "all" else _ranks([rank])
-    found = views.having(chosen.agents(), ranks)
-    if not found:
-        raise NotFound(f"rank {rank} does not run here; ask on its own host", find.NONE)
-    parts = views.streams(found, "Logs", ranks=ranks, follow=follow)
+    parts = views.streams(chosen.having(ranks), "Logs", ranks=ranks, follow=follow)
     if lines is not None and not follow:
         parts = iter(_last(parts, lines))
     unfinished: dict[tuple[int, str], str] = {}
@@ -190,10 +169,7 @@ def _missed(part: Message) -> None:
 def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool) -> None:
     """Where the workers that run here stand in their code: equal stacks together, the odd one first."""
     ranks = _ranks(rank)
-    found = views.having(chosen.agents(), ranks)
-    if not found:
-        raise NotFound(f"none of rank {', '.join(rank)} runs here; ask on its own host", find.NONE)
-    answers, silent = views.together(found, "Stacks", ranks=ranks, native=native)
+    answers, silent = views.together(chosen.having(ranks), "Stacks", ranks=ranks, native=native)
     groups, texts = views.merged(answers), [text for answer in answers for text in answer["native"]]
     if in_json:
         _echo({"groups": groups, "native": texts})
@@ -211,10 +187,13 @@ def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool
 @as_json
 @click.pass_obj
 def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
-    """Memory and processor time of the workers that run here."""
+    """Memory, processor time and GPUs of the workers that run here."""
+    from . import gpus
+
     before: dict[int, tuple[float, float]] = {}
     while True:
         answers, _ = views.together(chosen.agents(), "Workers")
+        trouble = gpus.add(answers)
         now_s = time.monotonic()
         if in_json:
             _echo(answers)
@@ -223,6 +202,8 @@ def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
                 click.clear()
             for line in views.top(answers, before, now_s):
                 click.echo(line)
+            if trouble:
+                click.echo(f"GPUs are not shown: {trouble}", err=True)
         if not watch:
             return
         before = {each["pid"]: (each.get("cpuS", 0.0), now_s) for answer in answers for each in answer["workers"]}
@@ -234,24 +215,28 @@ def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
 @as_json
 @click.pass_obj
 def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
-    """The story of a job: each round, why it began and ended, whom it charged, what it cost.
+    """The story of a job: each round, what led to its end, whom it charged, what it cost, and where the time went.
 
     From the events of the agent that coordinates, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    found: list[Message] = []
-    for path in file:
-        try:
-            found += views.events_of(path)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    if not file:
-        found = list(views.streams([find.best(chosen.agents())], "Events"))
-    told = story.story_of(found)
+    found = story.story_of(told.events(file, chosen.agents))
     if in_json:
-        _echo({"rounds": [vars(each) for each in told.rounds], "ends": told.ends, "outcome": told.outcome})
+        _echo(story.as_message(found))
         return
-    for line in story.lines(told):
+    for line in story.lines(found):
         click.echo(line)
+
+
+@elasticctl.command()
+@click.argument("file", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file that is written.")
+@click.pass_obj
+def report(chosen: Chosen, *, file: tuple[str, ...], output: str) -> None:
+    """The page of a job (elastic-agent --page) as one file of HTML that needs nothing else.
+
+    From what the agents of this host keep, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
+    """
+    told.write_report(output, told.events(file, chosen.agents), file)
 
 
 @elasticctl.command()
@@ -345,10 +330,12 @@ def data() -> None:
 
 @data.command()
 @click.argument("directory", type=click.Path(exists=True))
-def verify(directory: str) -> None:
+@as_json
+def verify(directory: str, *, in_json: bool) -> None:
     """Each byte of each checkpoint against its checksums, and that each sample was trained on exactly once."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "elastic_agent.worker", "verify", directory])
+    form = ["--json"] if in_json else []
+    os.execv(sys.executable, [sys.executable, "-m", "elastic_agent.worker", "verify", *form, directory])
 
 
 @elasticctl.command()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import beside
-from .call import Message, NoAnswer, Refused, call
+from .asking import call
+from .call import Message, NoAnswer, Refused
 
 CONNECTION_REFUSED = "Connection refused"
 
@@ -63,7 +65,7 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     for folder in [] if address else _without_socket():
         if _is_left(folder):
             beside.remove(folder)
-    for path in [address] if address else sockets():
+    for path in [address] if address else sockets():  # an address may be HOST:PORT
         try:
             found.append(Agent(path, call(path, "Status")))
         except NoAnswer as error:
@@ -72,6 +74,8 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
             else:
                 silent.append(str(error))
         except Refused as error:
+            if address:
+                raise
             silent.append(f"{path}: {error}")
     return found, silent
 
@@ -126,11 +130,48 @@ def one(found: list[Agent], node: str) -> Agent:
             raise NotFound(f"{len(found)} nodes of the job run here: {names}; name one", SEVERAL)
         return found[0]
     named = [each for each in found if node in (each.name, str(each.status["pid"]), each.name.partition(":")[0])]
+    if not named and (there := elsewhere(found, lambda each: node in (each["name"], each["name"].partition(":")[0]))):
+        named = there
     if not named:
-        raise NotFound(f"node {node!r} does not run here; there are {names}; ask on its own host", NONE)
+        raise NotFound(
+            f"node {node!r} does not run here, nor is it known where its agent answers; there are {names}; ask on its "
+            "own host",
+            NONE,
+        )
     if len(named) > 1:
         raise NotFound(f"{node!r} may be {' or '.join(each.name for each in named)}; name one", SEVERAL)
     return named[0]
+
+
+def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Agent]:
+    """The agents on other hosts whose nodes are wanted, as these agents know where they answer: from the records of the
+    job, so also while its store is away. Raises NotFound where one does not answer."""
+    here = {each.name for each in found}
+    places: dict[str, str] = {}
+    for each in found:
+        for node in call(each.path, "Job")["nodes"]:
+            if node["name"] not in here and wanted(node) and node.get("control"):
+                places.setdefault(node["name"], node["control"])
+    try:
+        return [Agent(path, call(path, "Status")) for path in places.values()]
+    except NoAnswer as error:
+        raise NotFound(str(error), SILENT) from None
+
+
+def of_ranks(found: list[Agent], ranks: Sequence[int]) -> list[Agent]:
+    """Those on other hosts that run one of these ranks. Raises NotFound where none is known."""
+
+    def wanted(node: Message) -> bool:
+        first = node.get("rankOffset", 0)
+        return "groupRank" in node and any(first <= rank < first + node.get("nproc", 0) for rank in ranks)
+
+    there = elsewhere(found, wanted)
+    if not there:
+        named = ", ".join(map(str, ranks))
+        raise NotFound(
+            f"rank {named} does not run here, nor is it known where its agent answers; ask on its host", NONE
+        )
+    return there
 
 
 def best(found: list[Agent]) -> Agent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from .call import Message
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)(-.*)?")
 GIB = 1 << 30
+LOOK_S = 0.5
+"""How long a file system has to show what is in a directory."""
 
 
 def kept(directory: str) -> list[Message]:
@@ -41,6 +44,23 @@ def kept(directory: str) -> list[Message]:
             one["problem"] = f"{MANIFEST} cannot be read: {error}"
         found.append(one)
     return found
+
+
+def newest(directory: str) -> Message | None:
+    """The newest checkpoint whose manifest can be read; None where there is none, or the file system does not answer
+    within `LOOK_S`: what it is needed for must not wait for a dead file server."""
+    found: list[Message] = []
+
+    def look() -> None:
+        try:
+            found.extend(one for one in kept(directory) if not one["problem"])
+        except OSError:
+            pass  # no such directory here: the job runs on other hosts, or has saved nothing yet
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(LOOK_S)
+    return found[0] if found and not thread.is_alive() else None
 
 
 def _step(name: str) -> int:

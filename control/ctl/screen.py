@@ -28,11 +28,25 @@ class Line:
 
 
 def screen(
-    job: Message, workers: Sequence[Message], events: Sequence[Message], now_s: float, *, width: int, wide: bool = False
+    job: Message,
+    workers: Sequence[Message],
+    events: Sequence[Message],
+    now_s: float,
+    *,
+    width: int,
+    wide: bool = False,
+    saved: Message | None = None,
 ) -> list[Line]:
     """`job`: the answer to Job; `workers`: those of this host's agents to Workers; `events`: the last events of the
-    agent that answered; `now_s`: seconds since 1970."""
-    lines = [*_head(job, workers), Line(""), *_nodes(job, workers, wide=wide), Line("")]
+    agent that answered; `now_s`: seconds since 1970; `saved`: the newest checkpoint, as `kept.newest` has it."""
+    lines = [
+        *_head(job, workers),
+        *_limits(job, saved, now_s),
+        *_said(job),
+        Line(""),
+        *_nodes(job, workers, wide=wide),
+        Line(""),
+    ]
     lines += [Line(f"{_ago(now_s - each['timeS']):>8}  {_event(each)}") for each in _latest(events)]
     lines.append(Line(f"next  {_next(job)}"))
     return [Line(line.text if wide else _cut(line.text, max(40, width)), line.odd) for line in lines]
@@ -64,8 +78,26 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
         lines.append(Line(f"last  round {ended['round']} ended by {ended['kind']}: {ended['because']}{charged}"))
     if steps := [each["steps"] for one in workers for each in one["workers"] if each.get("steps")]:
         lines.append(Line(f"step  {max(steps):,}"))
-    lines.append(Line(f"said  by {job['name']}, {_source(job)}"))
+    lines += [Line(f"time  {line}") for line in job.get("goodput", ())]
     return lines
+
+
+def _limits(job: Message, saved: Message | None, now_s: float) -> list[Line]:
+    """The last good thing, and the next deadline, as far as they are known."""
+    lines = []
+    if saved is not None:
+        label = f", kept as {saved['label']!r}" if saved["label"] else ""
+        lines.append(Line(f"saved step {saved['step']:,}, {_ago(now_s - saved['time_s'])} ago{label}"))
+    elif job.get("checkpoints"):
+        lines.append(Line(f"saved nothing that can be read in {job['checkpoints']} on this host"))
+    if (left_s := job.get("endsInS")) is not None:
+        text = f"in {duration(left_s)}" if left_s > 0 else f"since {duration(-left_s)}"
+        lines.append(Line(f"ends  {text}", left_s <= 0))
+    return lines
+
+
+def _said(job: Message) -> list[Line]:
+    return [Line(f"said  by {job['name']}, {_source(job)}")]
 
 
 def count_of(wanted: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...rendezvous.text import count, duration
+from .causes import Account, accounts_of, by_id, causes_of, stages_of
 
 Event = Mapping[str, Any]
 
@@ -29,6 +30,10 @@ class Told:
     why: str = ""
     charged: str = ""
     failure: str = ""
+    causes: tuple[str, ...] = ()
+    """What led to its end, back to what came first."""
+    stages: tuple[tuple[str, float], ...] = ()
+    """How long each stage took until the first step of the next round."""
 
 
 @dataclass
@@ -43,6 +48,8 @@ class Story:
     outcome: str = ""
     missed: int = 0
     """Events that are not kept any more."""
+    account: Account = field(default_factory=lambda: Account(()))
+    """Where the time of the workers went."""
 
     @property
     def lost_s(self) -> float:
@@ -70,7 +77,8 @@ def normal(event: Event) -> dict[str, Any]:
 
 def story_of(events: Iterable[Event]) -> Story:
     """Put together what these events tell, in any order."""
-    found = sorted((normal(event) for event in events), key=lambda event: float(event["at_s"]))
+    every = [normal(event) for event in events]
+    found = _in_order([event for event in every if event["what"] != "goodput"])
     story, rounds = Story(), dict[int, Told]()
     names: dict[str, str] = {}
     for event in found:
@@ -82,10 +90,23 @@ def story_of(events: Iterable[Event]) -> Story:
             story.ends.append(f"{event['node']}: exit {event.get('exit_code', 0)}: {event['because']}")
         elif event["what"] == "announced":
             _announced(event, rounds, names, story)
-        else:
+        elif event["what"] == "event":
             _happened(event, rounds)
+    known = by_id(found)
+    for told in rounds.values():
+        told.causes = tuple(causes_of(known, found, told.number))
+        told.stages = tuple(stages_of(found, told.number))
+    story.account = Account(accounts_of(every))
     story.rounds = [rounds[number] for number in sorted(rounds) if rounds[number].began_s is not None]
     return story
+
+
+def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By the monotonic clock of their host; of several hosts by the wall clock, which is all that they share."""
+    hosts = {event["node"].rpartition(":")[0] for event in events}
+    if len(hosts) > 1 and all(event.get("time_s") for event in events):
+        events = [{**event, "at_s": event["time_s"]} for event in events]
+    return sorted(events, key=lambda event: float(event["at_s"]))
 
 
 def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], story: Story) -> None:
@@ -132,6 +153,7 @@ def lines(story: Story) -> list[str]:
         f"{count(len(story.rounds), 'round')} in {took}, {count(charged, 'restart')} charged, "
         f"{duration(story.lost_s)} between rounds" + (f"; the job {story.outcome}" if story.outcome else "")
     ]
+    found += story.account.lines()
     if lost := _lost(story):
         found.append(f"between rounds, by what ended the one before: {lost}")
     if story.missed:
@@ -163,8 +185,22 @@ def _of_round(story: Story, told: Told) -> list[str]:
     found.append(f"  ran {ran}, ended{kind}: {told.why}")
     if told.failure and told.failure not in told.why:
         found.append(f"  {told.failure}")
+    found += [f"  caused by  {cause}" for cause in told.causes if cause.partition(": ")[2] not in told.why]
     if told.charged:
         found.append(f"  {told.charged} is charged a restart")
     if (pause_s := story.pause_s(told)) is not None:
         found.append(f"  {duration(pause_s)} until the next round began")
+        if told.stages:
+            stages = ", ".join(f"{name} after {duration(took_s)}" for name, took_s in told.stages)
+            found.append(f"  then, of the slowest node: {stages}")
     return found
+
+
+def as_message(story: Story) -> dict[str, Any]:
+    """The story for programs."""
+    return {
+        "rounds": [vars(each) for each in story.rounds],
+        "ends": story.ends,
+        "outcome": story.outcome,
+        "goodput": vars(story.account) | {"share": story.account.share},
+    }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...rendezvous.text import duration
-from .call import Call, Message, NoAnswer, call
+from .asking import begin, call
+from .call import Message, NoAnswer
+from .causes import Account, as_account
 from .find import Agent
 
 MIB = 1 << 20
@@ -20,7 +23,7 @@ def together(found: Sequence[Agent], method: str, **fields: object) -> tuple[lis
     calls, answers, silent = [], [], []
     for each in found:
         try:
-            calls.append(Call(each.path, method, fields))
+            calls.append(begin(each.path, method, fields))
         except NoAnswer as error:
             silent.append(str(error))
     for one in calls:
@@ -33,7 +36,7 @@ def together(found: Sequence[Agent], method: str, **fields: object) -> tuple[lis
 
 def streams(found: Sequence[Agent], method: str, **fields: object) -> Iterator[Message]:
     """The messages of these agents as they come, until all have ended. Raises NoAnswer where one cannot be asked."""
-    calls = {each.fileno(): each for each in (Call(agent.path, method, fields) for agent in found)}
+    calls = {each.fileno(): each for each in (begin(agent.path, method, fields) for agent in found)}
     poll = select.poll()
     for fd in calls:
         poll.register(fd, select.POLLIN)
@@ -77,7 +80,7 @@ def having(found: Sequence[Agent], ranks: Sequence[int]) -> list[Agent]:
 def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], now_s: float) -> list[str]:
     """A table of workers. `before`: processor time by pid and when that was read; without it, the mean since the
     worker's start."""
-    rows = [("RANK", "NODE", "PID", "STATE", "CPU %", "MEMORY", "WRITTEN", "SINCE", "SECTION")]
+    rows = [("RANK", "NODE", "PID", "STATE", "CPU %", "MEMORY", "GPU %", "GPU MEMORY", "WRITTEN", "SINCE", "SECTION")]
     for answer in workers:
         for each in answer["workers"]:
             cpu_s, age_s = each.get("cpuS", 0.0), each.get("ageS", 0.0)
@@ -88,7 +91,10 @@ def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], n
             rows.append(
                 (
                     str(each["rank"]), answer["name"], str(each["pid"]), each["state"], f"{used:.0f}",
-                    f"{each.get('rssBytes', 0) / MIB:,.0f} MiB", f"{each.get('writtenBytes', 0) / MIB:,.1f} MiB",
+                    f"{each.get('rssBytes', 0) / MIB:,.0f} MiB",
+                    f"{each['gpuPercent']:.0f}" if "gpuPercent" in each else "-",
+                    f"{each['gpuBytes'] / MIB:,.0f} MiB" if "gpuBytes" in each else "-",
+                    f"{each.get('writtenBytes', 0) / MIB:,.1f} MiB",
                     duration(age_s), section,
                 )
             )  # fmt: skip
@@ -100,15 +106,34 @@ def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], n
 def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, list[Message], list[Message], list[str]]:
     """What the status is made of: the job by one agent's word, the workers of all agents here, the last events, and a
     line for each agent that does not answer."""
-    job = call(chosen.path, "Job")
+    job = dict(call(chosen.path, "Job"))
     workers, silent = together(found, "Workers")
-    events = list(Call(chosen.path, "Events", {"since": -20}).messages(3.0))
+    job["goodput"] = Account([as_account(each) for each in together(found, "Goodput")[0]]).lines()[:1]
+    events = list(begin(chosen.path, "Events", {"since": -20}).messages(3.0))
     return job, workers, events, silent
 
 
+def told_by(found: Sequence[Agent]) -> list[Message]:
+    """The events that the agents of a job keep here, and their accounts. Raises NoAnswer where none can be asked."""
+    accounts, silent = together(found, "Goodput")
+    answering = {account["name"] for account in accounts}
+    asked = [agent for agent in found if agent.status["name"] in answering]
+    if not asked:
+        raise NoAnswer(silent[0])
+    return [*streams(asked, "Events"), *map(as_account, accounts)]
+
+
 def events_of(path: str) -> list[Message]:
-    """The events of a file. A last line that was cut off is left out; raises ValueError in one line
-    where another one is no event."""
+    """The events of a file, and of those that were put aside for it, the oldest first. A last line that was cut off is
+    left out; raises ValueError in one line where another one is no event."""
+    folder, name = os.path.split(os.path.abspath(path))
+    numbers = [each[len(name) + 1 :] for each in os.listdir(folder) if each.startswith(f"{name}.")]
+    aside = sorted(int(number) for number in numbers if number.isdecimal() and number.isascii())
+    paths = [*(f"{path}.{number}" for number in aside), path]
+    return [event for each in paths for event in _events_of(each)]
+
+
+def _events_of(path: str) -> list[Message]:
     found = []
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):

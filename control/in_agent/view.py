@@ -67,7 +67,8 @@ class AgentsJob:
 
     @property
     def nodes(self) -> int:
-        return len(self._agent.status().members) if self._agent else 0
+        seen = self._agent.known().node.latest_round if self._agent else None
+        return seen.nodes if seen is not None and seen.begun else 0
 
     def workers(self) -> dict[int, int]:
         return self._by_rank(self._agent.workers.alive) if self._agent else {}
@@ -98,7 +99,7 @@ class AgentsJob:
         return progress.file_of(self.directory, self.round, rank) + ".ask"
 
     def ranks_of(self, node: str) -> range:
-        members = self._agent.status().members if self._agent else ()
+        members = self._agent.members() if self._agent else ()
         names = _names(members)
         found = next((each for each in members if names[each.node] == node), None)
         return range(found.rank_offset, found.rank_offset + found.nproc) if found else range(0)
@@ -155,7 +156,7 @@ class AgentsJob:
 
     def _nodes(self) -> dict[str, str]:
         """Names of the nodes of the round, by their identities."""
-        return _names(self._agent.status().members) if self._agent else {}
+        return _names(self._agent.members()) if self._agent else {}
 
     def _identity(self) -> str:
         """This node's, as the other nodes of the round know it; its name while it has no place."""

@@ -33,10 +33,18 @@ JOIN_S = 15.0
 class Watching:
     """What `--watch` and `--notify` ask for. `announced` is called on the agent's thread, and returns at once."""
 
-    def __init__(self, path: str, notify: Iterable[str], run_id: str, tell: Callable[[str, bool], None]) -> None:
-        """`tell` gets alarms, and whether a line is routine. Raises UsageError for a mistake in the file or in a URL,
-        and where the host refuses a directory."""
-        self._tell = tell
+    def __init__(
+        self,
+        path: str,
+        notify: Iterable[str],
+        run_id: str,
+        tell: Callable[[str, bool], None],
+        alarmed: Callable[[str, str, str], None] | None = None,
+    ) -> None:
+        """`tell` gets alarms, and whether a line is routine; `alarmed` the name of the watch, the change and what was
+        read, before anything is done about it. Both from any thread. Raises UsageError for a mistake in the file or in
+        a URL, and where the host refuses a directory."""
+        self._tell, self._alarmed = tell, alarmed
         table = table_of(path) if path else Table("--notify", "", ())
         self.table = replace(table, notify=(*table.notify, *notify), job=table.job or run_id)
         check_actions(self.table, inside=True)
@@ -81,7 +89,7 @@ class Watching:
                 self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
 
     def _runner_of(self, table: Table) -> Runner:
-        actor = Actor(table, self._notifier, _node(), self._log, self._job)
+        actor = Actor(table, self._notifier, _node(), self._log, self._job, self._alarmed)
         return Runner(table, actor, self._detail, self._job)
 
     def set(self, names: str, text: str) -> str:

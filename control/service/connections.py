@@ -17,7 +17,7 @@ from . import http
 from .connection import Connection
 from .followers import LogFollower
 from .messages import from_json, to_json
-from .methods import METHODS, PREFIX, Method, NotNow
+from .methods import METHODS, PREFIX, Method, NotNow, reads_nodes
 from .serving import Serving, error_body
 
 THREADS_MAX = 4
@@ -77,7 +77,7 @@ class Connections(Serving):
             message = from_json(method.request, request.body)
         except ValueError as error:
             raise http.Refused(400, f"{name}: {error}") from None
-        if method.waits:
+        if method.waits or (method.lists and reads_nodes(self._service)):
             self._in_thread(one, name, method, message)
             return
         status, found = self._call(method, message, one.who)
@@ -85,7 +85,7 @@ class Connections(Serving):
             one.follow(found, http.begin_stream(chunks=request.chunks), chunks=request.chunks)  # type: ignore[arg-type]
             self._pump(one)
         else:
-            self._answer(one, status, _body(status, found), keeps=request.keeps)
+            self._answer(one, status, _body(status, found), keeps=request.keeps, zipped=request.zipped)
 
     def _call(self, method: Method, message: object, who: str) -> tuple[int, object]:
         try:

@@ -1,32 +1,49 @@
-"""What an agent knows, as messages. Reads snapshots: from any thread, and nothing waits."""
+"""What an agent knows, as messages. Reads snapshots, from any thread; only the members of a large round are read from
+the store, once."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
-from ...agent.agent import Agent
-from ...agent.lifecycle.state import Node as OwnNode
+from ...agent.agent import Agent, Known
 from ...agent.lifecycle.state import Verdict
 from ...agent.report import AgentEvent
+from ...agent.spec import RendezvousSpec
 from ...proto.progress import Progress
 from ...rendezvous import failures
 from ...rendezvous.coordinator.state import Rendezvous, Seen
 from ...rendezvous.records import Member, Round, RoundPhase
-from .messages import Agreement, Ending, Event, Job, Node, Worker, Workers
+from ...rendezvous.text import duration
+from ..decisions import capacity
+from ..stream import Alarm, Checkpoint, Deadline, Entry, Stage
+from .messages import Agreement, Capacity, Ending, Event, Job, Node, Worker, Workers
 
 PAGE_BYTES, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "exited"}
 """States of a process, by their letter in /proc, that are not `running`."""
 
 
-def job_of(agent: Agent, run_id: str, began_s: float, last_event: int) -> Job:
-    """The whole job as this agent knows it."""
+def job_of(
+    agent: Agent,
+    run_id: str,
+    began_s: float,
+    last_event: int,
+    *,
+    members: Sequence[Member] | None = None,
+    deadline_s: float | None = None,
+    checkpoints: str = "",
+) -> Job:
+    """The whole job as this agent knows it. `members`: of the round, if not those that its announcement lists;
+    `deadline_s`: when its time ends, since 1970."""
     now, known = time.monotonic(), agent.known()
     seen, state = known.node.latest_round, known.coordinator
     leading = state.leading and known.node.leading
     spec = known.rendezvous
+    nodes = _coordinated(state, known.identity, now) if leading else _announced(known, seen, members)
+    ended = ending_of(seen.ended if seen else None, seen.members if seen else ())
     return Job(
         run_id=run_id,
         name=agent.name,
@@ -38,10 +55,10 @@ def job_of(agent: Agent, run_id: str, began_s: float, last_event: int) -> Job:
         round_age_s=now - state.since if leading else None,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
-        world_size=seen.world_size if seen and seen.placed else 0,
+        world_size=seen.world_size if seen and seen.begun else 0,
         restarts=seen.restarts if seen else 0,
-        nodes=_coordinated(state, known.identity, now) if leading else _announced(seen, known.node, known.identity),
-        ended=ending_of(seen.ended if seen else None, seen.members if seen else ()),
+        nodes=nodes,
+        ended=ended,
         agreement=_agreement(seen),
         outcome=seen.outcome.value if seen and seen.outcome else "",
         finishing=bool(seen and seen.finishing),
@@ -51,6 +68,24 @@ def job_of(agent: Agent, run_id: str, began_s: float, last_event: int) -> Job:
         age_s=now - began_s,
         last_event=last_event,
         command=" ".join(spec.command),
+        ends_in_s=None if deadline_s is None else deadline_s - time.time(),
+        checkpoints=checkpoints,
+        capacity=_capacity(nodes, ended, seen, spec, leading),
+    )
+
+
+def _capacity(
+    nodes: tuple[Node, ...], ended: Ending | None, seen: Round | None, spec: RendezvousSpec, leading: bool
+) -> Capacity:
+    over = seen is not None and (seen.phase is RoundPhase.CLOSED or seen.finishing)
+    busy = seen is None or (seen.agreement is not None and not seen.agreement.over)
+    # On a hosted store the host coordinates; where the store elects, any node may go.
+    keeps = next((node.name for node in nodes if node.own), "") if spec.backend != "etcd" else ""
+    return Capacity(
+        capacity.needed(nodes, spec.min_nodes, over=over),
+        capacity.helpful(nodes, spec.max_nodes, over=over),
+        capacity.suspects(nodes, spec.lease_s if leading else 0.0, ended.charged if ended else ""),
+        capacity.spare(nodes, spec.min_nodes, keeps, over=over, busy=busy) if leading else (),
     )
 
 
@@ -80,11 +115,13 @@ def _node(seen: Seen, member: Member | None, own: str, now: float) -> Node:
         because=record.because,
         round=record.round,
         waits=seen.waiting,
+        control=record.control,
     )
 
 
-def _announced(seen: Round | None, node: OwnNode, own: str) -> tuple[Node, ...]:
+def _announced(known: Known, seen: Round | None, members: Sequence[Member] | None) -> tuple[Node, ...]:
     """Members of the round, of which this node knows only its own state at first hand."""
+    node, own = known.node, known.identity
     return tuple(
         Node(
             name=member.name,
@@ -96,8 +133,9 @@ def _announced(seen: Round | None, node: OwnNode, own: str) -> tuple[Node, ...]:
             own=member.node == own,
             because=node.because if member.node == own else "",
             round=seen.number if seen else 0,
+            control=member.control,
         )
-        for member in (seen.placed if seen else ())
+        for member in (members if members is not None else seen.members if seen and seen.begun else ())
     )
 
 
@@ -124,31 +162,48 @@ def ending_of(ended: failures.Ending | None, members: Iterable[Member]) -> Endin
     )
 
 
-def event_of(entry: tuple[int, float, float, object], node: str, missed: int = 0) -> Event:
+def event_of(entry: Entry, node: str, missed: int = 0) -> Event:
     """One entry of the history."""
-    number, time_s, at_s, what = entry
+    made = partial(Event, entry.number, entry.time_s, node=node, missed=missed, id=entry.id, cause=entry.cause)
+    what = entry.what
     if isinstance(what, AgentEvent):
-        return Event(
-            number, time_s, what.at_s, node, "event",
+        return made(
+            what.at_s, what="event",
             happened=what.happened, phase=what.phase.value, round=what.round, because=what.because,
             restarts_used=what.restarts_used, failure=str(what.failure) if what.failure else "",
-            members=what.members, missed=missed,
+            members=what.members, ended=ending_of(what.ended, what.members),
         )  # fmt: skip
     if isinstance(what, Round):
-        return Event(
-            number, time_s, at_s, node, "announced",
+        return made(
+            entry.at_s, what="announced",
             happened="announced", phase=what.phase.value, round=what.number, because=what.because,
             members=what.placed, version=what.version, restarts=what.restarts,
             ended=ending_of(what.ended, what.members), outcome=what.outcome.value if what.outcome else "",
-            missed=missed,
         )  # fmt: skip
     if isinstance(what, Verdict):
-        return Event(
-            number, time_s, at_s, node, "concluded",
+        return made(
+            entry.at_s, what="concluded",
             happened="concluded", phase="ended", because=what.because,
             failure=str(what.cause) if what.cause else "", exit_code=what.exit_code,
-            outcome=what.outcome.value if what.outcome else "", missed=missed,
+            outcome=what.outcome.value if what.outcome else "",
         )  # fmt: skip
+    return _found(made, what)
+
+
+def _found(made: Callable[..., Event], what: object) -> Event:
+    """An event that is no state of the node."""
+    if isinstance(what, Stage):
+        because = f"round {what.round}: {what.name}" + (f" after {duration(what.took_s)}" if what.took_s else "")
+        return made(what.at_s, what="stage", stage=what.name, round=what.round, took_s=what.took_s, because=because)
+    if isinstance(what, Checkpoint):
+        because = f"checkpoint of step {what.step}, which held the workers up for {duration(what.took_s)}"
+        return made(what.at_s, what="checkpoint", step=what.step, round=what.round, took_s=what.took_s, because=because)
+    if isinstance(what, Deadline):
+        left_s = what.until_s - time.time()
+        because = f"the job's time ends in {duration(left_s)}" if left_s > 0 else "the job's time is over"
+        return made(what.at_s, what="deadline", until_s=what.until_s, because=because)
+    if isinstance(what, Alarm):
+        return made(what.at_s, what="alarm", watch=what.watch, happened=what.change, because=what.because)
     raise TypeError(f"{type(what).__name__} is no event")
 
 

@@ -25,6 +25,8 @@ Send = Callable[[object], bool]
 """Sends one message; False where the reader is behind, so that the next ones should wait."""
 _TAPS = threading.Lock()
 """Held while it is changed who gets what a stream reads."""
+_LISTENERS = threading.Lock()
+"""Held while it is changed who is called when something happens."""
 
 
 class Follower(Protocol):
@@ -44,11 +46,20 @@ class Follower(Protocol):
     def close(self) -> None: ...
 
 
-def followed(service: Service, make: Callable[[], Follower]) -> Iterator[Any]:
-    """The messages of a follower that is made, for a thread of this process that may wait."""
+def followed(
+    service: Service,
+    make: Callable[[], Follower],
+    gone: Callable[[], bool] | None = None,
+    when_gone: Callable[[Callable[[], None]], object] | None = None,
+) -> Iterator[Any]:
+    """The messages of a follower that is made, for a thread of this process that may wait. It ends early once `gone`;
+    `when_gone` is handed what is to be called then."""
     changed = threading.Semaphore(0)
-    service.listeners = (*service.listeners, changed.release)
+    with _LISTENERS:
+        service.listeners = (*service.listeners, changed.release)
     try:
+        if when_gone is not None:
+            when_gone(changed.release)
         follower = make()
         found: deque[object] = deque()
 
@@ -59,6 +70,8 @@ def followed(service: Service, make: Callable[[], Follower]) -> Iterator[Any]:
         try:
             while True:
                 closed = service.closed
+                if gone is not None and gone():
+                    return
                 follower.attach()
                 done = follower.pump(send)
                 while found:
@@ -70,7 +83,8 @@ def followed(service: Service, make: Callable[[], Follower]) -> Iterator[Any]:
         finally:
             follower.close()
     finally:
-        service.listeners = tuple(each for each in service.listeners if each != changed.release)
+        with _LISTENERS:
+            service.listeners = tuple(each for each in service.listeners if each != changed.release)
 
 
 class EventFollower:

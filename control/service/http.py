@@ -26,6 +26,10 @@ REASONS = {
 }
 JSON, LINES = "application/json", "application/x-ndjson"
 LAST_CHUNK = b"0\r\n\r\n"
+ZIPPED_MIN = 4096
+"""Bytes of an answer above which it is compressed for clients that take that."""
+GZIP = 31
+"""zlib's `wbits` for the form of gzip."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -39,6 +43,8 @@ class Request(NamedTuple):
     """The connection may be used again."""
     chunks: bool
     """The client takes an answer in chunks; HTTP/1.0 does not."""
+    zipped: bool = False
+    """The client takes an answer that is compressed by gzip."""
 
 
 class Refused(Exception):
@@ -71,7 +77,8 @@ def take(received: bytearray) -> Request | None:
     connection = headers.get(b"connection", b"").lower()
     modern = version == b"HTTP/1.1"
     keeps = b"close" not in connection if modern else b"keep-alive" in connection
-    return Request(method, path, body, keeps, modern)
+    zipped = b"gzip" in headers.get(b"accept-encoding", b"").lower()
+    return Request(method, path, body, keeps, modern, zipped)
 
 
 def _first(line: bytes) -> tuple[str, str, bytes]:
@@ -104,17 +111,26 @@ def _length(text: bytes) -> int:
     return int(text)
 
 
-def answer(status: int, body: bytes, *, keeps: bool, kind: str = JSON) -> bytes:
-    """A whole answer."""
+def answer(status: int, body: bytes, *, keeps: bool, kind: str = JSON, more: str = "", zipped: bool = False) -> bytes:
+    """A whole answer. `more`: further headers, each with the end of its line. `zipped`: by gzip, where it is long
+    enough to be worth it."""
+    if zipped and len(body) > ZIPPED_MIN:
+        import zlib  # few ask for it
+
+        packing = zlib.compressobj(level=1, wbits=GZIP)
+        body = packing.compress(body) + packing.flush()
+        more += "Content-Encoding: gzip\r\n"
     end = "" if keeps else "Connection: close\r\n"
-    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{end}\r\n"
+    head = (
+        f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}{end}\r\n"
+    )
     return head.encode() + body
 
 
-def begin_stream(*, chunks: bool) -> bytes:
-    """What is before the first line of a stream. Without chunks its end is that of the connection."""
+def begin_stream(*, chunks: bool, kind: str = LINES, more: str = "") -> bytes:
+    """What is before the first line of a stream. Without chunks its end is that of the connection. more: as above."""
     coding = "Transfer-Encoding: chunked\r\n" if chunks else ""
-    return f"HTTP/1.1 200 OK\r\nContent-Type: {LINES}\r\n{coding}Connection: close\r\n\r\n".encode()
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{more}{coding}Connection: close\r\n\r\n".encode()
 
 
 def chunk(data: bytes) -> bytes:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from ...agent.report import Status
 from ...proto.frozen import dataclass
 from ...rendezvous.records import Member
+from .time_messages import Goodput, LostTime, RankSteps, SpentTime
 
-__all__ = ["Member", "Status"]
+__all__ = ["Goodput", "LostTime", "Member", "RankSteps", "SpentTime", "Status"]
 Message = TypeVar("Message")
 
 
@@ -37,6 +38,8 @@ class Node:
     round: int = 0
     waits: bool = False
     """It waits for a place in a round."""
+    control: str = ""
+    """HOST:PORT of its agent's control service on TCP; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,20 @@ class Agreement:
     at: int = 0
     """The boundary; 0: not decided."""
     over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a scheduler may do for the job."""
+
+    needed: int = 0
+    """Nodes without which no round begins."""
+    helpful: int = 0
+    """Nodes that would get a place, those that are needed among them."""
+    suspects: tuple[str, ...] = ()
+    """Nodes to look at or to replace: silent, lost, or charged with the last failure."""
+    spare: tuple[str, ...] = ()
+    """Nodes that may be drained, in this order; only the coordinator knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,11 @@ class Job:
     age_s: float = 0.0
     last_event: int = 0
     command: str = ""
+    ends_in_s: float | None = None
+    """Until the job's time ends; None: not known."""
+    checkpoints: str = ""
+    """The directory of --exact-resume."""
+    capacity: Capacity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,13 @@ class Event:
     exit_code: int = 0
     missed: int = 0
     """Events before it that are not kept any more."""
+    id: str = ""
+    cause: str = ""
+    stage: str = ""
+    took_s: float = 0.0
+    step: int = 0
+    watch: str = ""
+    until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.lifecycle.state import Phase
+from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
 from ..beside import Service
@@ -17,6 +18,7 @@ from .messages import (
     Done,
     DrainRequest,
     EventsRequest,
+    Goodput,
     Job,
     LogsRequest,
     Nothing,
@@ -50,6 +52,8 @@ class Method(NamedTuple):
     """It changes nothing."""
     waits: bool = False
     """It takes time, so it has a thread of its own."""
+    lists: bool = False
+    """It lists all nodes of the round, which are read from the store where the announcement lists only some."""
     streams: bool = False
 
 
@@ -60,14 +64,30 @@ def agent_of(service: Service) -> Agent:
     return service.agent
 
 
+def reads_nodes(service: Service) -> bool:
+    """Whether the nodes of the round are in the store, and not in its announcement."""
+    seen = service.agent.known().node.latest_round if service.agent is not None else None
+    return seen is not None and seen.crowd is not None
+
+
 def status(service: Service, request: Nothing, who: str) -> Status:
     """Where this node stands."""
-    return agent_of(service).status()
+    agent = agent_of(service)
+    return replace(agent.status(), members=agent.members())
 
 
 def job(service: Service, request: Nothing, who: str) -> Job:
     """The whole job as this agent knows it."""
-    return describe.job_of(agent_of(service), service.run_id, service.began_s, service.number)
+    agent = agent_of(service)
+    return describe.job_of(
+        agent,
+        service.run_id,
+        service.began_s,
+        service.number,
+        members=agent.members(),
+        deadline_s=service.deadline_s,
+        checkpoints=service.checkpoints,
+    )
 
 
 def workers(service: Service, request: Nothing, who: str) -> Workers:
@@ -79,6 +99,11 @@ def workers(service: Service, request: Nothing, who: str) -> Workers:
 def events(service: Service, request: EventsRequest, who: str) -> EventFollower:
     """What happened, from any point of the kept history on."""
     return EventFollower(service, request)
+
+
+def goodput(service: Service, request: Nothing, who: str) -> Goodput:
+    """Where the seconds of this node's workers went."""
+    return service.goodput()
 
 
 def stacks(service: Service, request: StacksRequest, who: str) -> Stacks:
@@ -163,10 +188,11 @@ def _because(what: str, reason: str, who: str) -> str:
 
 
 METHODS: dict[str, Method] = {
-    "Status": Method(Nothing, status),
-    "Job": Method(Nothing, job),
+    "Status": Method(Nothing, status, lists=True),
+    "Job": Method(Nothing, job, lists=True),
     "Workers": Method(Nothing, workers),
     "Events": Method(EventsRequest, events, streams=True),
+    "Goodput": Method(Nothing, goodput),
     "Stacks": Method(StacksRequest, stacks, waits=True),
     "Logs": Method(LogsRequest, logs, streams=True),
     "Drain": Method(DrainRequest, drain, reads=False),

@@ -15,7 +15,9 @@ from ...agent.report import AgentEvent
 from ...proto.progress import Progress
 from ...rendezvous.failures import EndKind
 from ...rendezvous.records import Round
+from ..stream import Alarm, Checkpoint, Entry, Stage
 from .describe import job_of, workers_of
+from .messages import Goodput
 
 PHASE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 """Seconds: upper bounds of the histogram of phases."""
@@ -45,6 +47,19 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_worker_cpu_seconds_total": ("counter", "Processor time of a worker; begins anew with each round."),
     "elastic_agent_worker_output_bytes_total": ("counter", "What a worker has written; begins anew with each round."),
     "elastic_agent_worker_mark_age_seconds": ("gauge", "Since a worker's last sign of life, where it is watched."),
+    "elastic_agent_worker_time_seconds": ("gauge", "Seconds of this node's workers, by what they went to."),
+    "elastic_agent_lost_time_seconds": ("gauge", "Seconds that ends of rounds have cost, by what ended them."),
+    "elastic_agent_goodput_ratio": (
+        "gauge",
+        "Share of useful steps in the workers' seconds; absent if not measured.",
+    ),
+    "elastic_agent_recovery_stage_seconds": ("histogram", "How long stages of recoveries and starts took."),
+    "elastic_agent_checkpoints_total": ("counter", "Checkpoints that this node's workers have taken."),
+    "elastic_agent_checkpoint_step": ("gauge", "The step of the newest of them."),
+    "elastic_agent_checkpoint_age_seconds": ("gauge", "Since the newest of them."),
+    "elastic_agent_checkpoint_held_seconds_total": ("counter", "How long checkpoints have held workers up."),
+    "elastic_agent_alarms_total": ("counter", "Times that a watch has fired."),
+    "elastic_agent_deadline_timestamp_seconds": ("gauge", "When the job's time ends, where that is known."),
     "elastic_agent_events_total": ("counter", "Events of this agent."),
     "elastic_agent_exit_code": ("gauge", "The exit status that this agent is about to end with; absent before."),
 }
@@ -62,6 +77,11 @@ class Counted:
         self.phases: dict[str, list[int]] = {phase.value: [0] * (len(PHASE_BUCKETS) + 1) for phase in Phase}
         self.sums: dict[str, float] = dict.fromkeys(self.phases, 0.0)
         self.exit_code: int | None = None
+        self.stages: dict[str, list[int]] = {}
+        self.stage_sums: dict[str, float] = {}
+        self.checkpoints, self.held_s, self.alarms = 0, 0.0, 0
+        self.checkpoint: Checkpoint | None = None
+        """The newest."""
         self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
         self._last_ended = 0
 
@@ -76,6 +96,20 @@ class Counted:
             self._last_ended = seen.ended.round
             self.ended[seen.ended.kind.value] += 1
 
+    def recorded(self, entry: Entry) -> None:
+        """Count what is no state of the node: stages, checkpoints, alarms."""
+        what = entry.what
+        if isinstance(what, Stage) and what.took_s:
+            numbers = self.stages.setdefault(what.name, [0] * (len(PHASE_BUCKETS) + 1))
+            numbers[_slot(what.took_s)] += 1
+            self.stage_sums[what.name] = self.stage_sums.get(what.name, 0.0) + what.took_s
+        elif isinstance(what, Checkpoint):
+            self.checkpoint = what
+            self.checkpoints += 1
+            self.held_s += what.took_s
+        elif isinstance(what, Alarm) and what.change == "fired":
+            self.alarms += 1
+
     def _event(self, event: AgentEvent) -> None:
         if event.happened == "WorkerExited" and event.failure is not None:
             self.failures[event.failure.sign.value] += 1
@@ -83,11 +117,15 @@ class Counted:
             return
         took_s = max(0.0, event.at_s - self._since_s)
         name = self._phase.value
-        at = next((at for at, bound in enumerate(PHASE_BUCKETS) if took_s <= bound), len(PHASE_BUCKETS))
-        self.phases[name][at] += 1
+        self.phases[name][_slot(took_s)] += 1
         self.sums[name] += took_s
         self._phase, self._since_s = event.phase, event.at_s
         self.rounds_started += event.phase is Phase.WORKING
+
+
+def _slot(took_s: float) -> int:
+    """Which of PHASE_BUCKETS has it; their number where it is longer."""
+    return next((at for at, bound in enumerate(PHASE_BUCKETS) if took_s <= bound), len(PHASE_BUCKETS))
 
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -120,7 +158,8 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     yield "elastic_agent_start_time_seconds", {}, counted.began_s
     for phase in Phase:
         yield "elastic_agent_phase", {"phase": phase.value}, phase is status.phase
-    yield from _histogram(counted)
+    yield from _histogram("elastic_agent_phase_seconds", "phase", counted.phases, counted.sums)
+    yield from _histogram("elastic_agent_recovery_stage_seconds", "stage", counted.stages, counted.stage_sums)
     yield "elastic_agent_round", {}, job.round
     yield "elastic_agent_rounds_started_total", {}, counted.rounds_started
     for kind, number in counted.ended.items():
@@ -130,7 +169,8 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     yield "elastic_agent_restarts_limit", {}, status.max_restarts
     for sign, number in counted.failures.items():
         yield "elastic_agent_worker_failures_total", {"sign": sign}, number
-    yield "elastic_agent_nodes", {}, len(status.members)
+    seen = known.node.latest_round
+    yield "elastic_agent_nodes", {}, seen.nodes if seen is not None and seen.begun else 0
     yield "elastic_agent_nodes_min", {}, job.min_nodes
     yield "elastic_agent_nodes_max", {}, job.max_nodes
     yield "elastic_agent_world_size", {}, status.world_size
@@ -147,16 +187,37 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
         yield "elastic_agent_exit_code", {}, counted.exit_code
 
 
-def _histogram(counted: Counted) -> Iterator[Sample]:
-    for phase, numbers in counted.phases.items():
+def _histogram(name: str, label: str, found: Mapping[str, list[int]], sums: Mapping[str, float]) -> Iterator[Sample]:
+    for value, numbers in found.items():
         if not sum(numbers):
             continue
         total = 0
         for bound, number in zip((*map(str, PHASE_BUCKETS), "+Inf"), numbers, strict=True):
             total += number
-            yield "elastic_agent_phase_seconds_bucket", {"phase": phase, "le": bound}, total
-        yield "elastic_agent_phase_seconds_sum", {"phase": phase}, counted.sums[phase]
-        yield "elastic_agent_phase_seconds_count", {"phase": phase}, total
+            yield f"{name}_bucket", {label: value, "le": bound}, total
+        yield f"{name}_sum", {label: value}, sums[value]
+        yield f"{name}_count", {label: value}, total
+
+
+def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -> Iterator[Sample]:
+    """Where the workers' seconds went, checkpoints, alarms, the end of the job's time."""
+    for spent in goodput.buckets:
+        yield "elastic_agent_worker_time_seconds", {"bucket": spent.bucket}, spent.length_s
+    lost: dict[str, float] = {}
+    for each in goodput.lost:
+        lost[each.kind] = lost.get(each.kind, 0.0) + each.length_s
+    for kind, length_s in lost.items():
+        yield "elastic_agent_lost_time_seconds", {"kind": kind}, length_s
+    if goodput.measured:
+        yield "elastic_agent_goodput_ratio", {}, goodput.share
+    yield "elastic_agent_checkpoints_total", {}, counted.checkpoints
+    yield "elastic_agent_checkpoint_held_seconds_total", {}, counted.held_s
+    if counted.checkpoint is not None:
+        yield "elastic_agent_checkpoint_step", {}, counted.checkpoint.step
+        yield "elastic_agent_checkpoint_age_seconds", {}, time.monotonic() - counted.checkpoint.at_s
+    yield "elastic_agent_alarms_total", {}, counted.alarms
+    if deadline_s is not None:
+        yield "elastic_agent_deadline_timestamp_seconds", {}, deadline_s
 
 
 def worker_samples(agent: Agent, progress: Mapping[int, Progress]) -> Iterator[Sample]:

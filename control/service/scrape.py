@@ -10,11 +10,11 @@ from ...agent.lifecycle.state import Phase, Verdict
 from ...agent.loop import Loop
 from ...agent.report import AgentEvent
 from ...rendezvous.records import Round
-from ..beside import BACKLOG, Service
+from ..beside import Service
 from . import http
 from .connection import Connection
-from .metrics import Counted, samples_of, text_of, worker_samples
-from .serving import Serving
+from .metrics import Counted, samples_of, text_of, time_samples, worker_samples
+from .serving import Serving, listen
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
@@ -66,21 +66,15 @@ class Scraping:
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Serve from now on. Where the address is taken, the job runs without, and one line says so."""
         self._agent = agent
+        self._service.records.append(self._counted.recorded)
         host, port = self._address
         try:
-            family, kind, _, _, where = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)[0]
-            self._listener = listener = _socket.socket(family, kind | _socket.SOCK_CLOEXEC)
-            listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.setblocking(False)
-            listener.listen(BACKLOG)
+            self._listener, shown = listen(host, port)
         except OSError as error:
             self.tell(f"no metrics are served: {host}:{port}: {error.strerror}; give another --metrics-address", False)
-            self.close()
             return
-        self._scraped = _Scraped(self, listener, loop)
-        shown = f"[{host}]" if ":" in host else host
-        self.tell(f"metrics are served at http://{shown}:{listener.getsockname()[1]}/metrics", True)
+        self._scraped = _Scraped(self, self._listener, loop)
+        self.tell(f"metrics are served at http://{shown}/metrics", True)
 
     def close(self) -> None:
         """Serve no more. Idempotent."""
@@ -99,7 +93,8 @@ class Scraping:
         if path == "/metrics":
             shown = service.progress() if service.progress is not None else {}
             samples = samples_of(agent, self._counted, service.run_id, self._version, service.number)
-            return 200, text_of([*samples, *worker_samples(agent, shown)]), TEXT
+            times = time_samples(self._counted, service.goodput(), service.deadline_s)
+            return 200, text_of([*samples, *times, *worker_samples(agent, shown)]), TEXT
         status = agent.status()
         # That it answers shows that the loop turns.
         ready = path == "/healthz" or status.phase is Phase.WORKING

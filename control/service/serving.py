@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
+from ..beside import BACKLOG
 from . import http
 from .connection import Connection
 
@@ -178,9 +179,9 @@ class Serving:
             self._epoll.unregister(one.fileno)
             one.close()
 
-    def _answer(self, one: Connection, status: int, body: bytes, *, keeps: bool) -> None:
+    def _answer(self, one: Connection, status: int, body: bytes, *, keeps: bool, zipped: bool = False) -> None:
         one.closing = one.closing or not keeps
-        one.send(http.answer(status, body, keeps=keeps))
+        one.send(http.answer(status, body, keeps=keeps, zipped=zipped))
         one.progress(self._loop.now())
 
     def _pump(self, one: Connection) -> None:
@@ -218,6 +219,21 @@ class Serving:
             one.send(http.answer(408, error_body(408, "the request was not whole in time"), keeps=False))
         except OSError:
             pass  # it is dropped next
+
+
+def listen(host: str, port: int) -> tuple[_socket.socket, str]:
+    """A socket that listens there, and its HOST:PORT as in an address of the web. Raises OSError."""
+    family, kind, _, _, where = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)[0]
+    listener = _socket.socket(family, kind | _socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 def error_body(status: int, text: str) -> bytes:

@@ -14,6 +14,8 @@ from .flag import Flag
 from .flags import BY_KEY, BY_SHORT, FLAGS
 from .values import suggest
 
+STANDALONE = "PET_STANDALONE"
+"""Kubeflow's training operator sets it empty where a PyTorchJob is to be standalone."""
 _END = "--"
 """Marks the end of the flags; a user need not write it, because they end at the script."""
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -47,7 +49,8 @@ def spell_out(args: Sequence[str]) -> list[str]:
 def from_environment(env: Mapping[str, str], spelled: Sequence[str]) -> dict[str, object]:
     """Defaults by key, read from the PET_ variables that are set; variables of flags that `spelled` has are not read.
 
-    A switch's variable is 0 or 1. Raises UsageError, naming the variable.
+    A switch's variable is 0 or 1; that of --standalone may be empty, which is on. Raises UsageError, naming the
+    variable.
     """
     given = {token.partition("=")[0] for token in spelled[: spelled.index(_END)]}
     defaults: dict[str, object] = {}
@@ -59,6 +62,8 @@ def from_environment(env: Mapping[str, str], spelled: Sequence[str]) -> dict[str
             defaults[flag.key] = flag.read(flag.variable, text)
         elif text.strip() in ("0", "1"):
             defaults[flag.key] = text.strip() == "1"
+        elif not text and flag.variable == STANDALONE:
+            defaults[flag.key] = True
         else:
             raise UsageError(f"{flag.variable} is {text!r}, but --{flag.name} is a switch; give 1 for on or 0 for off")
     return defaults

@@ -7,7 +7,7 @@ agent works. No code behind it reads a flag or one of the variables that set a f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ...agent.errors import UsageError
@@ -18,9 +18,9 @@ from ...proto.endings import COMMAND
 from ...proto.frozen import dataclass, field
 from ..preemption.completion import digest_of
 from . import torch_fields, values
-from .devices import count_local_workers, counting_rule, share_cpus
+from .devices import count_local_workers, counting_rule, counts_anew, share_cpus
 from .ending_flags import ending_variables
-from .guard_flags import guards, ignored_signals
+from .guard_flags import check_control, guards, ignored_signals
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -44,8 +44,9 @@ class LaunchConfig:
 
     min_nodes: int = 1
     max_nodes: int = 1
-    nproc_per_node: int | str = 1
-    """Workers on this node: a number, or auto, cpu, gpu, xpu. For a name, devices are counted before every round."""
+    nproc_per_node: int | str | Callable[[], int] = 1
+    """Workers on this node: a number, or auto, cpu, gpu, xpu, or a function. Devices are counted, and the function is
+    called, before every round."""
     run_id: str = "none"
     """Identity of the job, the same on all its nodes; at most 200 characters. Empty: a random one."""
     role: str = "default"
@@ -139,8 +140,20 @@ class LaunchConfig:
     """A file of watches, in TOML, that this node's agent runs, or names of usual ones, "hang,disk"; empty: none."""
     notify: str | Iterable[str] = ()
     """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
+    page: bool = False
+    """Serve a page that shows this job live; a line names its address."""
+    page_address: str = ""
+    """HOST:PORT of that page, which is served then; empty: a free port of the loopback, with `page`."""
     metrics_address: str = ""
     """HOST:PORT at which this node's agent serves metrics for Prometheus, /healthz and /readyz; empty: none."""
+    control_address: str = ""
+    """HOST:PORT at which this node's agent answers other hosts, by gRPC with TLS; empty: nowhere."""
+    control_cert: str | os.PathLike[str] = ""
+    """Its certificate, in PEM; needed with `control_address`, as the next two."""
+    control_key: str | os.PathLike[str] = ""
+    """The key of `control_cert`, in PEM."""
+    control_tokens: str | os.PathLike[str] = ""
+    """Who may ask there: a file with lines of `NAME read|write TOKEN`."""
     logs_specs: object = None
     """torch's `LogsSpecs`, in place of `log_dir`, `redirects`, `tee` and `local_ranks_filter`."""
     numa_options: object = None
@@ -186,7 +199,8 @@ def plan(
         run_id = _random_id()
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
-    _check_nodes(rendezvous, config.role)
+    check_control(config.control_address, config.control_cert, config.control_key, config.control_tokens)
+    _check_nodes(rendezvous)
     base_env = torch_fields.with_timer(_worker_base(config, env))
     if config.exact_resume:
         base_env |= {EXACT_RESUME: os.path.abspath(config.exact_resume), COMMAND: digest_of(command)}
@@ -216,12 +230,12 @@ def _worker_spec(
     forwards = values.forwarded("forward_signals", config.forward_signals, stops)
     asks = guards((config.kill_switch, config.save_switch), (config.kill_signal, config.save_signal), stops + forwards)
     base_env |= ignored_signals(forwards, asks)
-    numbered = counting_rule(config.nproc_per_node) == "number"  # else devices are counted anew for each round
+    anew = counts_anew(config.nproc_per_node)
     return WorkerSpec(
         argv=tuple(argv),
         title=title,
         run_id=run_id,
-        count_workers=(lambda: nproc) if numbered else partial(count_local_workers, config.nproc_per_node, base_env),
+        count_workers=partial(count_local_workers, config.nproc_per_node, base_env) if anew else (lambda: nproc),
         role=config.role,
         restarts=_policy(config),
         charge=config.charge,
@@ -246,18 +260,14 @@ def _worker_spec(
     )
 
 
-def _check_nodes(spec: RendezvousSpec, role: str) -> None:
+def _check_nodes(spec: RendezvousSpec) -> None:
     if spec.max_nodes == 1:
         return
-    from ...rendezvous.codec.limits import MAX_ROUND_BYTES, most_nodes
+    from ...rendezvous.codec.limits import MAX_NODES
 
-    most = most_nodes(role)
-    if spec.max_nodes > most:
+    if spec.max_nodes > MAX_NODES:
         raise UsageError(
-            f"--nnodes allows {spec.max_nodes} nodes, but a round's record, of {MAX_ROUND_BYTES} bytes at most, surely "
-            f"holds only {most}"
-            + (f" with a --role of {len(role)} characters" if len(role) > 20 else "")
-            + "; lower the maximum"
+            f"--nnodes allows {spec.max_nodes} nodes, but a job has at most {MAX_NODES}; lower the maximum"
         )
 
 
@@ -374,7 +384,7 @@ def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
         if os.path.exists(base_dir) and not os.path.isdir(base_dir):
             raise UsageError(f"log_dir is {config.log_dir!r}, which is no directory; give a directory, or a new name")
     # If the number of workers may change from round to round, there is a value for every possible local rank.
-    ranks = nproc if isinstance(config.nproc_per_node, int) or config.nproc_per_node.isdigit() else values.MAX_NPROC
+    ranks = values.MAX_NPROC if counts_anew(config.nproc_per_node) else nproc
     return LogSpec(
         base_dir=base_dir,
         redirects=values.streams("redirects", config.redirects, ranks),

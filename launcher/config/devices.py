@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from ...agent.errors import UsageError
@@ -20,12 +20,14 @@ from .values import MAX_NPROC, suggest, whole
 _NAMES = ("auto", "cpu", "gpu", "xpu")
 
 
-def count_local_workers(nproc: int | str, env: Mapping[str, str], root: str = "/") -> int:
+def count_local_workers(nproc: int | str | Callable[[], int], env: Mapping[str, str], root: str = "/") -> int:
     """How many workers `nproc` means on this host now; always at least 1.
 
     `env`: where CUDA_VISIBLE_DEVICES is read. `root`: directory of the device files, for tests. Raises UsageError for a
     number below 1 or above `MAX_NPROC`, an unknown name, or a device that this host does not have.
     """
+    if callable(nproc):
+        return whole("nproc_per_node()", nproc(), least=1, most=MAX_NPROC)
     text = str(nproc).strip()
     if re.fullmatch(r"[+-]?\d+", text):
         return whole("--nproc-per-node", text, least=1, most=MAX_NPROC)
@@ -40,11 +42,16 @@ def count_local_workers(nproc: int | str, env: Mapping[str, str], root: str = "/
     return _at_least_one(text, _count_named(text))
 
 
-def counting_rule(nproc: int | str) -> str:
+def counting_rule(nproc: int | str | Callable[[], int]) -> str:
     """How `nproc` counts: "number", or the name of a device. The nodes of a job must have the same rule, but may have
     different numbers."""
     text = str(nproc).strip()
-    return "number" if re.fullmatch(r"[+-]?\d+", text) else text
+    return "number" if callable(nproc) or re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def counts_anew(nproc: int | str | Callable[[], int]) -> bool:
+    """Whether `nproc` may mean another number before each round."""
+    return callable(nproc) or counting_rule(nproc) != "number"
 
 
 def count_cpus() -> int:

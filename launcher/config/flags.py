@@ -335,6 +335,21 @@ FLAGS: tuple[Flag, ...] = (
         env=False,
         ours=True,
     ),
+    Flag(
+        "quiet",
+        _MORE,
+        "Print no decisions; the failure summary and the last line only if the job fails.",
+        short="q",
+        ours=True,
+    ),
+    Flag("verbose", _MORE, "Print routine decisions, too, as with LOGLEVEL=INFO.", short="v", ours=True),
+    _either(
+        "log-format",
+        _MORE,
+        "How the agent prints what it says on stderr: lines of text, or a JSON object a line. (text)",
+        ("text", "json"),
+        "FORMAT",
+    ),
     Flag("version", _MORE, "Print the version and exit.", env=False, ours=True),
     Flag("help", _MORE, "Print this and exit.", short="h", env=False),
 )

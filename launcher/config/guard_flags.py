@@ -12,6 +12,8 @@ from . import values
 from .flag import Flag
 
 _GUARDS = "Guardrails"
+ADDRESS_MAX = 80
+"""Characters of `control_address`: each node's is in the record of a round."""
 
 
 def _path(name: str, value: str) -> str:
@@ -88,6 +90,16 @@ GUARD_FLAGS: tuple[Flag, ...] = (
         ours=True,
         many=True,
     ),
+    Flag("page", _GUARDS, "Serve a page that shows this job live, at an address that a line names. (off)", ours=True),
+    Flag(
+        "page-address",
+        _GUARDS,
+        "HOST:PORT of that page; port 0: a free one. Implies --page. (127.0.0.1:0)",
+        _address,
+        "",
+        "HOST:PORT",
+        ours=True,
+    ),
     Flag(
         "metrics-address",
         _GUARDS,
@@ -97,7 +109,43 @@ GUARD_FLAGS: tuple[Flag, ...] = (
         "HOST:PORT",
         ours=True,
     ),
+    Flag(
+        "control-address",
+        _GUARDS,
+        "Answer elasticctl and programs on other hosts here, by gRPC with TLS. (nowhere)",
+        _address,
+        "",
+        "HOST:PORT",
+        ours=True,
+    ),
+    Flag("control-cert", _GUARDS, "With it: the certificate, in PEM. (none)", _path, "", "FILE", ours=True),
+    Flag("control-key", _GUARDS, "With it: the certificate's key, in PEM. (none)", _path, "", "FILE", ours=True),
+    Flag(
+        "control-tokens",
+        _GUARDS,
+        "With it: who may ask, lines of `NAME read|write TOKEN`. (none)",
+        _path,
+        "",
+        "FILE",
+        ours=True,
+    ),
 )
+
+
+def check_control(
+    address: str, cert: str | os.PathLike[str], key: str | os.PathLike[str], tokens: str | os.PathLike[str]
+) -> None:
+    """Whether what the control service on TCP needs is given. Raises UsageError."""
+    files = {"control_cert": cert, "control_key": key, "control_tokens": tokens}
+    missing = [name for name, path in files.items() if not os.fspath(path)]
+    if address and missing:
+        raise UsageError(f"control_address is {address!r} without {', '.join(missing)}; give all four")
+    if not address and len(missing) < len(files):
+        raise UsageError(f"{', '.join(set(files) - set(missing))} without control_address; give all four, or none")
+    if address:
+        values.endpoint("control_address", address, None)
+    if len(address) > ADDRESS_MAX:
+        raise UsageError(f"control_address has {len(address)} characters, more than {ADDRESS_MAX}; give an IP address")
 
 
 def guards(

@@ -12,6 +12,7 @@ from ...agent.errors import AgentError, WorkersFailed
 from ...agent.failures.error_files import summary, write_agent_error, write_error_file
 from . import last_line
 from .last_line import PROGRAM
+from .printing import PLAIN, Printing
 from .summary import failed_workers, verdict_lines, write_summary
 
 TYPE_CHECKING = False
@@ -29,8 +30,9 @@ BLOCKED_MS = 1000
 class Console:
     """Writes to stderr. One that is closed or blocked neither ends a job nor delays it for more than BLOCKED_MS."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._print_routine = env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
+    def __init__(self, env: Mapping[str, str], printing: Printing = PLAIN) -> None:
+        self._printing = printing
+        self._print_routine = printing.verbose or env.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG")
         self._error_file = env.get("TORCHELASTIC_ERROR_FILE", "")
         self._blocked = False
         self._in_place = False
@@ -39,8 +41,13 @@ class Console:
         """What other nodes call this one; it stands in front of each line."""
 
     def tell(self, text: str, routine: bool) -> None:
-        """Print a line of one sentence; a routine one only with LOGLEVEL=INFO or DEBUG."""
-        if self._print_routine or not routine:
+        """Print a line of one sentence; a routine one only with --verbose, or LOGLEVEL=INFO or DEBUG; none with
+        --quiet."""
+        if self._printing.quiet or (routine and not self._print_routine):
+            return
+        if self._printing.as_json:
+            self._write(text, "routine" if routine else "decision")
+        else:
             self._write(f"[{PROGRAM} {self.name} {time.strftime('%H:%M:%S')}] {text}")
 
     def conclude(self, title: str, report: Report, error: AgentError | None) -> None:
@@ -49,21 +56,23 @@ class Console:
         cause = report.verdict.cause
         self._warn(write_summary(report, self.name, os.environ))
         if isinstance(error, WorkersFailed) and cause is not None:
-            self._write(summary(title, cause, failed_workers(report)) + verdict_lines(report))
+            self._write(summary(title, cause, failed_workers(report)) + verdict_lines(report), "failure")
             if self._error_file:
                 self._warn(write_error_file(self._error_file, cause, report.said_by(cause)))
         elif error is not None:
             self._write_error_file(error)
-        self._write(last_line.of_report(report))
+        if report.verdict.exit_code or not self._printing.quiet:
+            self._write(last_line.of_report(report), "end", report.verdict.exit_code)
 
     def complete(self, because: str) -> None:
         """Print the last line of an agent that had nothing to do, as the training is complete."""
-        self._write(last_line.of_end(because))
+        if not self._printing.quiet:
+            self._write(last_line.of_end(because), "end", 0)
 
     def fail(self, error: AgentError) -> None:
         """Print the last line of an agent that could not start or go on, and write its error file. Sets `reported`."""
         self._write_error_file(error)
-        self._write(last_line.of_error(error))
+        self._write(last_line.of_error(error), "end", error.exit_code)
         error.reported = True
 
     def _write_error_file(self, error: AgentError) -> None:
@@ -73,11 +82,13 @@ class Console:
 
     def _warn(self, line: str) -> None:
         if line:
-            self._write(f"{PROGRAM}: {line}")
+            self._write(f"{PROGRAM}: {line}", "warning")
 
     @property
     def on_terminal(self) -> bool:
-        """Whether stderr is a terminal on which a line can be overwritten."""
+        """Whether stderr is a terminal on which a line can be overwritten, and one is wanted there."""
+        if self._printing.quiet or self._printing.as_json:
+            return False
         try:
             return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         except (ValueError, AttributeError):
@@ -98,7 +109,13 @@ class Console:
         self._print(ERASE + text[: width - 1])
         self._in_place = bool(text)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, kind: str = "decision", exit_code: int | None = None) -> None:
+        """Print it; with --log-format json as an object of this kind."""
+        if self._printing.as_json:
+            import json
+
+            line: dict[str, object] = {"time_s": time.time(), "node": self.name, "kind": kind, "text": text}
+            text = json.dumps(line if exit_code is None else {**line, "exit_code": exit_code})
         erase, self._in_place = ERASE if self._in_place else "", False
         self._print(f"{erase}{text}\n")
 

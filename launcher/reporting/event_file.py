@@ -1,98 +1,253 @@
 """The file of an agent's events, named by ELASTIC_AGENT_EVENTS: one JSON object a line.
 
 docs/configuration.md lists the keys. Each line is one write, so it is in the file whole or not at all, even if the
-agent is killed. Several agents may share a file.
+agent is killed. Several agents of a host may share a file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from ...agent.errors import UsageError
-from ...agent.report import AgentEvent, Report
+from ...agent.lifecycle.state import Verdict
+from ...agent.report import AgentEvent
+from ...control.stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from ...rendezvous.failures import Ending
 from ...rendezvous.records import Member, Round
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...control.beside import Service
+    from ...control.service.messages import Goodput
+
 VARIABLE = "ELASTIC_AGENT_EVENTS"
+LIMIT_BYTES = 64 << 20
+"""A file that has so much is put aside as `FILE.1`, `FILE.2` and so on, of which the last is the newest."""
+KEPT_ASIDE = 4
+"""Files that were put aside and are kept; the oldest is deleted."""
+WAITING_MAX = 1024
+"""Lines that wait while the disk takes none; the oldest is dropped first."""
+ACCOUNTED = frozenset({"stopped", "first step"})
+"""Stages behind which the file gets the account of the workers' seconds."""
 
 
 class EventFile:
     """An open file of events. Any thread may make it; its methods are called on the agent's thread."""
 
-    def __init__(self, path: str, tell: Callable[[str, bool], None]) -> None:
-        """Opens the file for appending; raises UsageError if that is not possible. The first write that fails closes
-        the file and passes one sentence to `tell`."""
+    def __init__(self, path: str, tell: Callable[[str, bool], None], limit_bytes: int = LIMIT_BYTES) -> None:
+        """Opens the file for appending; raises UsageError if that is not possible. A disk that takes nothing is told to
+        `tell` once: the newest WAITING_MAX lines wait for it."""
+        self._path, self._tell, self._limit = os.path.abspath(path), tell, limit_bytes
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = self._open()
         except OSError as error:
             raise UsageError(
                 f"{VARIABLE} is {path!r}, which cannot be written: {error.strerror}; name a file in a directory that "
                 "exists, or unset it"
             ) from error
-        self._path = path
-        self._tell = tell
+        self._waiting: deque[bytes] = deque()
+        self._dropped = self._torn = 0
+        self._troubled = False
         self.name = ""
         """What other nodes call this agent."""
+        self.goodput: Callable[[float], Goodput] | None = None
+        """The account of the workers' seconds until then, on the monotonic clock."""
 
-    def event(self, event: AgentEvent) -> None:
-        """Append a line for one event of this node."""
-        line: dict[str, object] = {
-            "phase": event.phase.value,
-            "round": event.round,
-            "because": event.because,
-            "happened": event.happened,
-            "members": _places(event.members),
-            "restarts_used": event.restarts_used,
-        }
-        if event.failure is not None:
-            line["failure"] = str(event.failure)
-        self._write("event", event.at_s, line)
+    def follow(self, name: str, service: Service) -> None:
+        """Record the events of this service. name: what other nodes call its agent."""
+        self.name, self.goodput = name, service.goodput
+        service.records.append(self.record)
 
-    def announced(self, announcement: Round) -> None:
-        """Append a line for an announcement that this agent made as the coordinator."""
-        line = {
-            "version": announcement.version,
-            "epoch": announcement.epoch,
-            "number": announcement.number,
-            "phase": announcement.phase.value,
-            "because": announcement.because,
-            "members": _places(announcement.placed),
-            "master": f"{announcement.master_addr}:{announcement.master_port}" if announcement.master_addr else None,
-            "restarts": announcement.restarts,
-            "finishing": announcement.finishing,
-            "ended": _ending(announcement.ended),
-            "outcome": announcement.outcome.value if announcement.outcome else None,
-        }
-        self._write("announced", time.monotonic(), line)
-
-    def concluded(self, report: Report) -> None:
-        """Append the line for the end of this agent."""
-        verdict = report.verdict
-        line = {
-            "exit_code": verdict.exit_code,
-            "because": verdict.because,
-            "outcome": verdict.outcome.value if verdict.outcome else None,
-        }
-        self._write("concluded", time.monotonic(), line)
+    def record(self, entry: Entry) -> None:
+        """Append a line for one event, and behind some of them one for the account of the workers' seconds."""
+        what = entry.what
+        accounted = isinstance(what, Checkpoint) or (isinstance(what, Stage) and what.name in ACCOUNTED)
+        if isinstance(what, Verdict):
+            self._account(entry)
+        if isinstance(what, AgentEvent):
+            self._write("event", what.at_s, entry, _event(what))
+        elif isinstance(what, Round):
+            self._write("announced", entry.at_s, entry, _announced(what))
+        elif isinstance(what, Verdict):
+            outcome = what.outcome.value if what.outcome else None
+            line = {"exit_code": what.exit_code, "because": what.because, "outcome": outcome}
+            self._write("concluded", entry.at_s, entry, line)
+        else:
+            kind, line = _found(what)
+            self._write(kind, entry.at_s, entry, line)
+        if accounted:
+            self._account(entry)
 
     def close(self) -> None:
         """Close the file; later events are dropped. May be called again."""
         if self._fd >= 0:
+            self._flush()
+            if lost := self._dropped + len(self._waiting):
+                self._tell(f"{lost} events are not in {self._path} ({VARIABLE}): the disk took none", False)
             os.close(self._fd)
             self._fd = -1
 
-    def _write(self, what: str, at_s: float, line: Mapping[str, object]) -> None:
+    def _account(self, entry: Entry) -> None:
+        if self.goodput is None:
+            return
+        found = self.goodput(entry.at_s)
+        line: dict[str, object] = {
+            "wall_s": round(found.wall_s, 6),
+            "workers": found.workers,
+            "share": round(found.share, 6),
+            "measured": found.measured,
+            "buckets": {each.bucket: round(each.length_s, 6) for each in found.buckets},
+            "ranks": [
+                {"rank": each.rank, "steps": each.steps, "stepped_s": round(each.stepped_s, 6)} for each in found.ranks
+            ],
+            "lost": [
+                {
+                    "round": each.round,
+                    "kind": each.kind,
+                    "node": each.node,
+                    "length_s": round(each.length_s, 6),
+                    "because": each.because,
+                }
+                for each in found.lost
+            ],
+        }
+        self._write("goodput", entry.at_s, entry._replace(id="", cause=entry.id), line)
+
+    def _write(self, what: str, at_s: float, entry: Entry, line: Mapping[str, object]) -> None:
         if self._fd < 0:
             return
-        text = json.dumps({"what": what, "at_s": at_s, "time_s": time.time(), "node": self.name, **line}) + "\n"
+        known = {"what": what, "at_s": at_s, "time_s": entry.time_s, "node": self.name, "form": VERSION}
+        named = {"id": entry.id, "cause": entry.cause}
+        self._waiting.append((json.dumps({**known, **named, **line}) + "\n").encode())
+        if len(self._waiting) > WAITING_MAX:
+            del self._waiting[self._torn]  # a line of which the file has a part is never dropped
+            self._dropped += 1
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits, the oldest first."""
         try:
-            os.write(self._fd, text.encode())
+            self._rotate()
+            while self._waiting:
+                written = os.write(self._fd, self._waiting[0])
+                if written < len(self._waiting[0]):  # the disk is full within a line, which goes on later
+                    self._waiting[0], self._torn = self._waiting[0][written:], 1
+                    continue
+                self._waiting.popleft()
+                self._torn = 0
         except OSError as error:
-            self.close()
-            self._tell(f"no more events are written to {self._path} ({VARIABLE}): {error.strerror}", False)
+            if self._make_room(error):
+                self._flush()
+            elif not self._troubled:
+                self._troubled = True
+                self._tell(
+                    f"events wait, as {self._path} ({VARIABLE}) takes none: {error.strerror}; the newest {WAITING_MAX} "
+                    "are kept",
+                    False,
+                )
+        else:
+            if self._troubled:
+                self._troubled = False
+                self._tell(f"events are written to {self._path} again; {self._dropped} were dropped", False)
+                self._dropped = 0
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def _rotate(self) -> None:
+        """Go on in a new file where this one is full. Of agents that share it, one renames it."""
+        if os.fstat(self._fd).st_size < self._limit:
+            return
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # another agent is at it
+        # Closing the old descriptor releases the lock.
+        if self._is_current():
+            aside = _aside(self._path)
+            os.rename(self._path, f"{self._path}.{max(aside, default=0) + 1}")
+            for number in sorted(aside)[: max(0, len(aside) + 1 - KEPT_ASIDE)]:
+                os.unlink(f"{self._path}.{number}")
+        old, self._fd = self._fd, self._open()
+        os.close(old)
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def _make_room(self, error: OSError) -> bool:
+        """On a full disk, delete the oldest file that was put aside. Whether there was one."""
+        import errno
+
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return False
+        aside = _aside(self._path)
+        if not aside:
+            return False
+        try:
+            os.unlink(f"{self._path}.{min(aside)}")
+        except OSError:
+            return False
+        self._tell(f"the disk is full: {self._path}.{min(aside)}, the oldest file of events, was deleted", False)
+        return True
+
+
+def _aside(path: str) -> list[int]:
+    """Numbers of the files that were put aside."""
+    folder, name = os.path.split(path)
+    found = (entry.removeprefix(f"{name}.") for entry in os.listdir(folder) if entry.startswith(f"{name}."))
+    return [int(number) for number in found if number.isdecimal() and number.isascii()]
+
+
+def _event(event: AgentEvent) -> dict[str, object]:
+    line: dict[str, object] = {
+        "phase": event.phase.value,
+        "round": event.round,
+        "because": event.because,
+        "happened": event.happened,
+        "members": _places(event.members),
+        "restarts_used": event.restarts_used,
+        "waits": event.waits,
+        "ended": _ending(event.ended),
+    }
+    if event.failure is not None:
+        line["failure"] = str(event.failure)
+    return line
+
+
+def _announced(announcement: Round) -> dict[str, object]:
+    """Of this agent as the coordinator."""
+    return {
+        "version": announcement.version,
+        "epoch": announcement.epoch,
+        "number": announcement.number,
+        "phase": announcement.phase.value,
+        "because": announcement.because,
+        "members": _places(announcement.placed),
+        "master": f"{announcement.master_addr}:{announcement.master_port}" if announcement.master_addr else None,
+        "restarts": announcement.restarts,
+        "finishing": announcement.finishing,
+        "ended": _ending(announcement.ended),
+        "outcome": announcement.outcome.value if announcement.outcome else None,
+    }
+
+
+def _found(what: object) -> tuple[str, dict[str, object]]:
+    if isinstance(what, Stage):
+        return "stage", {"stage": what.name, "round": what.round, "took_s": round(what.took_s, 6)}
+    if isinstance(what, Checkpoint):
+        return "checkpoint", {"step": what.step, "round": what.round, "took_s": round(what.took_s, 6)}
+    if isinstance(what, Deadline):
+        return "deadline", {"until_s": what.until_s}
+    if isinstance(what, Alarm):
+        return "alarm", {"watch": what.watch, "happened": what.change, "because": what.because}
+    raise TypeError(f"{type(what).__name__} is no event")
 
 
 def _places(members: tuple[Member, ...]) -> list[dict[str, object]]:

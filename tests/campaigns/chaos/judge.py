@@ -14,6 +14,7 @@ from elastic_agent.rendezvous.records import Outcome
 from simulation.checks.checkers import Violation
 from simulation.checks.invariants import CODED, ENDING
 
+from .goodput import check_accounts
 from .plan import Plan
 from .replay import Replay
 
@@ -42,6 +43,10 @@ def judge(folder: Path) -> Verdict:
         all_ended(facts)
         _check_statuses(replay, folder, facts, lines)
         _check_outcome(replay, plan, facts)
+    except Violation as violation:
+        verdict.wrong.append(str(violation))
+    try:
+        verdict.seen["accounts of workers' seconds"] += check_accounts(facts, lines)
     except Violation as violation:
         verdict.wrong.append(str(violation))
     _count(verdict.seen, replay, facts)

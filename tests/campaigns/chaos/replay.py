@@ -221,7 +221,7 @@ class Replay:
             node.frozen = node.was_frozen = True
             self.checkers.ever_lost.add(node.ident)
         elif kind == "kill":
-            node.killed = True
+            node.killed, node.gone_at = True, self.world.now
             if node.state.phase is Phase.WORKING and not self.checkers.closed:
                 self.checkers.disturbed(node.state.round, node.ident, "departure")
 
@@ -245,6 +245,7 @@ class Replay:
             late = {n.ident for n in nodes if now - (n.joined_at or 1e99) < UNREAD_S}
             self.checkers.known_at_close -= fresh | gone | late
         node.verdict, node.now = verdict, self.world.now
+        node.gone_at = self.world.now
         self.checkers.concluded(cast("Any", node), verdict)
 
     def ended(self, node: SeenNode, fact: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from support.desk import WORKER, Desk, Worker
-from support.harness import ProcessNode, free_port
+from support.harness import ProcessNode
+from support.network import free_port
 from support.procfs import read, wait_exit
 
 from .leftovers import MARK, locks_held, marked_processes

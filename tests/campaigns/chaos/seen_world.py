@@ -66,6 +66,7 @@ class SeenNode:
     frozen: bool = False
     was_frozen: bool = False
     thawed_at: float = 0.0
+    gone_at: float = float("inf")
     joined_at: float = 0.0
     came_at: float = 0.0
     """When it joined for the first time; 0: it has not joined."""

@@ -1,8 +1,8 @@
-"""A million mutated requests to the control socket of a real agent: `make control-fuzz`.
+"""A million mutated requests to the control socket of a real agent, or to its port: `make fuzz-control`.
 
 Several at a time through each connection, as a client that reuses it would send them; those that were answered count.
-Fails where the agent stops,
-answers 500, or grows by more than 2 MiB after the first tenth.
+Fails where the agent stops, answers 500, or grows by more than 2 MiB after the first tenth. With --tcp: gRPC
+(grpc_fuzz.py), whose arenas may grow by 16 MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from campaigns.control import grpc_fuzz
 from support.outside.asking import Asking
+from support.outside.remote import Door
 
 JOB = "import time\nprint('up', flush=True)\ntime.sleep(86400)\n"
 BODIES = (
@@ -26,7 +28,7 @@ BODIES = (
 )  # fmt: skip
 METHODS = (b"Status", b"Job", b"Workers", b"Events", b"Logs", b"Nothing", b"SetWatch", b"", b"/", b"Status?x=1")
 """None that would end the job, or that takes a process."""
-GROWTH_KIB = 2048
+GROWTH_KIB, GROWTH_TCP_KIB = 2048, 16384
 
 
 def request(chance: random.Random) -> bytes:
@@ -48,24 +50,35 @@ def request(chance: random.Random) -> bytes:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--tcp", action="store_true", help="gRPC with TLS, and not the unix socket.")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     asked = parser.parse_args()
     chance = random.Random(asked.seed)
     asking = Asking()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.py").write_text(JOB)
-        argv = [sys.executable, "-m", "elastic_agent", "--standalone", f"{folder}/job.py"]
+        door = grpc_fuzz.make(Path(folder)) if asked.tcp else None
+        address = door.address() if door else ""
+        flags = door.flags(address) if door else ()
+        argv = [sys.executable, "-m", "elastic_agent", "--standalone", *flags, f"{folder}/job.py"]
         with subprocess.Popen(
-            argv, env={**os.environ, **asking.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            argv,
+            env={**os.environ, **asking.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
         ) as agent:
             try:
                 assert agent.stdout is not None
                 agent.stdout.readline()
+                if door:
+                    return fuzz_tcp(door, address, agent.pid, asked.inputs, chance, asked.seed)
                 return fuzz(asking, agent.pid, asked.inputs, chance, asked.seed)
             finally:
                 agent.terminate()
                 _, said = agent.communicate(timeout=60)
-                if "please report" in said:
+                if "please report" in said or os.environ.get("SHOW"):
                     print(said)
                 asking.close()
 
@@ -97,6 +110,24 @@ def fuzz(asking: Asking, pid: int, inputs: int, chance: random.Random, seed: int
         f"seed {seed}: {sent} inputs, {answered} answers in {took_s:.0f} s; grown by {grown} KiB; the node is {status}"
     )
     return int(grown > GROWTH_KIB or status != "working")
+
+
+def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
+    began, before, sent = time.monotonic(), 0, 0
+    for sent in grpc_fuzz.send(door, address, chance, inputs):
+        if not before and sent > inputs // 10:
+            before = rss(pid)
+    works, grown = grpc_fuzz.works(door, address), rss(pid) - before
+    took_s, threads, descriptors = (
+        time.monotonic() - began,
+        len(os.listdir(f"/proc/{pid}/task")),
+        len(os.listdir(f"/proc/{pid}/fd")),
+    )
+    print(
+        f"seed {seed}: {sent} inputs in {took_s:.0f} s; grown by {grown} KiB; {threads} threads, {descriptors} "
+        f"descriptors; a call {'is answered' if works else 'FAILS'}"
+    )
+    return int(grown > GROWTH_TCP_KIB or not works)
 
 
 def rss(pid: int) -> int:

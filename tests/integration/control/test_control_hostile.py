@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from support.harness import Cluster, ProcessNode, free_port
+from support.harness import Cluster, ProcessNode
+from support.network import free_port
 from support.outside.asking import Asking
 
 pytestmark = pytest.mark.slow

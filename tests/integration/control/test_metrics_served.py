@@ -20,7 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_agent.control.service.metrics import METRICS
-from support.harness import Cluster, free_port
+from support.harness import Cluster
+from support.network import free_port
 from support.outside.asking import Asking
 from support.source_tree import ROOT
 

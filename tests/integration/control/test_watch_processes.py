@@ -26,7 +26,7 @@ from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
 from support.etcd_servers import VERSIONS, serving
-from support.harness import free_port
+from support.network import free_port
 from support.procfs import kill_and_read
 
 LOOK_S = 0.02

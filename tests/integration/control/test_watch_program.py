@@ -250,14 +250,14 @@ def test_advice_from_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_agent_loads_nothing_of_this_room() -> None:
     """A job without watches pays nothing for them: from its start to its end nothing is imported but what opens the
-    socket."""
+    socket and keeps the last events."""
     command = [sys.executable, "-X", "importtime", "-m", "elastic_agent", "--standalone", "--no-python", "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "elastic_agent.agent" in done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     control = {name for name in loaded if name.startswith("elastic_agent.control")}
-    assert control == {"elastic_agent.control", "elastic_agent.control.beside"}
+    assert control == {"elastic_agent.control", "elastic_agent.control.beside", "elastic_agent.control.stream"}
 
 
 def test_importing_the_room_loads_no_module_of_it() -> None:

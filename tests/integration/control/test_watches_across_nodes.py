@@ -15,7 +15,7 @@ from types import MappingProxyType
 import pytest
 
 from support.etcd_servers import VERSIONS, shared_servers
-from support.harness import free_port
+from support.network import free_port
 from support.workers import watched
 
 SCRIPT = watched.__file__

@@ -16,7 +16,7 @@ import pytest
 
 from elastic_agent.control.actions.stacks import py_spy
 from support.etcd_servers import VERSIONS, serving
-from support.harness import free_port
+from support.network import free_port
 from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import web_server
 from support.procfs import kill_and_read
@@ -342,6 +342,5 @@ def test_without_the_flags_nothing_of_the_watches_is_there(tmp_path: Path) -> No
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=BOUND_S, check=True)
     lines = ran.stdout.splitlines()
-    assert sorted(lines) == sorted(
-        [json.dumps({"shown": False}), "['elastic_agent.control', 'elastic_agent.control.beside']", "[]"]
-    )
+    beside = ["elastic_agent.control", "elastic_agent.control.beside", "elastic_agent.control.stream"]
+    assert sorted(lines) == sorted([json.dumps({"shown": False}), str(beside), "[]"])

@@ -31,7 +31,9 @@ def job() -> Iterator[AgentsJob]:
     """In an agent that has the first place of three."""
     status = SimpleNamespace(round=3, members=MEMBERS, group_rank=0, name="here:1", log_dir="", coordinating=True)
     workers = SimpleNamespace(alive={}, written={})
-    agent: Any = SimpleNamespace(link=Link(), name="here:1", status=lambda: status, workers=workers)
+    agent: Any = SimpleNamespace(
+        link=Link(), name="here:1", status=lambda: status, members=lambda: MEMBERS, workers=workers
+    )
     made = AgentsJob()
     made.begin(agent, parse_table('[[watch]]\nwhat = "hang"', "w.toml", inside=True), lambda line: None)
     yield made

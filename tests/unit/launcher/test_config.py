@@ -339,16 +339,12 @@ def test_no_store_is_waited_for_longer_than_the_nodes(
     assert met(**fields, rdzv_configs=configs).connect_timeout_s == patience_s
 
 
-def test_more_nodes_than_a_rounds_record_holds_are_refused_before_anything_starts() -> None:
-    """The error has the number of nodes and the limit; a long role, which each member's record has, lowers it."""
-    most = limits.most_nodes("default")
-    assert met(**C10D | {"max_nodes": most}).max_nodes == most
+def test_more_nodes_than_a_job_can_have_are_refused_before_anything_starts() -> None:
+    """The error has the number of nodes and the limit."""
+    assert met(**C10D | {"max_nodes": limits.MAX_NODES}).max_nodes == limits.MAX_NODES
     for fields in (C10D, ETCD, {"node_rank": 1}):
-        text = refusal(**fields | {"max_nodes": 20000})
-        assert f"allows 20000 nodes, but a round's record, of 1048576 bytes at most, surely holds only {most};" in text
-    assert f"only {limits.most_nodes('r' * 200)} with a --role of 200" in refusal(
-        **C10D | {"max_nodes": most, "role": "r" * 200}
-    )
+        text = refusal(**fields | {"max_nodes": 200000})
+        assert f"allows 200000 nodes, but a job has at most {limits.MAX_NODES}; lower the maximum" in text
 
 
 @pytest.mark.parametrize(
@@ -670,6 +666,16 @@ def test_workers_are_counted_before_each_round(monkeypatch: pytest.MonkeyPatch) 
     count = planned(nproc_per_node="cpu").workers.count_workers
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
     assert count() == 5
+
+
+def test_a_function_is_asked_before_each_round_for_the_number_of_workers() -> None:
+    """It counts as a number for the other nodes; what is no number of workers is refused."""
+    numbers = iter([2, 3, 1, 0])
+    plan = planned(nproc_per_node=lambda: next(numbers))
+    assert plan.rendezvous.nproc == "number"
+    assert [plan.workers.count_workers(), plan.workers.count_workers()] == [3, 1]
+    with pytest.raises(UsageError, match=r"nproc_per_node\(\) is 0, outside 1 to"):
+        plan.workers.count_workers()
 
 
 @pytest.mark.parametrize(

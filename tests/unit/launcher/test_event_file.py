@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,9 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
-from elastic_agent.agent.report import AgentEvent, Report
-from elastic_agent.launcher.reporting.event_file import EventFile
+from elastic_agent.agent.report import AgentEvent
+from elastic_agent.control.ctl.views import events_of
+from elastic_agent.control.service.messages import Goodput, SpentTime
+from elastic_agent.control.stream import Alarm, Checkpoint, Deadline, Entry, Stage
+from elastic_agent.launcher.reporting.event_file import KEPT_ASIDE, WAITING_MAX, EventFile
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Outcome, Round, RoundPhase
 from support.source_tree import ROOT
@@ -70,11 +76,86 @@ def test_a_path_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     assert "it ran" not in done.stdout
 
 
-def test_a_disk_that_is_full_ends_the_events_and_not_the_job(tmp_path: Path) -> None:
-    """One line on stderr says so, and the job goes on."""
+def entry(what: object, number: int = 1, cause: str = "") -> Entry:
+    return Entry(number, 1000.0 + number, float(number), what, f"ab12/{number}", cause)
+
+
+def moved(number: int, because: str = "so") -> Entry:
+    return entry(AgentEvent("here:7", Phase.WORKING, because, number, "RoundSeen", 1.0), number)
+
+
+def test_a_disk_that_is_full_delays_events_and_not_the_job(tmp_path: Path) -> None:
+    """One line on stderr says so, another how many were lost, and the job goes on."""
     done = agent(tmp_path, "pass", events="/dev/full")
     assert done.returncode == 0
-    assert done.stderr.count("no more events are written to /dev/full (ELASTIC_AGENT_EVENTS): No space left") == 1
+    assert done.stderr.count("events wait, as /dev/full (ELASTIC_AGENT_EVENTS) takes none: No space left") == 1
+    assert "events are not in /dev/full (ELASTIC_AGENT_EVENTS): the disk took none" in done.stderr
+
+
+def test_events_that_found_the_disk_full_are_written_once_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, a line that was cut off whole again; of more than are kept, the oldest are missing."""
+    told: list[str] = []
+    path = tmp_path / "events"
+    file = EventFile(str(path), lambda text, routine: told.append(text))
+    room, write = [100], os.write
+
+    def limited(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr("elastic_agent.launcher.reporting.event_file.os.write", limited)
+    for number in range(WAITING_MAX + 11):
+        file.record(moved(number))
+    room[0] = 1 << 30
+    file.record(moved(WAITING_MAX + 11))
+    file.close()
+    assert [line["round"] for line in lines(path)] == [0, *range(13, WAITING_MAX + 12)]
+    assert [text.split(" ")[0:2] for text in told] == [["events", "wait,"], ["events", "are"]]
+    assert "12 were dropped" in told[1]
+
+
+def test_a_large_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
+    """Four files aside, numbered as they came; no line is torn or lost but with the oldest files."""
+    path = tmp_path / "events"
+    files = [EventFile(str(path), lambda text, routine: None, limit_bytes=4000) for _ in range(2)]
+    for number in range(200):
+        files[number % 2].record(moved(number, "x" * 500))
+    for file in files:
+        file.close()
+    aside = sorted(tmp_path.glob("events.*"), key=lambda each: int(each.suffix[1:]))
+    assert len(aside) == KEPT_ASIDE
+    rounds = [line["round"] for each in [*aside, path] for line in lines(each)]
+    assert rounds == list(range(rounds[0], 200))
+    assert all(each.stat().st_size < 5000 for each in aside)
+    assert events_of(str(path))[0]["round"] == rounds[0]
+
+
+def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was put aside makes room for what happens now."""
+    told: list[str] = []
+    path = tmp_path / "events"
+    file = EventFile(str(path), lambda text, routine: told.append(text), limit_bytes=4000)
+    for number in range(12):
+        file.record(moved(number, "x" * 500))
+    before = {each.name for each in tmp_path.glob("events.*")}
+    write, refused = os.write, [True]
+
+    def once(fd: int, data: bytes) -> int:
+        if refused and refused.pop():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    monkeypatch.setattr("elastic_agent.launcher.reporting.event_file.os.write", once)
+    file.record(moved(30, "last"))
+    file.close()
+    assert "events.1" in before - {each.name for each in tmp_path.glob("events.*")}
+    assert lines(path)[-1]["because"] == "last"
+    assert told == [f"the disk is full: {path}.1, the oldest file of events, was deleted"]
 
 
 def test_agents_may_share_a_file(tmp_path: Path) -> None:
@@ -84,7 +165,7 @@ def test_agents_may_share_a_file(tmp_path: Path) -> None:
     for number in range(50):
         for name, file in zip("ab", files, strict=True):
             file.name = name
-            file.event(AgentEvent(name, Phase.WORKING, "x" * 1000, number, "RoundSeen", 1.0))
+            file.record(moved(number, "x" * 1000))
     for file in files:
         file.close()
         file.close()
@@ -94,11 +175,18 @@ def test_agents_may_share_a_file(tmp_path: Path) -> None:
 def test_every_key_is_on_its_page(tmp_path: Path) -> None:
     """docs/configuration.md lists the keys that are written, and no others."""
     file = EventFile(str(tmp_path / "events"), lambda text, routine: None)
-    file.event(AgentEvent("here:7", Phase.WORKING, "so", 1, "RoundSeen", 1.0, FAILURE, (MEMBER,), 1))
+    file.goodput = lambda at_s: Goodput("here:7", 1.0, 1, 1.0, True, (SpentTime("saving", 1.0),))
     ended = Ending(1, EndKind.FAILURE, "so", "ab12", FAILURE)
-    announcement = Round(3, 1, 2, RoundPhase.CLOSED, "so", (MEMBER,), ended=ended, outcome=Outcome.FAILED)
-    file.announced(announcement)
-    file.concluded(Report(Verdict(1, "so", Outcome.FAILED)))
+    for what in (
+        AgentEvent("here:7", Phase.WORKING, "so", 1, "RoundSeen", 1.0, FAILURE, (MEMBER,), 1),
+        Round(3, 1, 2, RoundPhase.CLOSED, "so", (MEMBER,), ended=ended, outcome=Outcome.FAILED),
+        Stage("agreed", 1, 1.0, 0.0),
+        Checkpoint(1, 10, 1.0, 0.1),
+        Deadline(1.0, 2000.0),
+        Alarm(1.0, "hang", "fired", "rank 0 stands still"),
+        Verdict(1, "so", Outcome.FAILED),
+    ):
+        file.record(entry(what))
     file.close()
     page = (ROOT / "docs" / "configuration.md").read_text().partition("## The agent's own events")[2]
     rows = [row.split("|") for row in page.partition("\n## ")[0].splitlines() if row.startswith("| `")]
@@ -107,7 +195,7 @@ def test_every_key_is_on_its_page(tmp_path: Path) -> None:
 
 
 def _whats(cell: str) -> list[str]:
-    every = ["event", "announced", "concluded"]
+    every = ["event", "announced", "concluded", "stage", "checkpoint", "deadline", "alarm", "goodput"]
     return every if cell.strip() == "all" else [what.strip(" `") for what in cell.split(",")]
 
 

@@ -21,7 +21,7 @@ from elastic_agent.agent.output.lines import prefix_lines
 from elastic_agent.agent.output.relay import CONSOLE_BUFFER, FILES_BUFFER, Relay, pause_ms
 from elastic_agent.agent.output.sinks import FileSink
 from elastic_agent.agent.output.streams import LineFilter, Route, Stream
-from elastic_agent.agent.output.writers import HoldBudget
+from elastic_agent.agent.output.writers import HOLD_S, HoldBudget
 from support.consoles import FINISH_S, Console, write_all
 
 LINE = b"z" * 99 + b"\n"
@@ -226,7 +226,7 @@ def test_a_blocked_console_holds_workers_up_only_for_a_bounded_time(
     troubles: Troubles, console: Console, tmp_path: Path, pipe: list[int]
 ) -> None:
     """Nothing reads it: after a bounded wait output beyond the buffer is dropped; the file has all of it."""
-    feed = troubles.feed(console, tmp_path / "log", pipe[1])
+    feed = troubles.feed(console, tmp_path / "log", pipe[1], hold_s=HOLD_S)
     lines = LINE * (4 * CONSOLE_BUFFER // 100)
     write_all(feed.fd, lines)
     assert not feed.end()

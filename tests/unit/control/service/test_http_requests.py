@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_agent.control.service.http import BODY_MAX, HEAD_MAX, Refused, Request, answer, chunk, take
+from elastic_agent.control.service.messages import Job, Node, to_json
 
 GOOD = b"POST /elastic.control.v1.Control/Status HTTP/1.1\r\nHost: agent\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -87,3 +89,18 @@ def _any(text: bytes) -> None:
 
 def test_a_chunk_says_its_length() -> None:
     assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+
+
+def test_a_long_answer_is_compressed_for_clients_that_take_that() -> None:
+    """The status of 512 nodes in less than 40 kB; a short one is left as it is."""
+    request = take(bytearray(b"GET /Job HTTP/1.1\r\nAccept-Encoding: deflate, gzip\r\n\r\n"))
+    assert request is not None
+    assert request.zipped
+    nodes = tuple(Node(f"node{n}:4711", "working", n, 8 * n, 8, 0.123, 3, n == 0, "", 3) for n in range(512))
+    body = to_json(Job("job1", "node0:4711", "coordinator", nodes=nodes))
+    head, _, content = answer(200, body, keeps=True, zipped=True).partition(b"\r\n\r\n")
+    assert b"Content-Encoding: gzip" in head
+    assert f"Content-Length: {len(content)}".encode() in head
+    assert gzip.decompress(content) == body
+    assert len(content) < 40_000 < len(body)
+    assert answer(200, b"{}", keeps=True, zipped=True) == answer(200, b"{}", keeps=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from google.protobuf import json_format
 
 from elastic_agent.agent.lifecycle.state import Phase
+from elastic_agent.control.ctl.remote import as_fields
+from elastic_agent.control.remote.conversion import fill
 from elastic_agent.control.service import messages
 from elastic_agent.control.service.messages import from_json, json_name, to_json
 from elastic_agent.control.service.methods import METHODS
 from elastic_agent.proto import control_pb2
 
 CONTRACT = control_pb2.DESCRIPTOR
-EMPTY = ("StatusRequest", "JobRequest", "WorkersRequest")
+EMPTY = ("StatusRequest", "JobRequest", "WorkersRequest", "GoodputRequest")
 
 
 @pytest.mark.parametrize("name", sorted(set(CONTRACT.message_types_by_name) - {*EMPTY}))
@@ -37,9 +40,10 @@ def test_the_methods_are_those_of_the_contract() -> None:
         assert ours.streams is method.server_streaming
 
 
-MEMBER = messages.Member("0a", "node1", 1, 2, 2, "trainer", 0)
+MEMBER = messages.Member("0a", "node1", 1, 2, 2, "trainer", 0, "node1:9500")
 ENDING = messages.Ending(3, "failure", "rank 0 failed", "node1", 0, "rank 0", "cause")
-NODE = messages.Node("node1", "running", 0, 0, 2, 0.0, 3, True, "because", 3, False)
+NODE = messages.Node("node1", "running", 0, 0, 2, 0.0, 3, True, "because", 3, False, "node1:9500")
+CAPACITY = messages.Capacity(1, 2, ("node3",), ("node2", "node1"))
 STATUS = messages.Status(
     "node1", Phase.WORKING, "why", 3, 0, 2, (MEMBER,), 1, 3, False, True, True, {0: 17, 1: 18}, "/logs", ""
 )
@@ -48,10 +52,14 @@ FULL: list[Any] = [
     messages.Job(
         "job", "node1", "coordinator", 0.5, "running", "why", 3, 1.0, 1, 2, 2, 1, (NODE,), ENDING,
         messages.Agreement("save", "label \u00fc\udc80", "who", 7, True), "failed", True,
-        "c10d host:1", "away", 5.0, 9.0, 4, "train.py",
+        "c10d host:1", "away", 5.0, 9.0, 4, "train.py", -3.5, "/checkpoints", CAPACITY,
     ),
     messages.Workers("node1", 3, (messages.Worker(0, 0, 17, "running", 1.0, 2.0**40, 2.0**33, 3.0, "step", 7, 0.1),)),
     messages.Event(1, 2.0, 3.0, "node1", "event", members=(MEMBER,), ended=ENDING, missed=2),
+    messages.Goodput(
+        "node1", 9.0, 2, 0.5, True, (messages.SpentTime("useful steps", 9.0),),
+        (messages.LostTime(1, "failure", 9.0, "node1", "boom"),),
+    ),
     messages.Stacks("node1", 3, (messages.StackGroup((0, 1), "f (x.py:1)", True, "text"),), ("native",)),
     messages.LogPart(0, "stdout", "text\n\t\"", "/file", 12.0),
     messages.Done("done"),
@@ -70,6 +78,14 @@ def test_what_is_written_is_read_by_protobuf_and_means_the_same(message: Any) ->
             assert theirs == ours, field.name
         elif ours is None:
             assert not parsed.HasField(field.name)
+
+
+@pytest.mark.parametrize("message", FULL, ids=lambda message: type(message).__name__)
+def test_what_crosses_hosts_as_protobuf_is_read_as_what_the_socket_says(message: Any) -> None:
+    """Field for field, also through bytes: `elasticctl` need not know which way it asked."""
+    made = fill(getattr(control_pb2, type(message).__name__)(), message)
+    read = type(made).FromString(made.SerializeToString())
+    assert as_fields(read) == json.loads(to_json(message))
 
 
 @pytest.mark.parametrize("name", sorted({method.request.__name__ for method in METHODS.values()} - {"Nothing"}))

@@ -1,0 +1,153 @@
+"""Calls of one agent on another host, by gRPC. Loaded where an address is HOST:PORT only."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from ...proto import control_pb2
+from .call import ANSWER_S, SLOW, SLOW_S, Call, Message, NoAnswer, Refused
+
+SERVICE = "elastic.control.v1.Control"
+SHOWN = ("rank", "group_rank", "local_rank", "heard_age_s", "restarts_left", "rank_offset")
+"""Fields of messages in messages that are there also where they are 0; as the agent's own JSON has it."""
+OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
+FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+"""The agent has not answered; all else is an answer."""
+
+
+@dataclass
+class Credentials:
+    """What is shown to agents on other hosts."""
+
+    token: str = ""
+    ca: bytes | None = None
+    """Who has signed their certificates, in PEM; None: whom this system trusts."""
+    name: str = ""
+    """The host that their certificates name; empty: that of the address."""
+
+
+CREDENTIALS = Credentials()
+
+
+class RemoteCall(Call):
+    """As `Call`; a thread takes what arrives, and a descriptor says that there is some."""
+
+    def __init__(self, path: str, method: str, fields: Mapping[str, Any] | None = None) -> None:
+        """Does not wait; an agent that is not there is known with the first message."""
+        self.path, self.method, self.ended = path, method, False
+        self._limit_s = SLOW_S if method in SLOW else ANSWER_S
+        self._arrived: deque[Message | Exception | None] = deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._closed = False
+        contract = control_pb2.DESCRIPTOR.services_by_name["Control"].methods_by_name[method]
+        request, answer = (getattr(control_pb2, each.name) for each in (contract.input_type, contract.output_type))
+        given = CREDENTIALS
+        options = (*OPTIONS, *([("grpc.ssl_target_name_override", given.name)] if given.name else []))
+        tls = grpc.ssl_channel_credentials(given.ca)
+        self._channel = grpc.secure_channel(path, tls, options=options)
+        make = self._channel.unary_stream if contract.server_streaming else self._channel.unary_unary
+        called: Any = make(f"/{SERVICE}/{method}", request.SerializeToString, answer.FromString)
+        metadata = (("authorization", f"Bearer {given.token}"),) if given.token else ()
+        endless = contract.server_streaming and bool((fields or {}).get("follow"))
+        limit_s = None if endless else self._limit_s
+        if contract.server_streaming:
+            self._call = called(request(**(fields or {})), timeout=limit_s, metadata=metadata)
+        else:
+            self._call = called.future(request(**(fields or {})), timeout=limit_s, metadata=metadata)
+        self._streams = contract.server_streaming
+        threading.Thread(target=self._take, name="elasticctl-call", daemon=True).start()
+
+    def fileno(self) -> int:
+        return self._event
+
+    def _take(self) -> None:
+        try:
+            for each in self._call if self._streams else iter([self._call.result()]):
+                self._put(as_fields(each))
+            self._put(None)
+        except grpc.RpcError as error:
+            self._put(error)
+        except grpc.FutureCancelledError:
+            self._put(None)
+
+    def _put(self, found: Message | Exception | None) -> None:
+        with self._lock:
+            if not self._closed:
+                self._arrived.append(found)
+                os.eventfd_write(self._event, 1)
+
+    def arrived(self) -> list[Message]:
+        """As `Call.arrived`."""
+        if select.select([self._event], [], [], 0)[0]:
+            os.eventfd_read(self._event)
+        found: list[Message] = []
+        while self._arrived:
+            each = self._arrived.popleft()
+            if isinstance(each, dict):
+                found.append(each)
+                continue
+            self.ended = True
+            if isinstance(each, grpc.RpcError):
+                self._failed(each)
+        return found
+
+    def _failed(self, error: Any) -> None:  # noqa: ANN401 - gRPC's error is a call, too
+        text = f"{self.path}: {error.details()}"
+        if error.code() in FAILED:
+            raise NoAnswer(text)
+        raise Refused(text)
+
+    def messages(self, limit_s: float | None = None) -> Iterator[Message]:
+        """As `Call.messages`; gRPC keeps the limit."""
+        while not self.ended:
+            select.select([self._event], [], [])
+            yield from self.arrived()
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._lock:
+            if self._closed:
+                return
+            self.ended = self._closed = True
+            os.close(self._event)
+        self._call.cancel()
+        self._channel.close()
+
+
+def as_fields(message: Any, *, sparse: bool = False) -> Message:  # noqa: ANN401 - any message of the contract
+    """A message with the names and the fields that the agent's own JSON has."""
+    made: Message = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        single = not _repeated(field)
+        if single and field.has_presence and not message.HasField(field.name):
+            continue
+        if sparse and not field.has_presence and not value and field.name not in SHOWN:
+            continue
+        made[field.json_name] = _plain(field, value, single=single)
+    return made
+
+
+def _repeated(field: Any) -> bool:  # noqa: ANN401 - as above
+    """`label` is deprecated in newer versions of protobuf, and `is_repeated` is missing in older ones."""
+    found = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if found is None else found)
+
+
+def _plain(field: Any, value: Any, *, single: bool) -> Any:  # noqa: ANN401 - as above
+    if field.message_type is None:
+        return value if single else list(value)
+    if single:
+        return as_fields(value, sparse=True)
+    if field.message_type.GetOptions().map_entry:
+        return {str(key): each for key, each in value.items()}
+    return [as_fields(each, sparse=True) for each in value]

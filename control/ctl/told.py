@@ -1,0 +1,31 @@
+"""Where `explain` and `report` have a job's events from, and the report's file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import click
+
+from . import views
+from .call import Message
+from .find import Agent
+
+
+def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[Message]:
+    """Those of these files; without any, those that the agents of the job keep. Raises BadParameter, NoAnswer."""
+    try:
+        return [event for path in files for event in views.events_of(path)] if files else views.told_by(agents())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def write_report(output: str, found: Sequence[Message], files: Sequence[str]) -> None:
+    """The page of these events as a file."""
+    from ..page.render import report
+
+    where = f"from {', '.join(map(os.path.basename, files))}" if files else "from running agents"
+    content = report(found, f"written {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}")
+    with click.open_file(output, "wb") as file:
+        file.write(content)

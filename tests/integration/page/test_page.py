@@ -1,0 +1,171 @@
+"""The page of a job: one file that asks nobody else, live from a real agent, and written from a file of events."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_agent.control.page.render import render, report
+from support.outside.browser import CHROMIUM, Browser
+
+pytestmark = pytest.mark.slow
+LIMIT_BYTES = 60_000
+RUN_S = 120
+SCRIPT = """
+import pathlib, sys, time
+print("begun", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+if not pathlib.Path(sys.argv[1] + "2").exists():
+    pathlib.Path(sys.argv[1] + "2").touch()
+    pathlib.Path(sys.argv[1]).unlink()
+    sys.exit(3)
+"""
+
+
+class Job:
+    """An agent with a page, whose worker fails when it is told to, and ends the second time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.order = folder, folder / "order"
+        self.events = folder / "events"
+        (folder / "train.py").write_text(SCRIPT)
+        flags = ["--page", "--max-restarts", "1", "--log-dir", "/dev/null", "--rdzv-id", "shown"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "elastic_agent", *flags, str(folder / "train.py"), str(self.order)],
+            env={**os.environ, "ELASTIC_AGENT_EVENTS": str(self.events)}, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        self.address = ""
+        while not self.address:
+            line = self.process.stderr.readline()
+            assert line, "the agent named no page"
+            self.address = "".join(re.findall(r"the page of this job: (http://127\.0\.0\.1:\d+/[0-9a-f]{32}/)$", line))
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=RUN_S)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    yield made
+    made.end()
+
+
+def test_the_page_is_small_and_lets_only_itself_run() -> None:
+    """No address of anything else is in it, and its policy has the digests of its own script and style."""
+    page = render().decode()
+    assert len(page.encode()) <= LIMIT_BYTES
+    assert not re.search(r"(src|href|url|@import)\s*[=(]", page)
+    assert "http" not in page.replace("http-equiv", "")
+    policy = "".join(re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page))
+    assert policy.startswith("default-src 'none'; connect-src 'self'; ")
+    assert "unsafe" not in policy
+    for tag, text in re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "style=" not in page
+    assert not re.search(r"\son[a-z]+=", page)
+
+
+def test_what_a_worker_prints_cannot_end_the_data_of_a_report() -> None:
+    """The data stands in a script element, and is JSON whatever is in it."""
+    event = {"what": "event", "at_s": 1.0, "because": "</script><script>alert(1)</script><!--"}
+    page = report([event], "a test").decode()
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(data)["events"] == [event]
+
+
+def test_the_page_is_served_to_who_knows_its_address(job: Job) -> None:
+    """It is the file; without the secret there is nothing, and nothing can be changed."""
+    with urllib.request.urlopen(job.address, timeout=RUN_S) as answer:
+        assert answer.read() == render()
+        assert answer.headers["Cache-Control"] == "no-store"
+    base = job.address[:-33]
+    for path, method in (
+        (base, "GET"),
+        (f"{base}{'0' * 32}/", "GET"),
+        (f"{job.address}more", "GET"),
+        (job.address, "POST"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(path, method=method), timeout=RUN_S)
+        refused.value.close()
+        assert refused.value.code in (404, 405)
+
+
+@pytest.mark.campaign  # it ran into its time limit on 2026-11-23; the cause is not found yet
+def test_what_happens_is_in_the_stream(job: Job) -> None:
+    """Events, the state, and what the worker prints; then the failure, and the round that follows."""
+    seen: list[dict[str, Any]] = []
+    with urllib.request.urlopen(f"{job.address}stream", timeout=RUN_S) as stream:
+        assert stream.headers["Content-Type"] == "text/event-stream"
+        while not any(message.get("log", {}).get("text") == "begun\n" for message in seen):
+            seen += _messages(stream.readline())
+        job.order.touch()
+        while not any(message.get("event", {}).get("because", "").startswith("round 2 begins") for message in seen):
+            seen += _messages(stream.readline())
+        while "state" not in seen[-1] or seen[-1]["state"]["job"]["round"] != 2:
+            seen += _messages(stream.readline())
+        job.order.touch()
+        for line in stream:
+            seen += _messages(line)
+    assert job.process.wait(RUN_S) == 0
+    assert {"event", "state", "log"} == {key for message in seen for key in message}
+    assert any(message["event"]["what"] == "concluded" for message in seen if "event" in message)
+
+
+def _messages(line: bytes) -> list[dict[str, Any]]:
+    assert line in (b"", b"\n") or line.startswith(b"data: "), line
+    return [json.loads(line[6:])] if line.startswith(b"data: ") else []
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not on PATH; it is 350 MB, which no test brings along")
+def test_a_browser_shows_a_change_within_a_second_and_asks_nobody_else(job: Job, tmp_path: Path) -> None:
+    """Live, narrow as a phone, and once more as a file from the events of the job that has ended."""
+    browser = Browser(tmp_path)
+    try:
+        browser.open(job.address)
+        browser.wait_for("[0] begun")
+        assert "round 1" in browser.text()
+        job.order.touch()
+        browser.wait_for("round 2 begins")
+        assert "ended by failure" in browser.text()
+        happened = [json.loads(line) for line in job.events.read_text().splitlines()]
+        assert browser.narrow(360) <= 360
+        job.order.touch()
+        assert job.process.wait(RUN_S) == 0
+        assert browser.wait_for("this node's workers all finished") < 1.5
+        browser.wait_for("the agent does not answer")
+        assert {each.partition(job.address)[1] for each in browser.requests if each != "about:blank"} == {job.address}
+        assert [each for each in browser.console if "ERR_CONNECTION" not in each and "ERR_INCOMPLETE" not in each] == []
+        assert happened
+        told = tmp_path / "report.html"
+        command = [sys.executable, "-m", "elastic_agent.control.ctl", "report", str(job.events), "-o", str(told)]
+        subprocess.run(command, check=True, timeout=RUN_S)
+        browser.requests.clear()
+        browser.open(told.as_uri())
+        browser.wait_for("the job succeeded")
+        shown = browser.text()
+        assert "ended by failure" in shown
+        assert "not measured" in shown
+        assert browser.requests == [told.as_uri()]
+    finally:
+        browser.close()
