@@ -143,7 +143,7 @@ def leak(show: Show) -> None:
     show.wait(job, "all ranks save at")
     show.say("the checkpoint is made; somebody who was told can look at it in time")
     show.end(watch, 143, signal.SIGTERM)
-    show.end(job, 143, signal.SIGTERM)
+    show.end(job, 75, signal.SIGTERM)
 
 
 def full_disc(show: Show) -> None:
@@ -165,7 +165,7 @@ def full_disc(show: Show) -> None:
         (show.folder / "disc" / "something-else").unlink()
         job = show.job("disc/kept", "--epochs", "40")
         show.wait(job, "resuming at step")
-        show.end(job, 143, signal.SIGTERM)
+        show.end(job, 75, signal.SIGTERM)
 
 
 @contextlib.contextmanager

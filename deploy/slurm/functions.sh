@@ -11,21 +11,28 @@
 #   ELASTIC_AGENT_DRAIN     yes: drain nodes whose agent ended with 71; needs an operator's rights   [no]
 
 here=$(dirname "${BASH_SOURCE[0]}")
+# shellcheck source=deploy/slurm/hostnames.sh
+. "$here/hostnames.sh"
 run_dir=$SLURM_SUBMIT_DIR/.elastic-agent/$SLURM_JOB_ID
 
 tell() { echo "elastic-agent in SLURM job $SLURM_JOB_ID: $*" >&2; }
 
-# The address of the first node. Names of nodes need not resolve; NodeAddr is what SLURM itself uses.
+# The address of the first node. Names of nodes need not resolve; NodeAddr is what SLURM itself uses. Where there is no
+# scontrol, the name has to do.
 first_address() {
-    local first
-    first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p'
+    local first address=
+    read -r first < <(hostnames "$SLURM_JOB_NODELIST")
+    if command -v scontrol >/dev/null; then
+        address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+    fi
+    echo "${address:-$first}"
 }
 
 # SLURM signals all processes of a step, or with cgroups only the first of each task, which then has to pass it on.
 # A second SIGTERM would end the agent's grace.
 must_forward() {
     local config
+    command -v scontrol >/dev/null || return 1
     config=$(scontrol show config)
     grep -q '^ProctrackType *= proctrack/cgroup' <<<"$config" && ! grep -qi '^SignalChildrenProcesses *= *yes' <<<"$config"
 }
@@ -79,7 +86,7 @@ pass_signal() {
 # The status of each node, a line each.
 statuses() {
     local node
-    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    for node in $(hostnames "$SLURM_JOB_NODELIST"); do
         cat "$run_dir/$node.status" 2>/dev/null || echo 137
     done
 }
@@ -101,7 +108,7 @@ speaking() {
 # Hosts that their agents gave up (71): drained, so that SLURM gives the next start others.
 bad_nodes() {
     local node
-    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    for node in $(hostnames "$SLURM_JOB_NODELIST"); do
         [ "$(cat "$run_dir/$node.status" 2>/dev/null)" = 71 ] || continue
         if [ "${ELASTIC_AGENT_DRAIN:-no}" != yes ]; then
             tell "the host of $node failed; drain it, or give --exclude=$node"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -76,7 +77,7 @@ def test_the_scripts_can_be_read_by_bash() -> None:
     """No script has a mistake that bash finds without running it; each but the functions can be started."""
     for path in SLURM.iterdir():
         subprocess.run(["bash", "-n", str(path)], check=True, timeout=20)
-        assert os.access(path, os.X_OK) == (path.name != "functions.sh"), path
+        assert os.access(path, os.X_OK) == (path.name not in ("functions.sh", "hostnames.sh")), path
 
 
 def test_every_script_finds_the_others_where_it_was_submitted_from() -> None:
@@ -86,3 +87,40 @@ def test_every_script_finds_the_others_where_it_was_submitted_from() -> None:
         for path in SLURM.glob("*.sbatch")
     }
     assert len(heads) == 1
+
+
+def names_of(nodes: str) -> list[str]:
+    command = ["bash", "-c", '. "$0"; hostnames "$1"', str(SLURM / "hostnames.sh"), nodes]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+
+
+NODE_LISTS = {
+    "n1": ["n1"],
+    "n1,m2": ["n1", "m2"],
+    "n[1-3]": ["n1", "n2", "n3"],
+    "n[1,3,5-6]": ["n1", "n3", "n5", "n6"],
+    "n[008-011]": ["n008", "n009", "n010", "n011"],
+    "gpu-[1-2],cpu[07,09]-x": ["gpu-1", "gpu-2", "cpu07-x", "cpu09-x"],
+    "r[1-2]n[1-2]": ["r1n1", "r1n2", "r2n1", "r2n2"],
+}
+
+
+@pytest.mark.parametrize("nodes", NODE_LISTS)
+def test_a_list_of_nodes_is_read_without_scontrol(nodes: str) -> None:
+    """As scontrol itself reads it, where it is installed."""
+    assert names_of(nodes) == NODE_LISTS[nodes]
+    if shutil.which("scontrol"):
+        theirs = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert theirs.returncode or theirs.stdout.split() == NODE_LISTS[nodes]
+
+
+def test_the_endpoint_is_found_where_there_is_no_scontrol() -> None:
+    """As in a container: the first node by its name; SLURM's address for it where there is one."""
+    env = {"PATH": "/nowhere", "SLURM_SUBMIT_DIR": "/tmp", "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "node[017-020]"}
+    bash, dirname = shutil.which("bash"), shutil.which("dirname")
+    script = f'dirname() {{ {dirname} "$@"; }}; . "$0"; first_address'
+    command = [str(bash), "-c", script, str(SLURM / "functions.sh")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.stdout, done.stderr) == ("node017\n", "")

@@ -199,8 +199,11 @@ def test_every_rendezvous_key_is_documented_with_its_default() -> None:
             assert shown[key] == default[1], key
 
 
-EXAMPLES = {"--flag", "--name", "--redirect", "--quick", "--lr", "--wandb-api-key"}
-"""How a flag is written, how one is shortened, one that is not the command's, and two of a script."""
+EXAMPLES = {
+    *("--flag", "--name", "--redirect", "--lr", "--wandb-api-key"),
+    *("--quick", "--pairs", "--runs", "--start", "--jobs", "--for"),
+}
+"""How a flag is written, how one is shortened, two of a script; and some of benchmarks, campaigns and the simulator."""
 OF_ETCD = {
     *("--bcrypt-cost", "--client-cert-auth", "--quota-backend-bytes"),
     *("--auto-compaction-mode", "--auto-compaction-retention", "--rev"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.desk import WORKER, Desk, Worker
-from support.harness import free_port
+from support.network import free_port
 from support.outside.slurm_cluster import BOUND_S, SCRIPTS, SlurmCluster
 
 pytestmark = pytest.mark.campaign

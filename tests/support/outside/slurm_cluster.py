@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.etcd_servers import free_ports
+from support.network import free_ports
 from support.procfs import kill, marked
 from support.source_tree import ROOT
 
