@@ -6,7 +6,7 @@ VENV      ?= .venv
 # Further arguments of pip, such as an index of smaller, CPU-only builds of torch.
 PIP_FLAGS ?=
 # Test processes at a time. A whole file goes to one of them, so that the tests of a file never meet each other.
-JOBS      ?= 2
+JOBS      ?= 3
 ARGS      ?=
 # The real job of `make quick`.
 QUICK_JOB := tests/integration/test_digits.py::test_two_workers_learn_to_read_digits
@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost control-fuzz preloads survivors storms resume bench proto clean
+.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors storms resume sweeps bench rendezvous-scale proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,7 +65,7 @@ guard-demo: setup ## a show: save and kill switch, preemption, a leak and a full
 	$(PY) examples/guard_demo.py $(ARGS)
 
 test: setup check .protoc/.ready .foreign/.ready .frameworks/.ready .deepspeed/.ready ## all checks and all tests
-	$(PYTEST) -n $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadfile --durations 40 --durations-min 5 $(ARGS)
 
 quick: setup check ## under a minute: checks, both machines, unit tests, stories, one real job
 	$(PYTEST) -n $(JOBS) --dist loadfile -m "not campaign and not slow or quick" tests/unit tests/stories \
@@ -112,26 +112,35 @@ guards: setup .frameworks/.ready ## the long tests of guards: real SLURM, the de
 	$(PYTEST) -m campaign tests/integration $(ARGS)
 
 guard-cost: setup ## what all guards on at once cost the digits job, beside the same job without, in 5 minutes; ARGS="--pairs 8"
-	PYTHONPATH=.typing:tests $(PY) -m campaigns.guard_cost $(ARGS)
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.guards.guard_cost $(ARGS)
 
 control-cost: setup ## what asking an agent costs: unasked, a call, 100 followers, elasticctl; ARGS="--pairs 20"
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_cost.py $(ARGS)
 
-control-fuzz: setup ## a million mutated requests to an agent's control socket; ARGS="--inputs 100000 --seed 1"
+fuzz-control: setup ## a million mutated requests to an agent's control socket; ARGS="--tcp --inputs 100000": to its gRPC port
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_fuzz.py $(ARGS)
+
+slurm-chain: setup ## signal, save, 75, requeue, resume under a real SLURM: RUNS=20; ARGS
+	PYTHONPATH=.typing:tests $(PY) tests/campaigns/slurm_chain.py $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)
 
-resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50", or ARGS=--figures for what it costs alone
+resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50 --seed 7" for a part, ARGS=--figures for what it costs
 	$(PY) -m tests.campaigns.resume $(ARGS)
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 
-trainer: setup ## TorchTrainer: overhead beside plain DDP, kills of workers, schedules of nodes; ARGS="--kills 50 --schedules 50"
+trainer: setup ## TorchTrainer: passes and starts beside plain DDP, kills of workers, schedules of nodes; ARGS="--pairs 100 --starts 5 --kills 50 --schedules 50"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.trainer $(ARGS)
+
+goodput: setup ## real jobs with SIGKILLs: where their seconds went, against the campaign's clock; ARGS="--runs 50"
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.goodput $(ARGS)
 
 bench: setup ## beside torchrun, in one run; ARGS=--quick for a short one
 	$(PY) -m benchmarks $(ARGS)
+
+rendezvous-scale: setup ## agreement of 8 to 1,000 nodes on real sockets, beside torch's rendezvous; ARGS="--c10d 10000 --torch ''"
+	$(PY) -m benchmarks.rendezvous_scale $(ARGS)
 
 # grpcio-tools 1.62 writes code that every protobuf since 3.20 loads; newer ones do not. It has no wheel for Python 3.13.
 .protoc/.ready: Makefile
@@ -168,8 +177,21 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	$(PYTHON) -m venv .deepspeed
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.deepspeed/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	@.deepspeed/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) setuptools wheel
 	@DS_BUILD_OPS=0 .deepspeed/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
 	  --no-build-isolation torch==2.13.0 deepspeed==0.19.8  # its build imports torch
+	@touch $@
+
+sweeps: setup .sweeps/.ready ## the tests of TorchTrainer with Ray Tune's and Optuna's own packages, which it installs first (580 MB)
+	$(PYTEST) -m campaign tests/integration/trainer/test_trainer_sweeps.py $(ARGS)
+
+# For TorchTrainer in sweeps; torch and cloudpickle are those of .venv.
+.sweeps/.ready: Makefile $(READY)
+	$(PYTHON) -m venv .sweeps
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.sweeps/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	@.sweeps/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0 \
+	  'ray[tune]==2.60.0' optuna
 	@touch $@
 
 # Its torchvision needs the CUDA build of torch: some gigabytes, so no other target asks for it.
@@ -180,5 +202,5 @@ streaming: setup ## the tests with MosaicML Streaming's own package, which it in
 	$(PYTEST) tests/integration/resume/test_streams_of_others.py $(ARGS)
 
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .streaming .etcd .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .sweeps .streaming .etcd .prometheus .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -135,9 +135,17 @@ class MadeHistory:
         for name, code in codes.items():
             self.event(name, "ending", number, "RoundSeen")
             self.event(name, "ended", number, "RecordWritten")
+            self._account(name)
             verdict = {"exit_code": code, "because": "made up", "outcome": outcome}
             self.events[name].append({"what": "concluded", "at_s": self.later(), "node": name, **verdict})
             self.fact("ended", name, code=code, alive=[])
+
+    def _account(self, name: str) -> None:
+        """As if its worker had lost no time."""
+        at_s, first_s = self.later(), self.events[name][0]["at_s"]
+        buckets = {"useful steps": at_s - first_s, "saving": 0.0, "not measured": 0.0}
+        account = {"workers": 1, "wall_s": at_s - first_s, "buckets": buckets, "lost": []}
+        self.events[name].append({"what": "goodput", "at_s": at_s, "node": name, **account})
 
     def _crash(self, number: int, version: int) -> None:
         self.fact("order", "n1", round=number, pid=100 * number + 1, how="exit 3")

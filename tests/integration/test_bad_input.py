@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from support.desk import WORKER, Desk
-from support.harness import Cluster, ProcessNode, free_port
+from support.harness import Cluster, ProcessNode
+from support.network import free_port
 
 SOON_S = 10.0
 """Within this time every mistake is reported."""

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from support.harness import free_port
+from support.network import free_port
 from support.procfs import kill_and_read
 
 BOUND_S = 100.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent import exit_status
-from support.harness import free_port
+from support.network import free_port
 
 NOBODY_ELSE = 1_000_000 + os.getpid()
 """A user id that runs nothing on this host but this process's agents."""

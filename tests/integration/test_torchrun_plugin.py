@@ -20,7 +20,8 @@ from elastic_agent.rendezvous.etcd.keys import TorchrunKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Put, Read
 from support.desk import Worker
 from support.etcd_servers import VERSIONS, serving, shared_servers, start_shared_servers
-from support.harness import Cluster, ProcessNode, free_port
+from support.harness import Cluster, ProcessNode
+from support.network import free_port
 from support.procfs import read
 from support.source_tree import ROOT
 from support.workers import WORKERS

@@ -18,14 +18,14 @@ wait 1
     0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a stopping: round 1 is over: b left: the agent was stopped by signal 15
     0.1  a signal 15 to its workers
-    0.1  b stopping: the agent was stopped by signal 15
+    0.1  b stopping: the agent was stopped by signal 15; its workers saved before
     0.1  b signal 15 to its workers
     0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a joining: workers of round 1 are gone
-    0.1  b ending: the agent was stopped by signal 15
+    0.1  b ending: the agent was stopped by signal 15; its workers saved before
     0.1  a joining: waiting for a place in a round
-    0.1  b ended: the agent was stopped by signal 15
-    0.1  b exits 143
+    0.1  b ended: the agent was stopped by signal 15; its workers saved before
+    0.1  b exits 75
     0.1  coordinator: round 2 running [a:0]: 1 node joined, enough for min_nodes 1
     0.1  a working: round 2 begins with 1 node, group rank 0: 1 node joined, enough for min_nodes 1; b left: the agent was stopped by signal 15
     0.1  a starts ranks 0 to 0

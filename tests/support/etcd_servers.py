@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.credentials import Login, Tls
 from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
+from support.network import free_ports
 from support.procfs import TOKEN, read, wait_exit
 
 READY_S = 30.0
@@ -313,13 +313,6 @@ def wait_ready(member: Server, tls: Tls | None, login: Login | None) -> None:
                     raise AssertionError(f"{member.name} is not ready: {error}\n{member.log_tail()}") from error
             else:
                 return
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextmanager

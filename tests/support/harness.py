@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.desk import BOUND_S, WORKER, Desk, Worker
+from support.network import free_port
 
 OTHER_PROTOCOL = (
     "from elastic_agent.rendezvous.codec import fields\n"
@@ -221,12 +221,6 @@ class ThreadNode(Node):
             self.agent.stop()
             self.agent.stop()
             self._thread.join(10.0)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class EtcdGuests:

@@ -1,15 +1,42 @@
-"""Network namespaces on this host, each with a link to a virtual switch; a link can be cut. Needs root and `ip`."""
+"""Free ports; and network namespaces on this host, each with a link to a virtual switch that can be cut, for which root
+and `ip` are needed."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from pathlib import Path
 
 _COUNT = itertools.count()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free now."""
+    return free_ports(1, host)[0]
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that are free now. None is one that the kernel gives to a connection or to port 0, which other tests have
+    at any moment."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.randrange(10_000, max(given_from, 20_000))
+            probe = held.enter_context(socket.socket(family))
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            ports.append(port)
+        return ports
 
 
 def ip(*words: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from campaigns.chaos.leftovers import MARK, marked_processes
-from support.harness import free_port
+from support.network import free_port
 
 from .elastic_agent_jobs import wait_running
 from .plan import DEPARTED, Answer, Case

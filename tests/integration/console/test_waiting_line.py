@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.harness import free_port
+from support.network import free_port
 
 pytestmark = pytest.mark.slow
 BOUND_S = 30.0
@@ -74,7 +74,7 @@ def test_a_wait_is_one_line_that_counts_and_is_gone_when_it_is_over(terminal: Te
     )  # fmt: skip
     rest = terminal.read_until("trained")
     assert rest.rpartition("\r\x1b[K")[2].strip().splitlines()[-1] == "trained"
-    assert "waiting" not in rest.rpartition("\r\x1b[K")[2]
+    assert "waiting for" not in rest.rpartition("\r\x1b[K")[2]
     assert "elastic-agent: exit 0" in terminal.read_until("elastic-agent: exit 0")
     out, err = other.communicate(timeout=BOUND_S)
     assert out == "trained\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.launcher.as_torchrun.place import SHIMS, SITE, variables
-from support.harness import free_port
+from support.network import free_port
 from support.procfs import kill_and_read
 from support.side_environments import side_python
 

@@ -11,7 +11,8 @@ import pytest
 
 from elastic_agent import LaunchConfig, UsageError, launch
 from support.desk import WORKER
-from support.harness import Cluster, ProcessNode, free_port
+from support.harness import Cluster, ProcessNode
+from support.network import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -28,7 +28,7 @@ from unittest import mock
 import pytest
 
 from elastic_agent import UsageError
-from support.harness import free_port
+from support.network import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

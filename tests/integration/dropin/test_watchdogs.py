@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.harness import free_port
+from support.network import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -15,7 +15,8 @@ import pytest
 from elastic_agent.launcher.preemption import notices
 from elastic_agent.launcher.preemption.notices import URL, Notices
 from support.desk import Desk
-from support.harness import ProcessNode, free_port
+from support.harness import ProcessNode
+from support.network import free_port
 
 BOUND_S = 20.0
 WORKER = Path(__file__).parents[2] / "support" / "workers" / "obedient.py"

@@ -107,17 +107,17 @@ def test_an_arrival_repeats_no_step(training: Training) -> None:
 
 
 def test_a_node_that_is_asked_to_leave_lets_all_save_first_and_no_step_is_repeated(training: Training) -> None:
-    """It ends with 143, and the other goes on at the step after the last one of both."""
+    """It ends with 75, and the other goes on at the step after the last one of both."""
     cluster = training.job("1:2")
     a, b = cluster.start("a"), cluster.start("b")
     training.wait_steps(1)
     b.terminate()
-    assert b.wait(BOUND_S) == 143
+    assert b.wait(BOUND_S) == 75
     training.wait_steps(2)
     assert training.repeated(1, 2) == []
     assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 1]
     a.terminate()
-    assert a.wait(BOUND_S) == 143
+    assert a.wait(BOUND_S) == 75
 
 
 def test_with_a_settle_timeout_of_0_workers_are_stopped_at_once(training: Training) -> None:

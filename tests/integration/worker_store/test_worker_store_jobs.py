@@ -14,7 +14,7 @@ import pytest
 
 from elastic_agent import LaunchConfig, launch
 from elastic_agent.agent.processes.ports import PortHold
-from support.harness import free_port
+from support.network import free_port
 from support.workers import WORKERS, calls
 
 CLIENTS = str(WORKERS / "clients.py")

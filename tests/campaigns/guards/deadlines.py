@@ -1,6 +1,6 @@
 """Random deadlines x phases x world sizes: each save is whole and in time, or was skipped with the reason.
 
-    python -m tests.campaigns.deadlines --runs 300 --jobs 4
+    python -m tests.campaigns.guards.deadlines --runs 300 --jobs 4
 
 Each case forks the ranks of one start of a run, whose steps, saves and deadline are drawn; saves are slowed down. At
 the deadline all that still runs is killed, as a scheduler does. The times that the library leaves are those of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import guard_cost
-from campaigns.guard_cost import Ran
+from campaigns.guards import guard_cost
+from campaigns.guards.guard_cost import Ran
 from support.outside.web_server import web_server
 
 

@@ -1,10 +1,10 @@
-"""A small part of the campaign of deadlines; `python -m tests.campaigns.deadlines` plays all of it."""
+"""A small part of the campaign of deadlines; `python -m tests.campaigns.guards.deadlines` plays all of it."""
 
 from __future__ import annotations
 
 import pytest
 
-from campaigns import deadlines
+from campaigns.guards import deadlines
 
 SEEDS = range(8)
 

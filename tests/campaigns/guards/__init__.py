@@ -1,0 +1,1 @@
+"""Guards under random deadlines, and what all of them cost."""

@@ -1,0 +1,49 @@
+"""--quiet, --verbose and --log-format json: what the agent itself prints; workers' output is as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RUN_S = 120
+
+
+def run(folder: Path, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    command = [sys.executable, "-m", "elastic_agent", "--log-dir", "/dev/null", *flags, str(folder / "train.py")]
+    env = {**os.environ, "NO_COLOR": "1", "LOGLEVEL": "WARNING"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def test_a_quiet_agent_prints_nothing_of_a_job_that_succeeds(tmp_path: Path) -> None:
+    """What the worker prints is there."""
+    done = run(tmp_path, "import sys; print('out'); print('err', file=sys.stderr)", "-q", "--nproc-per-node", "2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\nout\n", "err\nerr\n")
+
+
+def test_a_quiet_agent_says_why_a_job_failed(tmp_path: Path) -> None:
+    """The failure summary and the last line, and no decisions."""
+    done = run(tmp_path, "raise SystemExit(3)", "-q", "--max-restarts", "1")
+    assert done.returncode == 1
+    assert "round 2 begins" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("elastic-agent: exit 1: the job failed: worker failed: rank 0")
+
+
+def test_a_verbose_agent_prints_routine_decisions(tmp_path: Path) -> None:
+    """As with LOGLEVEL=INFO."""
+    assert "round 1 begins with 1 node" in run(tmp_path, "", "-v").stderr
+    assert "round 1 begins with 1 node" not in run(tmp_path, "").stderr
+
+
+def test_each_line_is_an_object_where_json_is_asked_for(tmp_path: Path) -> None:
+    """Decisions, the failure summary and the end, each with its kind, its time and the node; no colour in any."""
+    done = run(tmp_path, "raise SystemExit(3)", "-v", "--log-format", "json", "--max-restarts", "1")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["kind"] for line in lines} == {"routine", "decision", "failure", "end"}
+    assert [line["time_s"] for line in lines] == sorted(line["time_s"] for line in lines)
+    assert len({line["node"] for line in lines}) == 1
+    assert (lines[-1]["kind"], lines[-1]["exit_code"]) == ("end", 1)
+    assert "\x1b" not in done.stderr
