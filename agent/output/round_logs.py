@@ -46,7 +46,8 @@ class RoundLogs:
         """By local rank: absolute path; empty where stdout is not kept in a file. Filled by `stdio`."""
         self.stderr_files: dict[int, str] = dict.fromkeys(ranks, "")
         self._spec = spec
-        self._ranks = ranks
+        self.ranks = ranks
+        """Global rank by local rank."""
         self._fields = fields
         self._relay = relay
         self._shown = [local for local in ranks if not spec.local_ranks_filter or local in spec.local_ranks_filter]
@@ -101,7 +102,7 @@ class RoundLogs:
 
     def streams_of(self, local_rank: int) -> dict[str, Stream]:
         """The streams of a worker: `stdout` and `stderr`, or `output` where both go one way; none of a rank whose
-        output goes nowhere. From any thread."""
+        output goes nowhere, or is not opened yet. From any thread."""
         streams = list(self._of_rank.get(local_rank, ()))
         kept = self.stdout_files.get(local_rank) or self.stderr_files.get(local_rank)
         if len(streams) == 1 and self._relay.shared and not kept:
@@ -179,7 +180,7 @@ class RoundLogs:
         file = self._open_file(path)
         # Without a file the console is the only place that is left.
         shown = (file is None or teed) and local_rank in self._shown
-        fields = {**self._fields, "local_rank": local_rank, "rank": self._ranks[local_rank]}
+        fields = {**self._fields, "local_rank": local_rank, "rank": self.ranks[local_rank]}
         line_filter = self._line_filter(bit) if shown else None
         route = Route(
             file=file,
@@ -221,7 +222,7 @@ class RoundLogs:
 
     def _add(self, route: Route, *, terminal: bool) -> int:
         try:
-            fd, stream = self._relay.add(route, pipes=2 * len(self._ranks), terminal=terminal)
+            fd, stream = self._relay.add(route, pipes=2 * len(self.ranks), terminal=terminal)
         except OSError:
             # No stream was made that would close these files.
             for file in route.files:

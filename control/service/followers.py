@@ -147,22 +147,26 @@ class LogFollower:
         self._bytes = self._missed = 0
         self._sources: list[_Source] = []
         self._logs: object = None
+        self._unopened: dict[int, int] = {}
+        """Global ranks of the round by local rank, as long as their output is not opened."""
         self._rounds = 0
         self.attach()
 
     def attach(self) -> None:
-        """Follow the workers of the round that runs now, if they are not followed yet."""
-        logs, member = self._agent.workers.round_logs, self._agent.workers.member
-        if logs is None or member is None or logs is self._logs:
+        """Follow the workers of the round that runs now, if they are not followed yet. Those of a round that begins
+        come one by one, and an event follows once all have started."""
+        logs = self._agent.workers.round_logs
+        if logs is None:
             return
-        self._detach()
-        self._logs = logs
-        self._rounds += 1
-        for local_rank in range(member.nproc):
-            rank = member.rank_offset + local_rank
-            if self._ranks and rank not in self._ranks:
-                continue
-            for name, stream in logs.streams_of(local_rank).items():
+        if logs is not self._logs:
+            self._detach()
+            self._logs = logs
+            self._rounds += 1
+            wanted = self._ranks or frozenset(logs.ranks.values())
+            self._unopened = {local_rank: rank for local_rank, rank in logs.ranks.items() if rank in wanted}
+        for local_rank, streams in [(each, logs.streams_of(each)) for each in self._unopened]:
+            rank = self._unopened.pop(local_rank) if streams else 0
+            for name, stream in streams.items():
                 files = logs.stderr_files if name == "stderr" else logs.stdout_files
                 self._begin(_Source(rank, name, stream, files.get(local_rank, ""), self._tapped))
 
@@ -173,8 +177,9 @@ class LogFollower:
             with _TAPS:
                 stream.taps = (*stream.taps, source.tap)
             self._sources.append(source)
-        total, tail = stream.seen
         with self._lock:
+            # With the lock: a part that is tapped after this look has to be found newer than it.
+            total, tail = stream.seen
             source.upto = total
             # Of a later round, all that is remembered: nothing of it was shown.
             wanted = tail[-self._tail :] if self._tail and self._rounds == 1 else tail
