@@ -35,9 +35,14 @@ class Round:
 
     def read(self, follower: LogFollower, end: str) -> list[LogPart]:
         """All parts until the text of all is `end`."""
-        found: list[LogPart] = []
+        found: list[Any] = []
+
+        def send(part: object) -> bool:
+            found.append(part)
+            return True
+
         while True:
-            follower.pump(lambda part: found.append(part) or True)  # type: ignore[arg-type, func-returns-value]
+            follower.pump(send)
             if "".join(part.text for part in found) == end:
                 return found
             assert self.written.acquire(timeout=BOUND_S), found
