@@ -6,6 +6,7 @@ Each server has a guardian (`etcd_guardian.py`), so that none outlives the test 
 from __future__ import annotations
 
 import atexit
+import glob
 import importlib.util
 import json
 import os
@@ -179,8 +180,16 @@ class Server:
         wait_exit(self.pid, time.monotonic() + READY_S)
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay open, and it answers nothing."""
+        """SIGSTOP: its connections stay open, and from the return on it answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + READY_S
+        while not all(state in b"TZ" for state in self._thread_states()):  # a thread that runs stops a moment later
+            assert time.monotonic() < deadline, f"{self.name} does not stop"
+            time.sleep(0.001)
+
+    def _thread_states(self) -> list[bytes]:
+        tasks = glob.glob(f"/proc/{self.pid}/task/*/stat")
+        return [read(path).rpartition(b")")[2].split()[0] for path in tasks if read(path)]
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
