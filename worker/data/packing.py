@@ -37,7 +37,8 @@ class _Pickler(ForkingPickler):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._sent: dict[int, _Memory] = {}
+        self._sent: dict[tuple[int, int], _Memory] = {}
+        """By address and length: tensors made of slices of one array begin at one address and end elsewhere."""
 
     def reducer_override(self, thing: Any) -> Any:
         """Of pickle."""
@@ -45,7 +46,8 @@ class _Pickler(ForkingPickler):
             return NotImplemented
         memory = thing.untyped_storage()
         # Tensors of one batch that share memory share it on the other side: pickle writes each object once.
-        sent = self._sent.setdefault(memory.data_ptr(), _Memory(memory.data_ptr(), memory.nbytes()))
+        place = memory.data_ptr(), memory.nbytes()
+        sent = self._sent.setdefault(place, _Memory(*place))
         return _view, (sent, thing.dtype, thing.storage_offset(), tuple(thing.shape), thing.stride())
 
 

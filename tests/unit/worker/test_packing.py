@@ -7,6 +7,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -47,6 +48,13 @@ def test_tensors_that_share_memory_share_it_on_the_other_side() -> None:
     first, second = sent((whole, whole[2:]))
     first[3] = 7.0
     assert second[1] == 7.0
+
+
+def test_tensors_made_of_slices_of_one_array_arrive_whole() -> None:
+    """They begin at one address, and each has memory of its own length."""
+    array = np.arange(10)
+    short, long = sent((torch.from_numpy(array[:-1]), torch.from_numpy(array)))
+    assert (short.tolist(), long.tolist()) == (list(range(9)), list(range(10)))
 
 
 def test_a_view_of_much_memory_is_sent_as_torch_sends_it() -> None:
