@@ -37,6 +37,8 @@ class StepPage:
         self._shown = 0
         """Number of the newest agreement in `steps.ASKED`."""
         self._decided: Agreement | None = None
+        self._unshown: Agreement | None = None
+        """The newest one that was given up before it was in `steps.ASKED`: workers may wait for it."""
         self._answered = self._acted = self._awaited = 0
         """Numbers of the newest agreements of which the machine knows the bound, that all acted, who is awaited."""
 
@@ -59,7 +61,7 @@ class StepPage:
         os.ftruncate(self._page, self._bytes)
         os.pwrite(self._page, bytes(self._bytes), 0)
         self._write(steps.REACHED, self._reached)
-        self._asked = self._decided = None
+        self._asked = self._decided = self._unshown = None
         self._shown = self._answered = self._acted = self._awaited = 0
         place = steps.Place(os.getpid(), self._page, self._reports_end, self._changes, 0)
         return {slot: steps.to_variable(place._replace(slot=slot)) for slot in range(workers)}
@@ -71,8 +73,29 @@ class StepPage:
 
     def decide(self, agreement: Agreement) -> None:
         """Let the workers act on it where it says, or go on if it was given up."""
-        if agreement.number != self._shown:
+        if agreement.number == self._shown:
+            self._show(agreement)
+        elif agreement.number > self._shown and not agreement.at:
+            self._unshown = agreement
+            self._show_given_up()
+
+    def _show_given_up(self) -> None:
+        """Write down, once the workers know the decision that the page holds, that the newest was given up unseen."""
+        given_up, decided = self._unshown, self._decided
+        if given_up is None or (decided is not None and not self._all_know(decided)):
             return
+        self._unshown = None
+        if given_up.number > self._shown:
+            self._shown = given_up.number
+            self._show(given_up)
+            self._write(steps.ASKED, given_up.number)
+            self._changed()
+
+    def _all_know(self, decided: Agreement) -> bool:
+        attached = [slot for slot in range(self._slots) if self._read(slot, steps.ATTACHED)]
+        return all(self._read(slot, steps.HEARD) >= decided.number for slot in attached)
+
+    def _show(self, agreement: Agreement) -> None:
         self._decided = agreement
         label = agreement.label.encode()
         os.pwrite(self._page, label, steps.LABEL_AT)
@@ -109,6 +132,7 @@ class StepPage:
         return list(self._review(sorted(running))) if self._asked is not None and running else []
 
     def _review(self, running: list[int]) -> Iterator[Event]:
+        self._show_given_up()
         asked, decided = self._asked, self._decided
         if asked is None:
             return

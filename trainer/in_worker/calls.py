@@ -101,6 +101,8 @@ class Calls:
 
     def _rescale(self) -> None:
         """Let every node's program look for resources; where there are others, the next round goes on with the call."""
+        # All take part in boundaries again before anybody asks: the agent gives up what it finds somebody away from.
+        self._run.world.gather(None)
         asked = self._around.local_rank == 0 and self._channel.look()
         if any(self._run.world.gather(asked)):
             self._run.await_resize()

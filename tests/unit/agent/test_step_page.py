@@ -180,6 +180,36 @@ def test_a_checkpoint_waits_for_workers_that_have_made_no_run_and_nothing_else_d
     assert page.observe(LOCAL) == [BoundFound(3, 1)]
 
 
+def test_workers_that_wait_for_orders_see_that_nobody_was_asked(pages: list[StepPage]) -> None:
+    """A worker that had not begun made its node give the agreement up before any worker saw it. What was decided before
+    stays in the page until all know it."""
+    page = pages[0]
+    places = page.begin(2)
+    early = channel(places[0])
+    asked = Agreement(1, Act.RESTART)
+    assert page.ask(asked, LOCAL) == [BoundFound(1, 0)]
+    late = channel(places[1])
+    waiting = [threading.Thread(target=each.await_orders, daemon=True) for each in (early, late)]
+    for each in waiting:
+        each.start()
+    page.decide(asked)
+    for each in waiting:
+        each.join(BOUND_S)
+    assert not any(each.is_alive() for each in waiting)
+    at = bound_of(page, Agreement(2, Act.SAVE))
+    page.decide(Agreement(2, Act.SAVE, at=at))
+    late.attend(False)
+    assert page.ask(Agreement(3, Act.RESTART), LOCAL) == [BoundFound(3, 0)]
+    page.decide(Agreement(3, Act.RESTART))
+    found = [early.reached() for _ in range(at)]
+    assert [orders.number for orders in found if orders] == [2]
+    late.attend(True)
+    assert [orders.number for orders in [late.reached() for _ in range(at)] if orders] == [2]
+    page.observe(LOCAL)
+    for one in (early, late):
+        assert (one.reached(), one._known) == (None, 3)
+
+
 def test_a_second_process_of_a_worker_does_not_take_its_slot(pages: list[StepPage]) -> None:
     """Boundaries are counted in one process."""
     places = pages[0].begin(1)
