@@ -51,7 +51,7 @@ class EventFile:
             ) from error
         self._waiting: deque[bytes] = deque()
         self._dropped = self._torn = 0
-        self._troubled = False
+        self._troubled = self._rotating_failed = False
         self.name = ""
         """What other nodes call this agent."""
         self.goodput: Callable[[float], Goodput] | None = None
@@ -132,6 +132,12 @@ class EventFile:
         """Write what waits, the oldest first."""
         try:
             self._rotate()
+        except OSError as error:
+            # A full disk is found by the write below, too; other troubles leave the present file as it is.
+            if not self._rotating_failed:
+                self._rotating_failed = True
+                self._tell(f"{self._path} ({VARIABLE}) grows beyond {self._limit} bytes: {error.strerror}", False)
+        try:
             while self._waiting:
                 written = os.write(self._fd, self._waiting[0])
                 if written < len(self._waiting[0]):  # the disk is full within a line, which goes on later
@@ -187,10 +193,10 @@ class EventFile:
 
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return False
-        aside = _aside(self._path)
-        if not aside:
-            return False
         try:
+            aside = _aside(self._path)
+            if not aside:
+                return False
             os.unlink(f"{self._path}.{min(aside)}")
         except OSError:
             return False

@@ -158,6 +158,44 @@ def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypat
     assert told == [f"the disk is full: {path}.1, the oldest file of events, was deleted"]
 
 
+def test_a_file_system_without_locks_keeps_all_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file grows beyond its limit, one line says so, and no event is lost."""
+    told: list[str] = []
+    path = tmp_path / "events"
+
+    def refused(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("elastic_agent.launcher.reporting.event_file.fcntl.flock", refused)
+    file = EventFile(str(path), lambda text, routine: told.append(text), limit_bytes=100)
+    for number in range(20):
+        file.record(moved(number, "x"))
+    file.close()
+    assert [line["round"] for line in lines(path)] == list(range(20))
+    assert len(told) == 1
+    assert "grows beyond 100 bytes: Function not implemented" in told[0]
+
+
+def test_a_full_disk_whose_folder_cannot_be_read_costs_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be deleted to make room; the events wait."""
+    told: list[str] = []
+    file = EventFile(str(tmp_path / "events"), lambda text, routine: told.append(text))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def gone(_: str) -> list[str]:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("elastic_agent.launcher.reporting.event_file.os.write", full)
+        broken.setattr("elastic_agent.launcher.reporting.event_file.os.listdir", gone)
+        file.record(moved(1, "x"))
+    file.record(moved(2, "y"))
+    file.close()
+    assert [line["round"] for line in lines(tmp_path / "events")] == [1, 2]
+
+
 def test_agents_may_share_a_file(tmp_path: Path) -> None:
     """Each line is whole, and names its agent."""
     path = tmp_path / "events"
