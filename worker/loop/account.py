@@ -23,6 +23,8 @@ class Account:
         self._last_ns = time.monotonic_ns()
         self._first = True
         self._taken: int | None = None
+        self._saved_in = steps.IN_STEP
+        """What the last checkpoint interrupted."""
         slot[steps.STEPS] = done
         slot[steps.LAST_NS] = slot[steps.BEGAN_NS] = self._last_ns
 
@@ -48,7 +50,11 @@ class Account:
 
     def begin_save(self) -> None:
         """All stand still for a checkpoint from here on. What has passed since the last step is part of the next."""
-        self._book_step()
+        self._saved_in = steps.IN_PAUSE if self._slot[steps.DOING] == steps.IN_PAUSE else steps.IN_STEP
+        if self._saved_in == steps.IN_PAUSE:
+            self._book(steps.PAUSED_NS)
+        else:
+            self._book_step()
         self._slot[steps.DOING] = steps.IN_SAVE
 
     def took(self, step: int) -> None:
@@ -56,9 +62,9 @@ class Account:
         self._taken = step
 
     def end_save(self) -> None:
-        """The training goes on."""
+        """The training goes on, or the wait for what is to be done next."""
         self._book(steps.SAVING_NS)
-        self._slot[steps.DOING] = steps.IN_STEP
+        self._slot[steps.DOING] = self._saved_in
         if self._taken is not None:
             self._slot[steps.SAVED], self._taken = self._taken, None
             self._report()
