@@ -194,7 +194,7 @@ class Agent:
         if seen is None or not seen.begun:
             return ()
         try:
-            return self.link.members(seen)
+            return self.link.members(seen) if self._node.outage.until is None else seen.members
         except StoreError:
             return seen.members
 

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from threading import Lock
 
 TYPE_CHECKING = False
@@ -141,7 +142,7 @@ def remove(path: str) -> None:
 
 
 class Service:
-    """What answers for one agent. But for `history`, only for the thread of the agent's loop."""
+    """What answers for one agent. But for `since` and `goodput`, only for the thread of the agent's loop."""
 
     def __init__(
         self, run_id: str, tell: Callable[[str, bool], None], answer: Answer, set_watch: SetWatch | None = None
@@ -175,7 +176,7 @@ class Service:
         self._stream = Stream()
         self._unread: list[AgentEvent | Round | WorkersSeen | Verdict] = []
         self._accounting: Accounting | None = None
-        self._reading = Lock()
+        self._reading, self._keeping = Lock(), Lock()
         self._tell = tell
         self._loop: Loop | None = None
         self._listener: _socket.socket | None = None
@@ -266,16 +267,26 @@ class Service:
 
     def _record(self, what: object) -> None:
         """Give it its number, its id and its cause, and pass it on to those who follow."""
-        self.number += 1
         known = self.agent.known() if self.agent is not None else None
-        entry = self._stream.entry(what, self.number, known)
-        self.history.append(entry)
+        entry = self._stream.entry(what, self.number + 1, known)
+        with self._keeping:
+            self.number = entry.number
+            self.history.append(entry)
         for record in self.records:
-            record(entry)
+            try:
+                record(entry)
+            except Exception as error:  # noqa: BLE001 - what only watches must not end the job
+                self._tell(f"an event was not recorded: {type(error).__name__}: {error}; please report it", False)
         for listener in self.listeners:
             listener()
         if self._connections is not None:
             self._connections.happened()
+
+    def since(self, first: int) -> list[Entry]:
+        """The events from this number on that are kept, oldest first. From any thread."""
+        with self._keeping:
+            forgotten = self.history[0].number if self.history else first
+            return list(islice(self.history, max(0, first - forgotten), None))
 
     def announced(self, announcement: Round) -> None:
         """As `happened`, for an announcement that this node makes as the coordinator."""
@@ -296,7 +307,10 @@ class Service:
             self.happened(verdict)
         self.closed = True
         for other in self.others:
-            other.close()
+            try:
+                other.close()
+            except Exception as error:  # noqa: BLE001 - as above; the socket and its directory go in any case
+                self._tell(f"{type(other).__name__} failed: {type(error).__name__}: {error}; please report it", False)
         for listener in self.listeners:
             listener()
         if self._connections is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from threading import Lock
 
 from ..control.beside import Service
 from ..proto.frozen import replace
@@ -39,6 +40,7 @@ class Watched:
     def __init__(self, config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) -> None:
         """Raises UsageError for a mistake in the table or in a URL."""
         self._watching: Watching | None = None
+        self._making = Lock()
         self._agent: Agent | None = None
         self._tell = tell
         self._run_id = made.workers.run_id
@@ -156,12 +158,14 @@ class Watched:
 
     def _set_watch(self, names: str, table: str) -> str:
         """As `SetWatch` asks. Takes time: on a thread of its own."""
-        if self._watching is None:
-            from ..control.in_agent.watching import Watching
+        with self._making:
+            if self._watching is None:
+                from ..control.in_agent.watching import Watching
 
-            self._watching = made = Watching("", (), self._run_id, self._tell, self._alarmed)
-            if self._agent is not None:
-                made.begin(self._agent)
-            if self.service.closed:
-                made.ended(None)  # `run` may not have seen it
-        return self._watching.set(names, table)
+                self._watching = made = Watching("", (), self._run_id, self._tell, self._alarmed)
+                if self._agent is not None:
+                    made.begin(self._agent)
+                if self.service.closed:
+                    made.ended(None)  # `run` may not have seen it
+            watching = self._watching
+        return watching.set(names, table)

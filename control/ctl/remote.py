@@ -18,7 +18,15 @@ from .call import ANSWER_S, SLOW, SLOW_S, Call, Message, NoAnswer, Refused
 SERVICE = "elastic.control.v1.Control"
 SHOWN = ("rank", "group_rank", "local_rank", "heard_age_s", "restarts_left", "rank_offset")
 """Fields of messages in messages that are there also where they are 0; as the agent's own JSON has it."""
-OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.keepalive_time_ms", 30_000),  # whoever follows has no deadline, and must notice a host that is gone
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+ARRIVED_MAX = 64
+"""Messages that wait to be taken."""
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """The agent has not answered; all else is an answer."""
 
@@ -46,7 +54,7 @@ class RemoteCall(Call):
         self._limit_s = SLOW_S if method in SLOW else ANSWER_S
         self._arrived: deque[Message | Exception | None] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._closed = False
         contract = control_pb2.DESCRIPTOR.services_by_name["Control"].methods_by_name[method]
         request, answer = (getattr(control_pb2, each.name) for each in (contract.input_type, contract.output_type))
@@ -81,6 +89,8 @@ class RemoteCall(Call):
 
     def _put(self, found: Message | Exception | None) -> None:
         with self._lock:
+            # One who reads slowly holds up the agent, which leaves out what it cannot keep, and counts it.
+            self._lock.wait_for(lambda: self._closed or len(self._arrived) < ARRIVED_MAX)
             if not self._closed:
                 self._arrived.append(found)
                 os.eventfd_write(self._event, 1)
@@ -90,8 +100,11 @@ class RemoteCall(Call):
         if select.select([self._event], [], [], 0)[0]:
             os.eventfd_read(self._event)
         found: list[Message] = []
-        while self._arrived:
-            each = self._arrived.popleft()
+        with self._lock:
+            arrived = list(self._arrived)
+            self._arrived.clear()
+            self._lock.notify()
+        for each in arrived:
             if isinstance(each, dict):
                 found.append(each)
                 continue
@@ -118,6 +131,7 @@ class RemoteCall(Call):
             if self._closed:
                 return
             self.ended = self._closed = True
+            self._lock.notify()
             os.close(self._event)
         self._call.cancel()
         self._channel.close()

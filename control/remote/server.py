@@ -28,7 +28,7 @@ from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
 from .conversion import fill, request_of
-from .streams import TAKEN_S, Streams, TooMany
+from .streams import HEALTH_MAX, TAKEN_S, Streams, TooMany
 from .tokens import Holder, Tokens
 
 SERVICE, HEALTH, READY = "elastic.control.v1.Control", "grpc.health.v1.Health", "ready"
@@ -65,7 +65,12 @@ class Threads(futures.Executor):
             except BaseException as error:  # noqa: BLE001 - the future hands it on
                 made.set_exception(error)
 
-        threading.Thread(target=run, name="elastic-agent-call", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="elastic-agent-call", daemon=True).start()
+        except RuntimeError:
+            # This host refuses a thread. The call stays without an answer until its deadline; an error from here would
+            # end the thread on which gRPC takes all calls.
+            made.cancel()
         return made
 
 
@@ -76,7 +81,8 @@ class Remote:
         """Takes the port at once. `address`: HOST:PORT; `tls`: the certificates and the key, in PEM. Where the address
         is taken the job runs without, and one line says so."""
         self._service, self._tokens, self._tell = service, tokens, tell
-        self._streams, self._planned = Streams(), False
+        self._streams, self._health_streams = Streams(), Streams(HEALTH_MAX)
+        self._planned = False
         self._loop: Loop | None = None
         threads: Any = Threads()  # an Executor is enough, whatever the stubs say
         self._server = grpc.server(threads, maximum_concurrent_rpcs=CALLS_MAX, options=OPTIONS)
@@ -114,7 +120,10 @@ class Remote:
             self._loop = None
             for listener in self._service.listeners:
                 listener()
-        self._server.stop(CLOSE_S).wait(2 * CLOSE_S)
+        try:
+            self._server.stop(CLOSE_S).wait(2 * CLOSE_S)
+        except RuntimeError:  # this host refuses the thread that would wait for readers
+            self._server.stop(None)
 
     # -- the contract -------------------------------------------------------------------------------------------------
 
@@ -141,14 +150,13 @@ class Remote:
             found: Any = self._called(method, request, who, context)
             return found  # type: ignore[no-any-return]
 
-        yield from (fill(answer(), message) for message in self._guarded(context, make))
+        yield from (fill(answer(), message) for message in self._guarded(self._streams, context, make))
 
-    def _guarded(self, context: Any, make: Callable[[], Follower]) -> Iterator[Any]:  # noqa: ANN401
+    def _guarded(self, streams: Streams, context: Any, make: Callable[[], Follower]) -> Iterator[Any]:  # noqa: ANN401
         """What a follower that is made sends, until its reader is gone."""
-        self._watch()
         messages = followed(self._service, make, lambda: not context.is_active(), context.add_callback)
         try:
-            yield from self._streams.guarded(context, messages, time.monotonic)
+            yield from streams.guarded(context, messages, time.monotonic, self._watch)
         except TooMany as error:
             self._refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
@@ -192,7 +200,8 @@ class Remote:
         loop = self._loop
         if loop is None:
             return
-        dropped, due_s = self._streams.drop_stuck(loop.now())
+        found = [streams.drop_stuck(loop.now()) for streams in (self._streams, self._health_streams)]
+        dropped, due_s = sum(many for many, _ in found), min((at_s for _, at_s in found if at_s), default=None)
         if dropped:
             self._tell(f"{count(dropped, 'reader')} over TCP took nothing for {TAKEN_S:g} s; the stream is ended", True)
         self._planned = due_s is not None
@@ -223,7 +232,7 @@ class Remote:
         def make() -> Follower:
             return _Changes(self._service, partial(self._serving, request.service))
 
-        yield from self._guarded(context, make)
+        yield from self._guarded(self._health_streams, context, make)
 
     def _serving(self, service: str) -> Serving:
         agent = self._service.agent

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 STREAMS_MAX = 32
 """Streams at a time: each has a thread."""
+HEALTH_MAX = 8
+"""Streams of the health service at a time. They need no token, so they take no place of those that do."""
 TAKEN_S = 10.0
 """How long a reader may take nothing of what waits for it."""
 Message = TypeVar("Message")
@@ -27,18 +29,23 @@ class TooMany(Exception):
 class Streams:
     """Those that are open. From any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = STREAMS_MAX) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._sending: dict[Context, float | None] = {}
         """Since when one message is on its way; None: none is."""
 
-    def guarded(self, context: Context, messages: Iterator[Message], now: Clock) -> Iterator[Message]:
-        """The same messages; how long each takes is known here. Raises TooMany."""
+    def guarded(
+        self, context: Context, messages: Iterator[Message], now: Clock, begun: Callable[[], None]
+    ) -> Iterator[Message]:
+        """The same messages; how long each takes is known here. `begun` is called once `drop_stuck` sees the stream.
+        Raises TooMany."""
         with self._lock:
-            if len(self._sending) >= STREAMS_MAX:
-                raise TooMany(f"{STREAMS_MAX} streams are open; end one")
+            if len(self._sending) >= self._most:
+                raise TooMany(f"{self._most} streams are open; end one")
             self._sending[context] = None
         try:
+            begun()
             for message in messages:
                 self._sending[context] = now()
                 yield message  # comes back when gRPC has handed it on

@@ -103,16 +103,11 @@ class EventFollower:
 
     def pump(self, send: Send) -> bool:
         """As `Follower.pump`."""
-        history = self._service.history
-        kept = history[0][0] if history else 1
-        missed, self._next = max(0, kept - self._next), max(kept, self._next)
         agent = self._service.agent
-        while self._next <= self._service.number:
-            entry = history[self._next - history[0][0]]
-            self._next += 1
+        for entry in self._service.since(self._next):
+            missed, self._next = entry.number - self._next, entry.number + 1
             if not send(event_of(entry, agent.name if agent else "", missed)):
                 return self._next > self._service.number
-            missed = 0
         return True
 
     def close(self) -> None:
@@ -145,6 +140,8 @@ class LogFollower:
         self._pending: deque[tuple[_Source, bytes, int]] = deque()
         """Output, and the bytes that were left out before it."""
         self._bytes = self._missed = 0
+        self._missed_of: _Source | None = None
+        """Whose output was left out last."""
         self._sources: list[_Source] = []
         self._logs: object = None
         self._unopened: dict[int, int] = {}
@@ -205,6 +202,7 @@ class LogFollower:
             part = data[at : at + PART_MAX]
             if self._bytes + len(part) > PENDING_MAX + len(self._sources) * PART_MAX:
                 self._missed += len(part)
+                self._missed_of = source
                 continue
             self._pending.append((source, part, self._missed))
             self._bytes += len(part)
@@ -215,14 +213,18 @@ class LogFollower:
         for source, part, missed in self._taken():
             message = LogPart(source.rank, source.name, source.decode(part), source.file, missed)
             if not send(message):
-                return not self._pending
+                return not (self._pending or self._missed)
         return True
 
     def _taken(self) -> Iterator[tuple[_Source, bytes, int]]:
         while True:
             with self._lock:
                 if not self._pending:
-                    return
+                    if not self._missed or self._missed_of is None:
+                        return
+                    # Nothing may follow for long, and what was left out at the end is to be known, too.
+                    self._pending.append((self._missed_of, b"", self._missed))
+                    self._missed = 0
                 found = self._pending.popleft()
                 self._bytes -= len(found[1])
             yield found

@@ -135,13 +135,14 @@ class Driver:
         store = self._store
         if of.crowd is None or store is None:
             return of.members
-        if self._asked is None or self._asked.crowd != of.crowd:
+        found = self._asked
+        if found is None or found.crowd != of.crowd:
             session = store.session()
             try:
-                self._asked = replace(with_all_members(session, of), crowd=of.crowd)
+                self._asked = found = replace(with_all_members(session, of), crowd=of.crowd)
             finally:
                 session.close()
-        return self._asked.members
+        return found.members
 
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.

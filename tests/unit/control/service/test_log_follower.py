@@ -14,7 +14,7 @@ import pytest
 from elastic_agent.agent.output.relay import Relay
 from elastic_agent.agent.output.round_logs import RoundLogs
 from elastic_agent.agent.spec import LogSpec
-from elastic_agent.control.service.followers import LogFollower
+from elastic_agent.control.service.followers import PART_MAX, LogFollower
 from elastic_agent.control.service.messages import LogPart, LogsRequest
 
 BOUND_S = 30.0
@@ -78,6 +78,20 @@ def test_only_the_ranks_asked_for_are_followed(made: Round) -> None:
         os.write(made.logs.stdio(local_rank)[0], b"%d" % local_rank)
     follower.attach()
     made.read(follower, "1")
+    follower.close()
+
+
+def test_what_is_left_out_last_is_counted_though_nothing_follows(made: Round) -> None:
+    """A burst that a reader did not take in time, then silence."""
+    follower = made.follow(4)
+    made.logs.stdio(0)
+    follower.attach()
+    for _ in range(20):
+        made.logs.streams_of(0)["stdout"].feed(b"x" * PART_MAX)
+    found: list[Any] = []
+    assert follower.pump(lambda part: not found.append(part))  # type: ignore[func-returns-value]
+    assert sum(len(part.text) + part.missed_bytes for part in found) == 20 * PART_MAX
+    assert found[-1].missed_bytes
     follower.close()
 
 
