@@ -18,7 +18,7 @@ Event = Mapping[str, Any]
 
 @dataclass
 class Told:
-    """One round."""
+    """One round of a job: when it began and ended, why, whom it charged."""
 
     number: int
     because: str = ""
@@ -146,7 +146,7 @@ def _begin(told: Told, event: Event) -> None:
 def lines(story: Story) -> list[str]:
     """The story for people."""
     if not story.rounds and not story.ends:
-        return ["these events tell of no round"]
+        return ["these events contain no round"]
     charged = sum(1 for told in story.rounds if told.charged)
     took = duration(max(0.0, story.ended_s - story.began_s))
     found = [
@@ -179,7 +179,7 @@ def _of_round(story: Story, told: Told) -> list[str]:
     who = f"{count(len(told.nodes), 'node')}, {count(told.workers, 'worker')}"
     found = [f"round {told.number}  began {at} into the job with {who}: {told.because}"]
     if told.ended_s is None or told.began_s is None:
-        return [*found, "  runs, or nothing is known of its end"]
+        return [*found, "  still running, or its end is not in these events"]
     ran = duration(max(0.0, told.ended_s - told.began_s))
     kind = f" by {told.kind}" if told.kind else ""
     found.append(f"  ran {ran}, ended{kind}: {told.why}")

@@ -93,7 +93,7 @@ class _Served(Serving):
         self._woken = threading.Event()
 
     def admit(self, sock: _socket.socket) -> str:
-        """Anybody; what is behind the secret path is for who knows it."""
+        """Everyone may connect; only the secret path shows anything."""
         return "a browser"
 
     def carry_out(self, one: Connection, request: http.Request) -> None:

@@ -61,7 +61,7 @@ def test_one_job_is_found_shown_and_told(desk: Desk) -> None:
     text = desk.ctl("status")
     assert "contract  running" in text
     assert "2 of 2 nodes  4 workers" in text
-    assert f"said  by {first.known_as}, which coordinates the job" in text
+    assert f"from  {first.known_as}, the coordinator" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(os.uname().nodename)]
     assert [(row[0], row[1], "==" in row) for row in rows] == [
         (first.known_as, "working", True),

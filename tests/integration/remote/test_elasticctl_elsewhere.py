@@ -85,7 +85,7 @@ def test_a_node_of_another_host_is_found_by_its_name(hosts: Hosts) -> None:
         assert {each["name"]: each["control"] for each in nodes} == dict(
             zip((hosts.first.known_as, name), hosts.addresses, strict=True)
         )
-    assert f"said  by {name}, at first hand of itself" in hosts.ctl("--node", name, "status")
+    assert f"from  {name} (its own state is current" in hosts.ctl("--node", name, "status")
     assert hosts.ctl("--node", name, "events", "--since", "-1").count("\n") == 1
     assert [each["name"] for each in json.loads(hosts.ctl("--node", name, "top", "--json"))] == [name]
     assert "was asked to leave" in hosts.ctl("drain", name, "-m", "its disk")
@@ -138,7 +138,7 @@ def test_status_works_while_the_store_is_away_and_says_whose_word_it_shows_and_h
     job = json.loads(hosts.ctl("status", "--json", asking=hosts.there))["job"]
     assert job["source"] == "announcement"
     assert job["announcedAgeS"] > before["announcedAgeS"]
-    assert f"said  by {hosts.second.known_as}, at first hand of itself, of others as announced " in text
+    assert f"from  {hosts.second.known_as} (its own state is current; other nodes as announced " in text
     assert {each["name"]: each["state"] for each in job["nodes"]} == {
         hosts.first.known_as: "unknown",
         hosts.second.known_as: "working",
