@@ -184,7 +184,7 @@ class Service:
         try:
             self.directory = make()
         except NoPlace as error:
-            tell(f"this agent cannot be asked (elasticctl): {error}", True)
+            tell(f"elasticctl cannot reach this agent: {error}; the job runs on", True)
 
     @property
     def path(self) -> str:
@@ -210,7 +210,7 @@ class Service:
         except OSError as error:
             if listener is not None:
                 listener.close()
-            self._tell(f"this agent cannot be asked (elasticctl): {self.path}: {error.strerror}", False)
+            self._tell(f"elasticctl cannot reach this agent: {self.path}: {error.strerror}; the job runs on", False)
             return
         self._listener = listener
         loop.watch(listener.fileno(), self._asked)
@@ -309,7 +309,7 @@ class Service:
             try:
                 remove(self.directory)
             except OSError as error:
-                self._tell(f"{self.directory} is left: {error.strerror}", False)
+                self._tell(f"cannot remove {self.directory}: {error.strerror}; delete it by hand", False)
             self.directory = ""
 
     def _asked(self) -> tuple[()]:

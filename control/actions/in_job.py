@@ -125,15 +125,15 @@ def _end(job: Job, number: int, conclusion: Conclusion, sentence: str) -> str:
         job.end_round(number, conclusion.rank, message, conclusion.text)
         return f"the round ends, and is charged as a failure of rank {conclusion.rank}"
     if not own:
-        return "the round has ended meanwhile"
-    whose = "all known workers wait for others, whose node may end the round"
+        return f"round {number} ended before the failure was reported"
+    whose = "every worker that answered waits for a rank that did not; the node of that rank may end the round"
     if not conclusion.unsure and conclusion.rank >= 0:
         job.publish(END, {"rank": conclusion.rank, "message": message, "text": conclusion.text})
         whose = f"the node of rank {conclusion.rank} ends the round"
     timer = threading.Timer(OTHERS_FIRST_S, job.end_round, (number, own[0], message, conclusion.text))
-    timer.daemon = True
+    timer.name, timer.daemon = "elastic-agent-end-round", True
     timer.start()
-    return f"{whose}, or in {OTHERS_FIRST_S:g} s this one"
+    return f"{whose}; otherwise this node does so in {OTHERS_FIRST_S:g} s"
 
 
 def end_asked(job: Job, number: int, body: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from ...rendezvous.text import duration
 from .hang import named
 
 LEAST_STEPS = 5
-"""Fewer say nothing."""
+"""Ranks with fewer steps than this are not compared."""
 
 
 @dataclass(frozen=True)

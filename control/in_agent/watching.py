@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from ...agent import exit_status
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.report import Report
@@ -179,7 +180,10 @@ class Watching:
 def _nobody_told(report: Report) -> bool:
     """Whether this end was announced by no coordinator, and asked for by nobody: the store is lost, say."""
     verdict = report.verdict
-    return verdict.outcome is None and verdict.exit_code not in (0, 75) and verdict.exit_code < 128
+    asked_for = (
+        verdict.exit_code in (exit_status.OK, exit_status.PREEMPTED) or verdict.exit_code >= exit_status.SIGNALLED
+    )
+    return verdict.outcome is None and not asked_for
 
 
 def _node() -> str:

@@ -46,7 +46,8 @@ class Connections(Serving):
         found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, CREDENTIALS)
         pid, uid = (int.from_bytes(found[at : at + 4], byteorder, signed=True) for at in (0, 4))
         if uid not in self._uids:
-            raise http.Refused(403, f"uid {uid} may not ask an agent of uid {self._uids[0]}")
+            denied = f"uid {uid} has no access to the agent of uid {self._uids[0]}"
+            raise http.Refused(403, f"{denied}; run elasticctl as that user or as root")
         return f"uid {uid} (pid {pid})"
 
     def happened(self) -> None:

@@ -86,7 +86,7 @@ def _first(line: bytes) -> tuple[str, str, bytes]:
     if len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not parts[1].startswith(b"/") or not parts[1].isascii():
         raise Refused(400, "the first line is not `METHOD /PATH HTTP/1.1`")
     if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise Refused(505, "HTTP/1.1 is spoken here")
+        raise Refused(505, "only HTTP/1.0 and HTTP/1.1 are supported")
     return parts[0].decode(), parts[1].decode().partition("?")[0], parts[2]
 
 

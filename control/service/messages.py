@@ -259,9 +259,10 @@ class LogsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """Why."""
+    """This node leaves the job in order."""
 
     reason: str = ""
+    """Why, for the log and the events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +276,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestartRoundRequest:
-    """Why."""
+    """All ranks save and are started again."""
 
     reason: str = ""
+    """Why, for the log and the events."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Scraping:
         self._scraped: _Scraped | None = None
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
-        """Count it."""
+        """Count an event of the agent, the end of a round, or the verdict."""
         self._counted.happened(what, self._agent)
 
     def begin(self, agent: Agent, loop: Loop) -> None:

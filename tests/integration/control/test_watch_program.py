@@ -81,7 +81,12 @@ def test_from_cron_an_alarm_comes_once_and_is_armed_again(tmp_path: Path, disk: 
         told.append([body["text"].partition("\n")[0] for body in web.bodies])
         web.bodies.clear()
     fired = [f"disk {disk}: 93.8 % used, 1.05 MB free (limit 80 % used)"]
-    assert told == [fired, [], [f"disk {disk}: over: 6.2 % used, 15.7 MB free (limit 80 % used)"], fired]
+    assert told == [
+        fired,
+        [],
+        [f"disk {disk}: no longer over its limit: 6.2 % used, 15.7 MB free (limit 80 % used)"],
+        fired,
+    ]
 
 
 def test_from_cron_the_time_over_is_counted_over_runs(tmp_path: Path, disk: Path) -> None:

@@ -162,7 +162,8 @@ def test_a_node_that_does_not_answer_is_named_and_waited_for_no_longer(tmp_path:
     nodes = job(tmp_path, 2, flags, [SCRIPT, str(tmp_path / "saves"), "hang"], tables)
     assert [node.status for node in nodes] == [0, 0], nodes[0].said
     assert f"no answer from {nodes[1].name} within 30 s" in nodes[0].said
-    assert "all known workers wait for others, whose node may end the round, or in 10 s this one" in nodes[0].said
+    assert "every worker that answered waits for a rank that did not" in nodes[0].said
+    assert "the node of that rank may end the round; otherwise this node does so in 10 s" in nodes[0].said
     [line] = [line for line in nodes[0].said.splitlines() if "worker failed: rank 0" in line][:1]
     assert f"no answer from {nodes[1].name} within 30 s" in line
 
