@@ -12,7 +12,7 @@ _LENGTHS = struct.Struct("!II")
 
 
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    """Raises OSError."""
+    """Send one message. Raises OSError if the connection breaks."""
     head = json.dumps(header).encode()
     connection.sendall(b"".join((_LENGTHS.pack(len(head), len(body)), head, body)))
 

@@ -80,7 +80,7 @@ class Desk:
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self.failures: list[dict[str, Any]] = []
-        """What workers told of exceptions before they ended, the oldest first."""
+        """Exceptions that workers reported before they ended, oldest first."""
         self.on_progress: Callable[[dict[str, Any]], None] | None = None
         """Called with what rank 0 shows of a pass."""
         self.on_look: Callable[[], bool] = lambda: False

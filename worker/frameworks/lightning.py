@@ -61,7 +61,7 @@ class Hooks:
     @property
     def _started(self) -> DrivenRun:
         if self._run is None:
-            raise Misused("the callback for exact resume has seen no setup(): call trainer.fit, not its loops")
+            raise Misused("the callback for exact resume was not set up: call trainer.fit(...), not its loops")
         return self._run
 
     # -- the start -----------------------------------------------------------------------------------------------------

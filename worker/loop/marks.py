@@ -29,9 +29,9 @@ class Marks:
     """What `Run` shows of its progress. Used by the training's own thread."""
 
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
-        """memory: progress.SIZE bytes; None: nobody asks, and nothing is done."""
+        """memory: progress.SIZE bytes; None: the agent does not watch progress, and nothing is done."""
         self.shows = memory is not None
-        """Whether somebody asks."""
+        """Whether the agent watches progress."""
         view = memoryview(bytearray(progress.SIZE) if memory is None else memory)
         self._bytes, self._words, self._longs, self._doubles = view, view.cast("I"), view.cast("Q"), view.cast("d")
         self._slots: dict[str, int] = {}
