@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
     class Other(Protocol):
-        """What serves or tells something beside the control service."""
+        """What follows the agent beside the control service: metrics, the page, systemd, TCP."""
 
         def begin(self, agent: Agent, loop: Loop) -> None:
             """As `Service.begin`."""
@@ -234,7 +234,7 @@ class Service:
             self._record(found)
 
     def alarmed(self, watch: str, change: str, because: str) -> None:
-        """A watch has changed its mind. From any thread."""
+        """The state of a watch has changed. From any thread."""
         from ..rendezvous.driver.events import LoopAsked
 
         if (loop := self._loop) is not None:

@@ -31,7 +31,7 @@ AGAIN_S = 60.0
 """How long the stacks that another node has compared serve for this one: limits of nodes differ, so they find one hang
 one after the other."""
 LINE_MAX = 2000
-"""Characters of what people are told of them."""
+"""Characters of a sentence about the stacks."""
 MESSAGE_MAX = 600
 """Characters of a failure's message."""
 SAID_MAX = 4000
@@ -56,7 +56,7 @@ def inside(job: Job, action: str, table: Table, watch: Watch, sentence: str) -> 
     else:
         found, node = _conclusion(Answers({"": reply(job, watch)}), table.dumps), ""
     conclusion = Conclusion.of(found)
-    line = f"{conclusion.line}; {node} has compared them" if node else conclusion.line
+    line = f"{conclusion.line}; compared by {node}" if node else conclusion.line
     return line if action == "dump" else f"{line}; {_end(job, number, conclusion, sentence)}"
 
 

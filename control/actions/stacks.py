@@ -103,7 +103,7 @@ def save(found: Dump, folder: str, *more: str) -> Dump:
         path.write_text("\n\n".join(part for part in parts if part) + "\n")
     except OSError as error:
         taken = count(sum(len(group) for group in found.groups), "process")
-        why = f"stacks of {taken} could not be written to {path}: {error.strerror}"
+        why = f"cannot write the stacks of {taken} to {path}: {error.strerror}"
         return replace(found, line=f"{why}; {found.summary}")
     return replace(found, line=f"stacks in {path}: {found.summary}")
 
@@ -160,7 +160,7 @@ def _blocking(pid: int) -> list[str]:
 
 def _last_resort(pid: int, who: str, why: str, signal_name: str) -> Stacks:
     if signal_name and signal_process(pid, signal_name):
-        text = f"{why}; {signal_name} was sent: its faulthandler writes the stacks to where the script said"
+        text = f"{why}; sent {signal_name}: its faulthandler writes the stacks to the file that the script gave it"
         return Stacks(who, f"{text}\n{kernel(pid)}", f"{signal_name} sent", f"its own log, by {signal_name}")
     text = kernel(pid)
     return Stacks(who, f"{why}; state in /proc:\n{text}", text, text.partition("\n")[0])

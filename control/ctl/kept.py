@@ -69,7 +69,7 @@ def _step(name: str) -> int:
 
 
 def table(found: Sequence[Message]) -> list[str]:
-    """For people."""
+    """The checkpoints as lines of text."""
     if not found:
         return ["no checkpoints here"]
     lines = []

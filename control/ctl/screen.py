@@ -60,7 +60,7 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
     odd = [each for each in job["nodes"] if _is_odd(each, job)]
     what = job["outcome"] or job["phase"] or "connecting"
     odd_text = f", {odd[0]['name']} is {_state(odd[0], job).lower()}" if len(odd) == 1 else ""
-    odd_text = odd_text or (f", {count(len(odd), 'node')} need a look" if odd else "")
+    odd_text = odd_text or (f", {count(len(odd), 'node')} need attention" if odd else "")
     placed = [each for each in job["nodes"] if "groupRank" in each]
     wanted = f"{job['minNodes']}:{job['maxNodes']}" if job["minNodes"] != job["maxNodes"] else f"{job['minNodes']}"
     first = f"{job['runId']}  {what}{odd_text}"
@@ -137,7 +137,7 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
         for row, flag in zip(rows, odd, strict=True)
     ]
     if len(shown) < len(job["nodes"]):
-        lines.append(Line(f"{len(job['nodes']) - len(shown)} more, all well"))
+        lines.append(Line(f"{count(len(job['nodes']) - len(shown), 'other node')} without trouble"))
     return lines
 
 

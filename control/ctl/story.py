@@ -38,7 +38,7 @@ class Told:
 
 @dataclass
 class Story:
-    """A job, as far as its events tell."""
+    """A job, as far as its events show."""
 
     rounds: list[Told] = field(default_factory=list)
     began_s: float = 0.0
@@ -76,7 +76,7 @@ def normal(event: Event) -> dict[str, Any]:
 
 
 def story_of(events: Iterable[Event]) -> Story:
-    """Put together what these events tell, in any order."""
+    """The story of these events, which may come in any order."""
     every = [normal(event) for event in events]
     found = _in_order([event for event in every if event["what"] != "goodput"])
     story, rounds = Story(), dict[int, Told]()
@@ -125,7 +125,7 @@ def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], 
 
 
 def _happened(event: Event, rounds: dict[int, Told]) -> None:
-    """What a node that does not coordinate knows of the same."""
+    """The same from an event of a node that does not coordinate."""
     if not event["round"]:
         return
     told = rounds.setdefault(event["round"], Told(event["round"]))

@@ -93,8 +93,8 @@ class Remote:
         """Where it is reached."""
         if not self.port:
             tell(
-                f"no control service on TCP: {address} is taken, or no address of this host, or the certificate does "
-                "not fit the key; give another --control-address",
+                f"cannot serve on TCP: {address} is taken or no address of this host, or the certificate does not fit "
+                "the key; the job runs on; give another --control-address",
                 False,
             )
 
@@ -158,7 +158,11 @@ class Remote:
         if holder is None:
             self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the token is missing or not in --control-tokens")
         if not method.reads and not holder.writes:
-            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"the token {holder.name} may not {name}")
+            self._refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the token {holder.name} is for reading; {name} needs one for `write`",
+            )
         return f"token {holder.name} ({context.peer()})"
 
     def _called(self, method: Method, request: Any, who: str, context: Any) -> object:  # noqa: ANN401

@@ -34,7 +34,7 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Request(NamedTuple):
-    """One request."""
+    """One HTTP request, parsed."""
 
     method: str
     path: str
@@ -67,7 +67,7 @@ def take(received: bytearray) -> Request | None:
     method, path, version = _first(first)
     headers = _headers(lines)
     if b"transfer-encoding" in headers:
-        raise Refused(411, "a body in chunks is not taken; send Content-Length")
+        raise Refused(411, "a chunked body is not supported; send Content-Length")
     length = _length(headers.get(b"content-length", b"0"))
     begin = end + 4
     if len(received) < begin + length:
@@ -98,7 +98,7 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
             raise Refused(400, "a header is not `NAME: VALUE`")
         name = name.lower()
         if name == b"content-length" and name in headers:
-            raise Refused(400, "Content-Length is there twice")
+            raise Refused(400, "Content-Length is given twice")
         headers[name] = value.strip()
     return headers
 

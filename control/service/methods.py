@@ -47,7 +47,7 @@ class NotNow(UsageError):
 
 
 class Method(NamedTuple):
-    """One method."""
+    """One method of the service: its request, its function, and how it is called."""
 
     request: type[Any]
     call: Callable[[Service, Any, str], object]
@@ -64,7 +64,7 @@ class Method(NamedTuple):
 def agent_of(service: Service) -> Agent:
     """The agent, which was begun. Raises NotNow."""
     if service.agent is None:
-        raise NotNow("this agent does not run")
+        raise NotNow("this agent has not started yet; ask again")
     return service.agent
 
 
@@ -81,7 +81,7 @@ def status(service: Service, request: Nothing, who: str) -> Status:
 
 
 def job(service: Service, request: Nothing, who: str) -> Job:
-    """The whole job as this agent knows it."""
+    """The whole job as this agent reports it."""
     agent = agent_of(service)
     return describe.job_of(
         agent,
@@ -175,7 +175,7 @@ def set_watch(service: Service, request: SetWatchRequest, who: str) -> Done:
     """What this agent watches, from now on."""
     _going(service)
     if service.set_watch is None:
-        raise NotNow("this agent cannot be given watches")
+        raise NotNow("this agent takes no watches")
     return Done(service.set_watch(request.names, request.table))
 
 

@@ -96,7 +96,7 @@ class Counted:
         self.stage_sums: dict[str, float] = {}
         self.checkpoints, self.held_s, self.alarms = 0, 0.0, 0
         self.checkpoint: Checkpoint | None = None
-        """The newest."""
+        """The newest checkpoint."""
         self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
         self._last_ended = 0
 

@@ -162,5 +162,5 @@ def _identity(watch: Watch) -> str:
 
 def _stuck(each: _Running) -> Reading:
     return Reading(
-        Verdict.UNKNOWN, f"a look has not returned for {duration(clock() - (each.looking_since or clock()))}"
+        Verdict.UNKNOWN, f"a reading has not returned for {duration(clock() - (each.looking_since or clock()))}"
     )

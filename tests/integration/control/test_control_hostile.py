@@ -255,7 +255,7 @@ def test_an_agent_without_descriptors_answers_again_later_and_does_not_spin(tmp_
             link = socket.socket(socket.AF_UNIX)
             link.connect(path)
             links.append(link)
-        agent.wait_text("the control socket accepts no connection for now")
+        agent.wait_text("the control socket cannot accept a connection")
         fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
         before = int(fields[11]) + int(fields[12])
         time.sleep(1.0)

@@ -108,7 +108,7 @@ def test_from_cron_what_was_not_delivered_is_sent_by_the_next_run(tmp_path: Path
     slow = "import elastic_agent.control.watcher.cli as cli; cli.CLOSE_S = 2; cli.main()"
     arguments = [str(file), "--once", "--notify", f"http://127.0.0.1:{web.port}/hook"]
     first = subprocess.run([sys.executable, "-c", slow, *arguments], capture_output=True, text=True, check=True)
-    assert "fail: it answered 500" in first.stdout
+    assert "fail: the server answered 500" in first.stdout
     web.recover()
     assert call(*arguments).returncode == 0
     assert [body["total"] for body in web.bodies] == [1]

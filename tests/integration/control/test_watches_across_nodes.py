@@ -137,7 +137,7 @@ def test_the_failures_message_sums_up_the_stacks_of_all_nodes(hung: list[Node]) 
 
 def test_the_flight_recorders_of_all_nodes_are_compared(hung: list[Node]) -> None:
     """The rank that did not come is of another node than those that did."""
-    said = rf"rank 1 did not come to collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group {DEFAULT_PG}"
+    said = rf"rank 1 did not enter collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group {DEFAULT_PG}"
     assert any(re.search(said, node.said) for node in hung), hung[0].said
 
 

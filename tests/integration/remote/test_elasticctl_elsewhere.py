@@ -104,14 +104,16 @@ def test_logs_and_stacks_of_a_rank_are_fetched_from_the_host_that_runs_it(hosts:
     there = next(rank for rank, name in ranks.items() if name == hosts.second.known_as)
     assert hosts.ctl("stacks", str(there)).startswith(f"rank {there}: in ")
     hosts.ctl("logs", str(there))
-    assert "rank 7 does not run here, nor is it known" in hosts.ctl("logs", "7", status=3)
+    assert "rank 7 is not on this host, and no --control-address of its node is known" in hosts.ctl(
+        "logs", "7", status=3
+    )
 
 
 def test_an_agent_is_asked_at_an_address_with_a_token_and_says_why_it_refuses(hosts: Hosts) -> None:
     """Exit statuses: 1 where it refuses, 4 where nobody is there; a stream ends with the agent."""
     there = ("--address", hosts.addresses[1])
     assert hosts.second.known_as in hosts.ctl(*there, "status")
-    assert "may not Drain" in hosts.ctl(*there, "drain", status=1, token="read")
+    assert "Drain needs one for `write`" in hosts.ctl(*there, "drain", status=1, token="read")
     assert "no token" in hosts.ctl(*there, "status", status=1, token="")
     nobody = hosts.door.address()
     assert nobody in hosts.ctl("--address", nobody, "status", status=4)

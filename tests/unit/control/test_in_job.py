@@ -186,7 +186,7 @@ def test_of_nodes_that_find_one_hang_one_compares(tmp_path: Path) -> None:
     job = Job({"there": rows((0, WAITS))})
     job.of_another = {"line": "stacks in /logs/s.txt: rank 0 on there in load", "brief": "", "rank": 0}, "there"
     line = hang(job, "dump", tmp_path)
-    assert line == "stacks in /logs/s.txt: rank 0 on there in load; there has compared them"
+    assert line == "stacks in /logs/s.txt: rank 0 on there in load; compared by there"
     assert not (tmp_path / "stacks").exists()
 
 
@@ -210,7 +210,7 @@ def test_the_rank_that_did_not_come_to_a_collective_is_found_across_nodes() -> N
         "there": {**rows((2, WAITS), (3, WAITS)), "begun": {"2": did_not, "3": came}},
     })  # fmt: skip
     assert (world.late, world.odd) == ((2,), 2)
-    assert world.said == "rank 2 did not come to collective 7 (all_reduce) of group pg, where the others are"
+    assert world.said == "rank 2 did not enter collective 7 (all_reduce) of group pg, in which the others are"
 
 
 def test_texts_of_a_node_are_bounded_and_each_group_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_the_rank_that_did_not_come_to_a_collective_is_named() -> None:
     late, said = behind({0: begun(all_came), 1: begun(flight((1, "gloo:barrier"))), 2: begun(all_came)})
     assert (late, said) == (
         (1,),
-        "rank 1 did not come to collective 2 (gloo:all_reduce) of group default_pg, where the others are",
+        "rank 1 did not enter collective 2 (gloo:all_reduce) of group default_pg, in which the others are",
     )
     assert behind({0: begun(all_came), 1: begun(all_came)}) == ((), "")
     assert behind({}) == ((), "")
