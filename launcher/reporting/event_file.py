@@ -196,7 +196,7 @@ class EventFile:
             os.unlink(f"{self._path}.{min(aside)}")
         except OSError:
             return False
-        self._tell(f"the disk is full: {self._path}.{min(aside)}, the oldest file of events, was deleted", False)
+        self._tell(f"the disk is full; deleted {self._path}.{min(aside)}, the oldest file of events", False)
         return True
 
 

@@ -20,7 +20,7 @@ class Agreeing:
         self._restarts = int(os.environ.get("ELASTIC_AGENT_RESTARTS", "0"))
 
     def greet(self) -> None:
-        """Every program gets to know what any of them knows of calls that are done."""
+        """Every program gets the calls that are done, of which any program has a record."""
         record, world = self._record, self._world
         known = self._channel.greet(world.rank, world.size, record.done)
         if self._several:
@@ -61,5 +61,6 @@ class Agreeing:
             restarts = self._restarts - began
             why = os.environ.get("ELASTIC_AGENT_LAST_ROUND_ENDED", "")
             last = f"; last: {why}" if why else ""
-            raise TooManyRestarts(f"{call['name']} was restarted {restarts} times; max_retries allows {limit}{last}")
+            times = "once" if restarts == 1 else f"{restarts} times"
+            raise TooManyRestarts(f"{call['name']} was restarted {times}; max_retries allows {limit}{last}")
         return call

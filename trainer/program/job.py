@@ -103,7 +103,7 @@ class Job:
         try:
             used, room = self._room.used, self._room.look()
         except UsageError as error:
-            log.warning("%s; the workers stay as they are", error)
+            log.warning("%s; the number of workers stays", error)
             return False
         return room != used and self._resize(used, room)
 

@@ -40,7 +40,7 @@ class _Pickler(ForkingPickler):
         self._sent: dict[int, _Memory] = {}
 
     def reducer_override(self, thing: Any) -> Any:
-        """Of pickle."""
+        """Called by pickle: how one object is packed."""
         if type(thing) is not torch.Tensor or not _is_plain(thing):
             return NotImplemented
         memory = thing.untyped_storage()

@@ -70,7 +70,7 @@ class Marks:
         self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
 
     def asked(self) -> None:
-        """The loop wants its next batch."""
+        """The loop asks for its next batch."""
         if self.shows:
             self._asked_s = now_s = time.monotonic()
             # The thread's processor time is a system call: behind a step it is known already.
@@ -142,7 +142,7 @@ class Marks:
         self._base_s = now_s
 
     def _count(self, at: int, seconds: float) -> None:
-        """One more time of the section at this word. Until the next `_show`, whoever reads takes nothing for true."""
+        """One more time of the section at this word. Until the next `_show`, readers ignore the page."""
         longs, doubles = self._longs, self._doubles
         self._writes |= 1
         longs[WRITES] = self._writes

@@ -155,7 +155,7 @@ def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypat
     file.close()
     assert "events.1" in before - {each.name for each in tmp_path.glob("events.*")}
     assert lines(path)[-1]["because"] == "last"
-    assert told == [f"the disk is full: {path}.1, the oldest file of events, was deleted"]
+    assert told == [f"the disk is full; deleted {path}.1, the oldest file of events"]
 
 
 def test_agents_may_share_a_file(tmp_path: Path) -> None:
