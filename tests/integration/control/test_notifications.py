@@ -315,7 +315,7 @@ def test_the_secret_of_a_webhook_is_in_no_error(web: WebServer) -> None:
     hook = channel(f"http://127.0.0.1:{web.port}/{SECRET}?token={SECRET}")
     with pytest.raises(NotDelivered) as raised:
         hook.send(MESSAGE)
-    assert str(raised.value) == "it answered 404 no *** here"
+    assert str(raised.value) == "the server answered 404 no *** here"
     assert SECRET not in hook.name
 
 

@@ -96,7 +96,7 @@ def test_from_cron_the_time_over_is_counted_over_runs(tmp_path: Path, disk: Path
     switch = tmp_path / "kill-switch"
     assert call(file, "--once", "--kill-switch", switch).stdout == ""
     assert not switch.exists()
-    assert "asked the job to stop by" in call(file, "--once", "--kill-switch", switch).stdout
+    assert "made the kill switch" in call(file, "--once", "--kill-switch", switch).stdout
     assert switch.read_text().startswith(f"disk {disk}: 93.8 % used")
 
 
@@ -148,7 +148,7 @@ def test_a_switch_can_be_made_on_a_disk_without_a_free_byte(tmp_path: Path, disk
     with pytest.raises(OSError, match="No space left"):
         (disk / "a").write_bytes(bytes(17 << 20))
     done = call(table(tmp_path, full(disk, '["stop"]')), "--once", "--kill-switch", disk / "kill-switch")
-    assert "asked the job to stop by" in done.stdout
+    assert "made the kill switch" in done.stdout
     assert (disk / "kill-switch").read_bytes() == b""
 
 

@@ -147,7 +147,7 @@ def test_the_agent_of_the_odd_rank_ends_the_round_when_another_node_finds_it(tmp
     tables = [HANG + 'do = ["restart"]\n', HANG]
     nodes = job(tmp_path, 2, flags, [SCRIPT, str(tmp_path / "saves"), "hang"], tables)
     assert [node.status for node in nodes] == [0, 0], nodes[0].said
-    assert "the node of rank 1 ends the round, or in 10 s this one" in nodes[0].said
+    assert "the node of rank 1 ends the round; otherwise this node does so in 10 s" in nodes[0].said
     assert "worker failed: rank 1 (local rank 0)" in nodes[1].said
     assert "worker failed: rank 0" not in nodes[0].said
     assert nodes[0].stacks
