@@ -16,7 +16,7 @@ ANSWER_MAX = 1 << 24
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one worker."""
+    """What one worker answered."""
 
     stacks: str = ""
     flight: Mapping[str, Any] = field(default_factory=dict)

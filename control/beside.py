@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
     class Other(Protocol):
-        """What serves or tells something beside the control service."""
+        """What follows the agent beside the control service: metrics, the page, systemd, TCP."""
 
         def begin(self, agent: Agent, loop: Loop) -> None:
             """As `Service.begin`."""
@@ -185,7 +185,7 @@ class Service:
         try:
             self.directory = make()
         except NoPlace as error:
-            tell(f"this agent cannot be asked (elasticctl): {error}", True)
+            tell(f"elasticctl cannot reach this agent: {error}; the job runs on", True)
 
     @property
     def path(self) -> str:
@@ -211,7 +211,7 @@ class Service:
         except OSError as error:
             if listener is not None:
                 listener.close()
-            self._tell(f"this agent cannot be asked (elasticctl): {self.path}: {error.strerror}", False)
+            self._tell(f"elasticctl cannot reach this agent: {self.path}: {error.strerror}; the job runs on", False)
             return
         self._listener = listener
         loop.watch(listener.fileno(), self._asked)
@@ -235,7 +235,7 @@ class Service:
             self._record(found)
 
     def alarmed(self, watch: str, change: str, because: str) -> None:
-        """A watch has changed its mind. From any thread."""
+        """The state of a watch has changed. From any thread."""
         from ..rendezvous.driver.events import LoopAsked
 
         if (loop := self._loop) is not None:
@@ -323,7 +323,7 @@ class Service:
             try:
                 remove(self.directory)
             except OSError as error:
-                self._tell(f"{self.directory} is left: {error.strerror}", False)
+                self._tell(f"cannot remove {self.directory}: {error.strerror}; delete it by hand", False)
             self.directory = ""
 
     def _asked(self) -> tuple[()]:

@@ -31,7 +31,7 @@ class TimedOut(NoAnswer):
 
 
 class Asker:
-    """Runs one command at a time. One that was killed and is not gone is not joined by a second."""
+    """Runs one command at a time. While one still exists after SIGKILL, no second one is started."""
 
     def __init__(self) -> None:
         self._stuck: subprocess.Popen[str] | None = None
@@ -41,7 +41,9 @@ class Asker:
         name = os.path.basename(argv[0])
         if self._stuck is not None:
             if self._stuck.poll() is None:
-                raise TimedOut(f"{name} (pid {self._stuck.pid}) was killed and is not gone")
+                raise TimedOut(
+                    f"{name} (pid {self._stuck.pid}) still exists after SIGKILL, so no second one is started"
+                )
             self._stuck = None
         try:
             # Its own session: a command's children are killed with it. From /, which does not vanish or hang.

@@ -1,4 +1,4 @@
-"""What watches know of the job around them, where they run in one of its agents, and what they may ask of it."""
+"""What watches read of the job around them, where they run in one of its agents, and what they may ask of it."""
 
 from __future__ import annotations
 

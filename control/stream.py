@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
     number: int
     time_s: float
-    """Since 1970."""
+    """In seconds since 1970."""
     at_s: float
     """On the host's monotonic clock."""
     what: object
@@ -81,12 +81,12 @@ class Deadline:
 
     at_s: float
     until_s: float
-    """Since 1970."""
+    """In seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A watch has changed its mind."""
+    """A watch has fired, is still over its limit, or is no longer; or it cannot be read, or can again."""
 
     at_s: float
     watch: str
@@ -117,7 +117,7 @@ class Stream:
         return Deadline(time.monotonic(), until_s)
 
     def alarm(self, watch: str, change: str, because: str) -> Alarm:
-        """A watch has changed its mind now."""
+        """The state of a watch has changed now."""
         return Alarm(time.monotonic(), watch, change, because)
 
     def _named(self, what: object, number: int, known: Known | None) -> tuple[str, str]:

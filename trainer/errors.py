@@ -23,7 +23,7 @@ class StateLost(UsageError):
 
 
 class TooManyRestarts(UsageError):
-    """In a worker: a call was begun again more often than `max_retries` allows; the program gets TrainingFailed."""
+    """In a worker: a call was restarted more often than `max_retries` allows; the program gets TrainingFailed."""
 
 
 class TrainingFailed(CausedByWorker, AgentError):

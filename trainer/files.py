@@ -34,7 +34,7 @@ def save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise OSError(
-            error.errno, f"the trainer's state is not written to {target}: {error.strerror}; what was there stays"
+            error.errno, f"cannot write the trainer's state to {target}: {error.strerror}; what was there stays"
         ) from error
 
 

@@ -12,13 +12,13 @@ _LENGTHS = struct.Struct("!II")
 
 
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    """Raises OSError."""
+    """Send one message. Raises OSError if the connection breaks."""
     head = json.dumps(header).encode()
     connection.sendall(b"".join((_LENGTHS.pack(len(head), len(body)), head, body)))
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """The next message. Raises EOFError where the other side has closed, and OSError."""
+    """The next message. Raises EOFError where the other side closed the connection, and OSError."""
     head, body = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
     data = _exactly(connection, head + body)
     return json.loads(data[:head]), data[head:]
@@ -30,7 +30,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     while view:
         count = connection.recv_into(view)
         if not count:
-            raise EOFError("the other side has closed")
+            raise EOFError("the other side closed the connection")
         view = view[count:]
     return bytes(parts)
 

@@ -10,7 +10,7 @@ SCHEDULER_STEP = "scheduler_step_freq"
 """Key of `info`: when schedulers step, one of `STEPS`."""
 STEPS = ("epoch", "batch", "manual")
 FOLDER = "ELASTIC_AGENT_TRAINER"
-"""The variable by which a worker knows its program's private directory."""
+"""The variable that names the program's private directory to a worker."""
 SOCKET = "calls"
 """Name of the program's socket in that directory."""
 PARCEL = "program"

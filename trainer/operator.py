@@ -21,7 +21,7 @@ class TrainingOperator:
     `setup` registers them."""
 
     def __init__(self, surroundings: Surroundings) -> None:
-        """Made by the trainer. surroundings: what this worker knows of itself and its job."""
+        """Made by the trainer. surroundings: rank, device and job of this worker."""
         self._around = surroundings
         self._models: list[Any] = []
         self._wrapped: list[Any] = []
@@ -182,7 +182,7 @@ class TrainingOperator:
 
     @property
     def criterion(self) -> Any:
-        """The loss."""
+        """The loss function that was registered."""
         return self._criterion
 
     @property
@@ -270,7 +270,7 @@ class TrainingOperator:
         ):
             if not least <= len(things) <= most:
                 raise WrongReturn(
-                    f"there are {len(things)} {what}, and {method} of TrainingOperator knows one: give "
+                    f"there are {len(things)} {what}, and {method} of TrainingOperator uses one: give "
                     f"training_operator_cls, a subclass that overrides {method}"
                 )
         if self._criterion is None:

@@ -383,7 +383,8 @@ class TorchTrainer:
         if self._parallel == "fsdp":
             answer = self._call(name, {})
             if answer.recorded:
-                raise UsageError(f"{name}() of a sharded model was called before, and what it gave is not recorded")
+                why = f"an earlier start called {name}() of this sharded model, whose result is not recorded"
+                raise UsageError(f"{why}; begin anew in another checkpoint_dir")
             return answer
         return desk.read(name)
 

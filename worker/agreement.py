@@ -81,7 +81,7 @@ class Agreement:
             if not (lost := set(newest.parts).difference(*(here.held for here in having.values()))):
                 return self._spread(source, having, things)
             lacking = f"that of step {newest.step} lacks {', '.join(sorted(lost))}"
-            self._log(f"no checkpoint for all nodes of this start: {lacking}; the one before it is used")
+            self._log(f"no checkpoint is whole on the nodes of this start: {lacking}; the one before it is used")
             skip.append(newest.identity)
         if any(self._world.gather(storage is not None)) and (found := self._everywhere(lambda: self._fetched(storage))):
             return self._spread(min(found), found, things)

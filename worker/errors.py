@@ -20,7 +20,7 @@ class CheckpointDamaged(WorkerLibraryError):
 
 
 class CheckpointNotWritten(WorkerLibraryError):
-    """A checkpoint could not be written; the one before it stands."""
+    """A checkpoint could not be written; the one before it stays."""
 
 
 class Misused(WorkerLibraryError, RuntimeError):

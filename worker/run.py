@@ -277,14 +277,14 @@ class Run:
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
     def handed_out(self, key: int) -> None:
-        """See `Context`."""
+        """As `Context` defines it."""
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
         if (marks := self._marks).shows:
             marks.got(self.account.evaluating())
 
     def asked(self) -> None:
-        """See `Context`."""
+        """As `Context` defines it."""
         if self.account.committed:
             self._enter(self.account.take())
         self._boundary()

@@ -20,7 +20,7 @@ _LENGTH, _SHORT = 8, 1016
 
 
 class Party:
-    """Some ranks, and what they tell each other. Collective: every member calls each method, in the same order."""
+    """Some ranks, and the messages between them. Collective: every member calls each method, in the same order."""
 
     def __init__(self, rank: int = 0, size: int = 1, group: Callable[[], Any] = lambda: None) -> None:
         """rank: this one's number among the members. group: gives their gloo group."""

@@ -173,7 +173,7 @@ class Node:
     agreement: Agreement | None = None
     """The newest of this round that this node follows."""
     answer: Answer | None = None
-    """To that."""
+    """This node's answer to `agreement`."""
 
     @property
     def round(self) -> int:

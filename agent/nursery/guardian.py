@@ -164,7 +164,7 @@ def remove_directories(paths: list[str]) -> None:
             os.rmdir(path)
         except OSError as error:
             if os.path.isdir(path):
-                os.write(2, f"elastic-agent: {path} of an agent that was killed is left: {error.strerror}\n".encode())
+                os.write(2, f"elastic-agent: cannot remove {path}: {error.strerror}; delete it by hand\n".encode())
 
 
 def workers_cgroup() -> cgroups.Cgroup | None:

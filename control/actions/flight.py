@@ -32,5 +32,5 @@ def behind(by_rank: Mapping[int, Mapping[str, tuple[int, str]]]) -> tuple[tuple[
         if late:
             name = next(groups[group][1] for groups in by_rank.values() if groups.get(group, (0, ""))[0] == most)
             which = f"collective {most} ({name}) of group {group.rpartition(':')[2]}"
-            return late, f"{named(late)} did not come to {which}, where the others are"
+            return late, f"{named(late)} did not enter {which}, in which the others are"
     return (), ""

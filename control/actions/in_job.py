@@ -31,7 +31,7 @@ AGAIN_S = 60.0
 """How long the stacks that another node has compared serve for this one: limits of nodes differ, so they find one hang
 one after the other."""
 LINE_MAX = 2000
-"""Characters of what people are told of them."""
+"""Characters of a sentence about the stacks."""
 MESSAGE_MAX = 600
 """Characters of a failure's message."""
 SAID_MAX = 4000
@@ -56,7 +56,7 @@ def inside(job: Job, action: str, table: Table, watch: Watch, sentence: str) -> 
     else:
         found, node = _conclusion(Answers({"": reply(job, watch)}), table.dumps), ""
     conclusion = Conclusion.of(found)
-    line = f"{conclusion.line}; {node} has compared them" if node else conclusion.line
+    line = f"{conclusion.line}; compared by {node}" if node else conclusion.line
     return line if action == "dump" else f"{line}; {_end(job, number, conclusion, sentence)}"
 
 
@@ -125,15 +125,15 @@ def _end(job: Job, number: int, conclusion: Conclusion, sentence: str) -> str:
         job.end_round(number, conclusion.rank, message, conclusion.text)
         return f"the round ends, and is charged as a failure of rank {conclusion.rank}"
     if not own:
-        return "the round has ended meanwhile"
-    whose = "all known workers wait for others, whose node may end the round"
+        return f"round {number} ended before the failure was reported"
+    whose = "every worker that answered waits for a rank that did not; the node of that rank may end the round"
     if not conclusion.unsure and conclusion.rank >= 0:
         job.publish(END, {"rank": conclusion.rank, "message": message, "text": conclusion.text})
         whose = f"the node of rank {conclusion.rank} ends the round"
     timer = threading.Timer(OTHERS_FIRST_S, job.end_round, (number, own[0], message, conclusion.text))
-    timer.daemon = True
+    timer.name, timer.daemon = "elastic-agent-end-round", True
     timer.start()
-    return f"{whose}, or in {OTHERS_FIRST_S:g} s this one"
+    return f"{whose}; otherwise this node does so in {OTHERS_FIRST_S:g} s"
 
 
 def end_asked(job: Job, number: int, body: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Carries out what a watch is to do, in its order, and tells people what was done."""
+"""Carries out the actions of a watch, in its order, and notifies people of what was done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Happening:
 
 
 class Actor:
-    """Carries out actions, one after the other. One that fails is logged and told, and the others are still done."""
+    """Carries out actions, one after the other. One that fails is logged and notified, and the others are still
+    done."""
 
     def __init__(
         self,
@@ -81,14 +82,10 @@ class Actor:
             if action == "save":
                 # Without a label: a labelled checkpoint is kept beyond retention, which a full disk does not need.
                 made = touch(self._table.save_switch)
-                return f"asked for a checkpoint by {self._table.save_switch}" + (
-                    "" if made else ", as somebody had before"
-                )
+                return _switched("save", self._table.save_switch, made=made)
             if action == "stop":
                 made = touch(self._table.kill_switch, f"{sentence_of(happening)}\n")
-                return f"asked the job to stop by {self._table.kill_switch}" + (
-                    "" if made else ", as somebody had before"
-                )
+                return _switched("kill", self._table.kill_switch, made=made)
             return self._execute(action.partition(":")[2], happening)
         except OSError as error:
             return f"{action} failed: {error.strerror}: {error.filename}"
@@ -107,7 +104,11 @@ class Actor:
             Asker().run(argv, EXEC_S, json.dumps(told))
         except NoAnswer as error:
             return f"{error}"
-        return f"{argv[0]} was run"
+        return f"ran {argv[0]}: exit 0"
+
+
+def _switched(switch: str, path: str, *, made: bool) -> str:
+    return f"made the {switch} switch {path}" if made else f"the {switch} switch {path} exists already"
 
 
 def sentence_of(happening: Happening) -> str:
@@ -118,7 +119,7 @@ def sentence_of(happening: Happening) -> str:
         return f"{watch.title}: {text}{lasting}"
     return {
         Change.AGAIN: f"{watch.title}: still {text}",
-        Change.CLEARED: f"{watch.title}: over: {text}",
-        Change.BLIND: f"{watch.title}: cannot be watched: {text}",
-        Change.SEES: f"{watch.title}: can be watched again: {text}",
+        Change.CLEARED: f"{watch.title}: no longer over its limit: {text}",
+        Change.BLIND: f"{watch.title}: cannot be read: {text}",
+        Change.SEES: f"{watch.title}: can be read again: {text}",
     }[happening.change]

@@ -1,4 +1,4 @@
-"""Stacks of processes that stand still: by py-spy, else by their own faulthandler, else what the kernel tells.
+"""Stacks of processes that stand still: by py-spy, else by their own faulthandler, else from /proc.
 
 Processes with equal stacks are one group, and the smallest group comes first: the odd rank is most often the cause.
 Groups that wait for others, in a collective, come last. Of the first groups one process each is looked at once more,
@@ -35,7 +35,7 @@ WAITS = re.compile(r"\btorch/(distributed/|nn/parallel/|autograd/graph\.py)")
 
 @dataclass(frozen=True)
 class Stacks:
-    """Of one process."""
+    """Stack of one process, and where it stands."""
 
     who: str
     text: str
@@ -52,12 +52,12 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Dump:
-    """Of all processes."""
+    """Stacks of all processes, in groups of equal ones."""
 
     line: str
     """Where the stacks are, and who is odd."""
     groups: tuple[tuple[Stacks, ...], ...] = ()
-    """With equal stacks; the odd one first."""
+    """Processes with equal stacks; the odd group first."""
 
     @property
     def summary(self) -> str:
@@ -103,7 +103,7 @@ def save(found: Dump, folder: str, *more: str) -> Dump:
         path.write_text("\n\n".join(part for part in parts if part) + "\n")
     except OSError as error:
         taken = count(sum(len(group) for group in found.groups), "process")
-        why = f"stacks of {taken} could not be written to {path}: {error.strerror}"
+        why = f"cannot write the stacks of {taken} to {path}: {error.strerror}"
         return replace(found, line=f"{why}; {found.summary}")
     return replace(found, line=f"stacks in {path}: {found.summary}")
 
@@ -160,10 +160,10 @@ def _blocking(pid: int) -> list[str]:
 
 def _last_resort(pid: int, who: str, why: str, signal_name: str) -> Stacks:
     if signal_name and signal_process(pid, signal_name):
-        text = f"{why}; {signal_name} was sent: its faulthandler writes the stacks to where the script said"
+        text = f"{why}; sent {signal_name}: its faulthandler writes the stacks to the file that the script gave it"
         return Stacks(who, f"{text}\n{kernel(pid)}", f"{signal_name} sent", f"its own log, by {signal_name}")
     text = kernel(pid)
-    return Stacks(who, f"{why}; what the kernel tells:\n{text}", text, text.partition("\n")[0])
+    return Stacks(who, f"{why}; state in /proc:\n{text}", text, text.partition("\n")[0])
 
 
 def py_spy() -> str:

@@ -135,6 +135,6 @@ class Call:
             self._left = -1
 
     def close(self) -> None:
-        """Ask no more."""
+        """End the call."""
         self.ended = True
         self._sock.close()

@@ -44,7 +44,7 @@ def as_json(command: Command) -> Command:
 
 def because(command: Command) -> Command:
     """The option --reason."""
-    return click.option("-m", "--reason", default="", help="Why; the log and the last line of each agent tell it.")(
+    return click.option("-m", "--reason", default="", help="Why; shown in the log and the last line of each agent.")(
         command
     )
 
@@ -53,10 +53,10 @@ def choosing(command: Command) -> Command:
     """The options that say which agents."""
     file = click.Path(exists=True, dir_okay=False)
     for option in (
-        click.option("--tls-name", envvar="ELASTICCTL_TLS_NAME", default="", help="The host that certificates name, "
-                     "where it is not that of the address. [$ELASTICCTL_TLS_NAME]"),
-        click.option("--ca-file", envvar="ELASTICCTL_CA_FILE", type=file, help="Who has signed the certificates of "
-                     "agents on other hosts, in PEM. [$ELASTICCTL_CA_FILE]"),
+        click.option("--tls-name", envvar="ELASTICCTL_TLS_NAME", default="", help="The host's name in agents' "
+                     "certificates, where it is not that of the address. [$ELASTICCTL_TLS_NAME]"),
+        click.option("--ca-file", envvar="ELASTICCTL_CA_FILE", type=file, help="Certificates of the CA that has "
+                     "signed those of agents on other hosts, in PEM. [$ELASTICCTL_CA_FILE]"),
         click.option("--token-file", envvar="ELASTICCTL_TOKEN_FILE", type=file, help="The token for agents on other "
                      "hosts. [$ELASTICCTL_TOKEN_FILE]"),
         click.option("--job", metavar="ID", default="", help="The job's run id, where several jobs run here."),
@@ -79,7 +79,7 @@ def show_credentials(token_file: str | None, ca_file: str | None, tls_name: str)
         with open(token_file, encoding="utf-8", errors="replace") as file:
             words = file.read().split()
         if len(words) != 1 or not words[0].isascii():
-            raise click.BadParameter(f"{token_file} does not hold one token, and nothing else")
+            raise click.BadParameter(f"{token_file} must hold one token of ASCII, and nothing else")
         CREDENTIALS.token = words[0]
     if ca_file:
         with open(ca_file, "rb") as content:

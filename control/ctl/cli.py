@@ -229,7 +229,7 @@ def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
 
 @elasticctl.command()
 @click.argument("file", nargs=-1, type=click.Path(exists=True, dir_okay=False))
-@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file that is written.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The HTML file to write.")
 @click.pass_obj
 def report(chosen: Chosen, *, file: tuple[str, ...], output: str) -> None:
     """The page of a job (elastic-agent --page) as one file of HTML that needs nothing else.

@@ -18,7 +18,7 @@ class Agent(NamedTuple):
     """One agent that answers."""
 
     path: str
-    """Of its socket."""
+    """The path of its socket."""
     status: Message
 
     @property
@@ -134,12 +134,12 @@ def one(found: list[Agent], node: str) -> Agent:
         named = there
     if not named:
         raise NotFound(
-            f"node {node!r} does not run here, nor is it known where its agent answers; there are {names}; ask on its "
-            "own host",
+            f"node {node!r} is not on this host, and no --control-address of it is known; here are {names}; run "
+            "elasticctl on its host",
             NONE,
         )
     if len(named) > 1:
-        raise NotFound(f"{node!r} may be {' or '.join(each.name for each in named)}; name one", SEVERAL)
+        raise NotFound(f"{node!r} matches {' and '.join(each.name for each in named)}; name one", SEVERAL)
     return named[0]
 
 
@@ -169,7 +169,8 @@ def of_ranks(found: list[Agent], ranks: Sequence[int]) -> list[Agent]:
     if not there:
         named = ", ".join(map(str, ranks))
         raise NotFound(
-            f"rank {named} does not run here, nor is it known where its agent answers; ask on its host", NONE
+            f"rank {named} is not on this host, and no --control-address of its node is known; run elasticctl there",
+            NONE,
         )
     return there
 

@@ -57,7 +57,7 @@ def newest(directory: str) -> Message | None:
         except OSError:
             pass  # no such directory here: the job runs on other hosts, or has saved nothing yet
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=look, name="elasticctl-checkpoints", daemon=True)
     thread.start()
     thread.join(LOOK_S)
     return found[0] if found and not thread.is_alive() else None
@@ -69,7 +69,7 @@ def _step(name: str) -> int:
 
 
 def table(found: Sequence[Message]) -> list[str]:
-    """For people."""
+    """The checkpoints as lines of text."""
     if not found:
         return ["no checkpoints here"]
     lines = []

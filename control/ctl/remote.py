@@ -126,7 +126,7 @@ class RemoteCall(Call):
             yield from self.arrived()
 
     def close(self) -> None:
-        """Ask no more."""
+        """End the call."""
         with self._lock:
             if self._closed:
                 return

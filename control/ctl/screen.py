@@ -60,7 +60,7 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
     odd = [each for each in job["nodes"] if _is_odd(each, job)]
     what = job["outcome"] or job["phase"] or "connecting"
     odd_text = f", {odd[0]['name']} is {_state(odd[0], job).lower()}" if len(odd) == 1 else ""
-    odd_text = odd_text or (f", {count(len(odd), 'node')} need a look" if odd else "")
+    odd_text = odd_text or (f", {count(len(odd), 'node')} need attention" if odd else "")
     placed = [each for each in job["nodes"] if "groupRank" in each]
     wanted = f"{job['minNodes']}:{job['maxNodes']}" if job["minNodes"] != job["maxNodes"] else f"{job['minNodes']}"
     first = f"{job['runId']}  {what}{odd_text}"
@@ -71,8 +71,8 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
     if job["storeTrouble"]:
         lines.append(Line(f"store does not answer: {job['storeTrouble']}", ODD))
     if (agreed := job.get("agreement")) and not agreed.get("over"):
-        where = f"at boundary {agreed['at']}" if agreed.get("at") else "at their next step boundary"
-        lines.append(Line(f"asks  all ranks {agreed['act']} {where}: {agreed['because']}"))
+        where = f"at step boundary {agreed['at']}" if agreed.get("at") else "at their next step boundary"
+        lines.append(Line(f"plan  all ranks {agreed['act']} {where}: {agreed['because']}"))
     if ended := job.get("ended"):
         charged = f"; charged to {ended['charged']}" if ended.get("charged") else ""
         lines.append(Line(f"last  round {ended['round']} ended by {ended['kind']}: {ended['because']}{charged}"))
@@ -83,21 +83,21 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
 
 
 def _limits(job: Message, saved: Message | None, now_s: float) -> list[Line]:
-    """The last good thing, and the next deadline, as far as they are known."""
+    """The newest checkpoint, and the end of the job's time, as far as they are known."""
     lines = []
     if saved is not None:
         label = f", kept as {saved['label']!r}" if saved["label"] else ""
         lines.append(Line(f"saved step {saved['step']:,}, {_ago(now_s - saved['time_s'])} ago{label}"))
     elif job.get("checkpoints"):
-        lines.append(Line(f"saved nothing that can be read in {job['checkpoints']} on this host"))
+        lines.append(Line(f"saved no readable checkpoint in {job['checkpoints']} on this host"))
     if (left_s := job.get("endsInS")) is not None:
-        text = f"in {duration(left_s)}" if left_s > 0 else f"since {duration(-left_s)}"
+        text = f"in {duration(left_s)}" if left_s > 0 else f"the job's time ended {duration(-left_s)} ago"
         lines.append(Line(f"ends  {text}", left_s <= 0))
     return lines
 
 
 def _said(job: Message) -> list[Line]:
-    return [Line(f"said  by {job['name']}, {_source(job)}")]
+    return [Line(f"from  {job['name']}{_source(job)}")]
 
 
 def count_of(wanted: str) -> str:
@@ -108,9 +108,10 @@ def count_of(wanted: str) -> str:
 def _source(job: Message) -> str:
     if job["source"] == "coordinator":
         store = f"; store: {job['store']}" if job["store"] else ""
-        return f"which coordinates the job{store}"
-    age = f"{duration(job['announcedAgeS'])} ago" if "announcedAgeS" in job else "never"
-    return f"at first hand of itself, of others as announced {age}"
+        return f", the coordinator{store}"
+    if "announcedAgeS" not in job:
+        return " (its own state is current; nothing is announced of other nodes yet)"
+    return f" (its own state is current; other nodes as announced {duration(job['announcedAgeS'])} ago)"
 
 
 def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line]:
@@ -118,7 +119,7 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
     shown = list(job["nodes"])
     if len(shown) > NODES_MAX and not wide:
         shown = [each for each in shown if _is_odd(each, job)]
-    rows = [("NODE", "STATE", "HEARD", "RANKS", "WORKERS", "LEFT", "NOTE")]
+    rows = [("NODE", "STATE", "LAST SIGN", "RANKS", "WORKERS", "LEFT", "NOTE")]
     for each in shown:
         note = "this agent" if each.get("own") else ""
         if wide or _is_odd(each, job):
@@ -136,7 +137,7 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
         for row, flag in zip(rows, odd, strict=True)
     ]
     if len(shown) < len(job["nodes"]):
-        lines.append(Line(f"{len(job['nodes']) - len(shown)} more, all well"))
+        lines.append(Line(f"{count(len(job['nodes']) - len(shown), 'other node')} without trouble"))
     return lines
 
 

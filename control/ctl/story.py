@@ -18,7 +18,7 @@ Event = Mapping[str, Any]
 
 @dataclass
 class Told:
-    """One round."""
+    """One round of a job: when it began and ended, why, whom it charged."""
 
     number: int
     because: str = ""
@@ -38,7 +38,7 @@ class Told:
 
 @dataclass
 class Story:
-    """A job, as far as its events tell."""
+    """A job, as far as its events show."""
 
     rounds: list[Told] = field(default_factory=list)
     began_s: float = 0.0
@@ -76,7 +76,7 @@ def normal(event: Event) -> dict[str, Any]:
 
 
 def story_of(events: Iterable[Event]) -> Story:
-    """Put together what these events tell, in any order."""
+    """The story of these events, which may come in any order."""
     every = [normal(event) for event in events]
     found = _in_order([event for event in every if event["what"] != "goodput"])
     story, rounds = Story(), dict[int, Told]()
@@ -125,7 +125,7 @@ def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], 
 
 
 def _happened(event: Event, rounds: dict[int, Told]) -> None:
-    """What a node that does not coordinate knows of the same."""
+    """The same from an event of a node that does not coordinate."""
     if not event["round"]:
         return
     told = rounds.setdefault(event["round"], Told(event["round"]))
@@ -146,7 +146,7 @@ def _begin(told: Told, event: Event) -> None:
 def lines(story: Story) -> list[str]:
     """The story for people."""
     if not story.rounds and not story.ends:
-        return ["these events tell of no round"]
+        return ["these events contain no round"]
     charged = sum(1 for told in story.rounds if told.charged)
     took = duration(max(0.0, story.ended_s - story.began_s))
     found = [
@@ -179,7 +179,7 @@ def _of_round(story: Story, told: Told) -> list[str]:
     who = f"{count(len(told.nodes), 'node')}, {count(told.workers, 'worker')}"
     found = [f"round {told.number}  began {at} into the job with {who}: {told.because}"]
     if told.ended_s is None or told.began_s is None:
-        return [*found, "  runs, or nothing is known of its end"]
+        return [*found, "  still running, or its end is not in these events"]
     ran = duration(max(0.0, told.ended_s - told.began_s))
     kind = f" by {told.kind}" if told.kind else ""
     found.append(f"  ran {ran}, ended{kind}: {told.why}")

@@ -104,8 +104,8 @@ def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], n
 
 
 def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, list[Message], list[Message], list[str]]:
-    """What the status is made of: the job by one agent's word, the workers of all agents here, the last events, and a
-    line for each agent that does not answer."""
+    """What the status is made of: the job as one agent reports it, the workers of all agents here, the last events, and
+    a line for each agent that does not answer."""
     job = dict(call(chosen.path, "Job"))
     workers, silent = together(found, "Workers")
     job["goodput"] = Account([as_account(each) for each in together(found, "Goodput")[0]]).lines()[:1]

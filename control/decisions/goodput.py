@@ -39,13 +39,13 @@ class Bucket(Enum):
     HANGING = "hanging"
     """Since the last step of a round that was ended as its workers stood still."""
     UNMEASURED = "not measured"
-    """Running where nobody knows what it does: without the worker library, or behind the loop."""
+    """Running, and not measured: without the worker library, or behind the loop."""
 
 
 GOOD = frozenset({Bucket.USEFUL, Bucket.SAVING, Bucket.UNMEASURED})
 """Buckets that no end of a round has cost."""
 IN_STEP, IN_SAVE, IN_PAUSE, AFTER = 0, 1, 2, 3
-"""`Shown.doing`."""
+"""Values of `Shown.doing`."""
 DOING = {IN_SAVE: Bucket.SAVING, IN_PAUSE: Bucket.PAUSED, AFTER: Bucket.UNMEASURED}
 
 

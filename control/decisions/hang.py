@@ -101,7 +101,7 @@ def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], pa
     sections = {each.mark.section for each in over.values()}
     for rank, each in standing.items():
         if rank not in over and each.mark.section not in sections:
-            waits = f"may wait for rank {rank}, which is in {each.mark.section} for {duration(each.still_s)}"
+            waits = f"may wait for rank {rank}, which has been in {each.mark.section} for {duration(each.still_s)}"
             return Finding((), f"{named(over)} {waits} (limit {duration(limits[each.mark.section])})")
     order = sorted(over, key=lambda rank: (over[rank].mark.number, rank))
     worst = over[order[0]]
@@ -137,8 +137,8 @@ def _longest(standing: Mapping[int, Standing], limits: Mapping[str, float]) -> s
 
 def _why(limit: float, times: Durations, patience: Patience) -> str:
     if times.count < max(1, patience.known_from):
-        return f"limit {duration(limit)}, as too little is known of it yet"
+        return f"limit {duration(limit)}, as too few times are known yet"
     if limit <= patience.least_s:
-        return f"limit {duration(limit)}, the least"
+        return f"limit {duration(limit)}, the smallest"
     known = f"of {times.count} so far 99 % took at most {duration(times.percentile(99))}"
     return f"limit {duration(limit)}: {known}, the longest {duration(times.longest_s)}"

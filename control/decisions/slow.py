@@ -13,7 +13,7 @@ from ...rendezvous.text import duration
 from .hang import named
 
 LEAST_STEPS = 5
-"""Fewer say nothing."""
+"""Ranks with fewer steps than this are not compared."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def straggler(paces: Mapping[int, Pace], nodes: Mapping[int, str] | None = None)
     where = _where(slowest, known, nodes or {})
     text = (
         f"rank {slowest}{where} is the slowest: {duration(own_s)} of its own in a step of {duration(step_s)}, {others} "
-        f"{duration(usual_s)}; this costs {100 * lost:.0f} % of the time, {100 * of_waits:.0f} % of what others wait"
+        f"{duration(usual_s)}; this costs {100 * lost:.0f} % of the time, {100 * of_waits:.0f} % of the others' waiting"
     )
     return Straggler(slowest, lost, of_waits, text)
 

@@ -45,11 +45,11 @@ Answer = Callable[[Question], Mapping[str, Any] | None]
 
 
 class Alone(Exception):
-    """There is no store by which others could be asked, or it does not answer. One line."""
+    """Other nodes cannot be asked: there is no store, it does not answer, or a number is not to be had. One line."""
 
 
 class NoStore(Alone):
-    """There is none, and there will be none."""
+    """The job has no store, and will have none."""
 
 
 class Exchange:
@@ -164,7 +164,7 @@ class Exchange:
         for _ in range(TRIES):
             if number := self._put_first(session, question):
                 return number
-        raise Alone(f"other nodes asked first, {TRIES} times in a row")
+        raise Alone(f"another node took each of {TRIES} question numbers")
 
     def _put_first(self, session: SharedValues, question: Question) -> int:
         """Write it as the next question; its number, or 0 if another node was first, whose question is seen then."""
@@ -172,7 +172,7 @@ class Exchange:
         with self._changed:
             # Not read here: a question that has just been asked would be skipped, and not seen.
             if not self._changed.wait_for(lambda: self._follows or self._closing.is_set(), SEEN_S):
-                raise Alone("this node does not follow the questions of the job yet")
+                raise Alone(f"this node has not read the newest question number within {SEEN_S:g} s")
             number = self._newest + 1
         if len(value) > MAX_VALUE_BYTES:
             raise Alone(f"a question of {len(value)} bytes is longer than {MAX_VALUE_BYTES}")
@@ -183,7 +183,7 @@ class Exchange:
             return number
         with self._changed:
             if not self._changed.wait_for(lambda: self._newest >= number or self._closing.is_set(), SEEN_S):
-                raise Alone("questions of other nodes do not arrive here")
+                raise Alone(f"question {number} of another node was not received within {SEEN_S:g} s")
             if self._closing.is_set():
                 raise Alone("the agent ends")
         return 0
@@ -235,7 +235,7 @@ class Exchange:
             self._changed.notify_all()
 
     def _came(self, number: int, value: bytes) -> None:
-        """This question is there. Each counts once, though its asker sees it twice."""
+        """Take in one question; a repetition of the same number is ignored."""
         question = wire.decode(value)
         with self._changed:
             if number <= self._newest:
@@ -247,22 +247,24 @@ class Exchange:
         if question is None or self._closing.is_set():
             return
         try:
-            threading.Thread(target=self._reply, args=(number, question), name="answer", daemon=True).start()
+            threading.Thread(
+                target=self._reply, args=(number, question), name="elastic-agent-answer", daemon=True
+            ).start()
         except RuntimeError as error:
-            self._warn(f"{question.name} gets no answer, as this host refuses a thread: {error}; raise ulimit -u")
+            self._warn(f"{_cannot_answer(question)}: this host refuses a thread ({error}); raise ulimit -u")
 
     def _reply(self, number: int, question: Question) -> None:
         try:
             answer = self._answer(question)
         except Exception as error:  # noqa: BLE001 - a file of /proc in another form, say; the next question is another
-            self._warn(f"{question.name} gets no answer about {question.kind}: {type(error).__name__}: {error}")
+            self._warn(f"{_cannot_answer(question)}: {type(error).__name__}: {error}")
             return
         if answer is None:
             return
         value = json.dumps(answer, separators=(",", ":")).encode()
         if len(value) > MAX_VALUE_BYTES:
-            limit = f"at most {MAX_VALUE_BYTES} go through the store"
-            self._warn(f"{question.name} gets no answer about {question.kind}: it has {len(value)} bytes, {limit}")
+            size = f"the answer has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}"
+            self._warn(f"{_cannot_answer(question)}: {size}")
             return
         with self._changed:
             self._answered.append(number)
@@ -286,10 +288,14 @@ class Exchange:
                 raise NoStore("this node has no store by which to ask others")
             yield session
         except (StoreError, OSError) as error:
-            raise Alone(f"other nodes cannot be asked: {error}") from None
+            raise Alone(f"cannot ask other nodes: the store does not answer: {error}") from None
         finally:
             if session is not None:
                 session.close()
+
+
+def _cannot_answer(question: Question) -> str:
+    return f"cannot answer the question of {question.name} about {question.kind}"
 
 
 def _number(session: SharedValues) -> int:

@@ -187,7 +187,7 @@ class AgentsJob:
 
 
 def _names(members: Iterable[Member]) -> dict[str, str]:
-    """Names for people by identity; two nodes of one name are told apart."""
+    """Names for people by identity; two nodes of one name get their ranks behind it."""
     each = tuple(members)
     names = Counter(member.name for member in each)
     return {

@@ -1,4 +1,4 @@
-"""Runs a table of watches beside an agent, and tells people how its job fares."""
+"""Runs a table of watches beside an agent, and notifies people of restarts and of the end of its job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from ...agent import exit_status
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.report import Report
@@ -86,7 +87,7 @@ class Watching:
                 self._thread.start()
             except RuntimeError as error:
                 self._thread = None
-                self._tell(f"nothing is watched, as this host refuses a thread: {error}; raise ulimit -u", False)
+                self._tell(f"cannot watch the job: this host refuses a thread ({error}); raise ulimit -u", False)
 
     def _runner_of(self, table: Table) -> Runner:
         actor = Actor(table, self._notifier, _node(), self._log, self._job, self._alarmed)
@@ -102,7 +103,7 @@ class Watching:
             raise UsageError(f"{unknown[0].strip()!r:.80} is no usual watch; there are {', '.join(USUAL)}")
         made = table_of(names) if names else parse_table(text, "the table", inside=True) if text else None
         if made is not None and made.notify:
-            raise UsageError("notify of a running job stays as it is; leave it out of the table")
+            raise UsageError("notify cannot be changed while the job runs; leave it out of the table")
         watches = made.watches if made is not None else ()
         table = replace(self.table, watches=watches, dumps=made.dumps if made is not None else self.table.dumps)
         check_actions(table, inside=True)
@@ -133,10 +134,10 @@ class Watching:
         try:
             self._job.begin(agent, self.table, self._log)
         except RuntimeError as error:
-            self._tell(f"other nodes are not asked, as this host refuses a thread: {error}; raise ulimit -u", False)
+            self._tell(f"cannot ask other nodes: this host refuses a thread ({error}); raise ulimit -u", False)
 
     def announced(self, announcement: Round) -> None:
-        """An announcement that this node makes as the coordinator: it is the one that tells how rounds end."""
+        """An announcement that this node makes as the coordinator: only it notifies of how rounds end."""
         ended = announcement.ended
         settled = announcement.phase is not RoundPhase.OVER
         unplanned = ended is not None and ended.kind in (EndKind.FAILURE, EndKind.DEPARTURE)
@@ -179,7 +180,10 @@ class Watching:
 def _nobody_told(report: Report) -> bool:
     """Whether this end was announced by no coordinator, and asked for by nobody: the store is lost, say."""
     verdict = report.verdict
-    return verdict.outcome is None and verdict.exit_code not in (0, 75) and verdict.exit_code < 128
+    asked_for = (
+        verdict.exit_code in (exit_status.OK, exit_status.PREEMPTED) or verdict.exit_code >= exit_status.SIGNALLED
+    )
+    return verdict.outcome is None and not asked_for
 
 
 def _node() -> str:

@@ -39,7 +39,7 @@ class Message:
     job: str
     node: str
     events: tuple[tuple[str, int], ...]
-    """(text, count)."""
+    """Each event and how often it came: (text, count)."""
     total: int
 
     def to_json(self) -> str:
@@ -80,7 +80,7 @@ def channel(url: str) -> Channel:
     except ValueError:
         where, usable = urlsplit(""), False  # a port that is no number, a bracket that is not closed
     if scheme not in ("smtp", "smtps", "http", "https", "slack") or not usable:
-        raise UsageError(f"notify: a URL that begins {scheme[:8]!r} is none of {FORMS}")
+        raise UsageError(f"notify: a URL that begins {scheme[:8]!r} is not supported; give one of {FORMS}")
     if scheme.startswith("smtp"):
         return _Mail(url)
     if where.username is not None:
@@ -188,7 +188,7 @@ class _Post(_Filled):
         except urllib.error.HTTPError as error:
             error.close()
             asked = error.headers.get("Retry-After", "")
-            why = hide(f"it answered {error.code} {error.reason}", secrets)
+            why = hide(f"the server answered {error.code} {error.reason}", secrets)
             raise NotDelivered(why, float(asked) if asked.isdigit() else None) from None
         except (OSError, HTTPException, ValueError) as error:
             raise NotDelivered(hide(_one_line(error), secrets)) from None

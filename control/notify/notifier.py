@@ -66,12 +66,12 @@ class _Line:
             self._outbox.add(key, text, time.monotonic(), number)
             if self._thread is None:
                 # A daemon: a server that hangs must not keep the program from ending.
-                thread = threading.Thread(target=self._run, name=f"notify {self.name}", daemon=True)
+                thread = threading.Thread(target=self._run, name="elastic-agent-notify", daemon=True)
                 try:
                     thread.start()
                     self._thread = thread
                 except RuntimeError as error:  # the host refuses threads; the next event tries again
-                    self._log(f"notifications to {self.name} wait: {error}")
+                    self._log(f"notifications to {self.name} are delayed: {error}; the next event tries again")
             self._changed.notify()
 
     def finish(self, deadline: float) -> None:
@@ -114,7 +114,8 @@ class _Line:
             pause_s = self._outbox.failed(time.monotonic(), error.retry_after_s)
             first, self._failing = not self._failing, True
         if first:
-            self._log(f"notifications to {self.name} fail: {error}; next try in {duration(pause_s)}, then more rarely")
+            next_try = f"next try in {duration(pause_s)}, then after longer pauses"
+            self._log(f"notifications to {self.name} fail: {error}; {next_try}")
 
     def _delivered(self) -> None:
         with self._changed:

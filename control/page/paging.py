@@ -93,7 +93,7 @@ class _Served(Serving):
         self._woken = threading.Event()
 
     def admit(self, sock: _socket.socket) -> str:
-        """Anybody; what is behind the secret path is for who knows it."""
+        """Everyone may connect; only the secret path shows anything."""
         return "a browser"
 
     def carry_out(self, one: Connection, request: http.Request) -> None:
@@ -103,7 +103,7 @@ class _Served(Serving):
         if agent is None or not any(hmac.compare_digest(asked, f"{base}{each}".encode()) for each in ("", "stream")):
             raise http.Refused(404, "open the address that the agent has printed")
         if request.method != "GET":
-            raise http.Refused(405, "the page is asked by GET")
+            raise http.Refused(405, "the page takes GET only")
         if request.path == base:
             one.closing = one.closing or not request.keeps
             one.send(http.answer(200, render(), keeps=request.keeps, kind=HTML, more=NOT_KEPT))
@@ -158,7 +158,7 @@ class Paging:
 
     @property
     def name(self) -> str:
-        """Of the agent."""
+        """The name of the agent."""
         return self.agent.name if self.agent is not None else ""
 
     def entries(self, first: int) -> list[Entry]:

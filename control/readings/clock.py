@@ -88,7 +88,7 @@ def _ntp(host: str, port: int) -> tuple[float, float]:
         answer = connection.recv(512)
         received = time.time()
     if len(answer) < 48 or answer[0] & 7 != 4 or not answer[1]:
-        raise ValueError("the answer is none of a time server")
+        raise ValueError("the answer is not that of a time server")
     seconds = [whole - SINCE_1900_S + part / 2**32 for whole, part in struct.iter_unpack(">II", answer[32:48])]
     return ((seconds[0] - sent) + (seconds[1] - received)) / 2, (received - sent) / 2
 

@@ -20,7 +20,7 @@ WALK_S = 30.0
 
 
 _WORST = (Verdict.NOT_YET, Verdict.UNDER, Verdict.UNKNOWN, Verdict.OVER)
-"""Which of several readings is told: the last of these."""
+"""Of several readings, the one with the last of these is reported."""
 
 
 class Disk(AskingReader):
@@ -37,7 +37,7 @@ class Disk(AskingReader):
             return self._look(self._watch.path, now, self._asker, "used")
         paths = self._job.directories()
         if not paths:
-            return not_yet("the job has told no directory yet")
+            return not_yet("no worker has named a directory of checkpoints yet")
         return max((self._of_job(path, now) for path in paths), key=lambda reading: _WORST.index(reading.verdict))
 
     def _of_job(self, path: str, now: float) -> Reading:

@@ -45,7 +45,7 @@ class Gpu(Reader):
             raise NoAnswer(f"NVML: {error}") from None
         over = [reading for reading in readings if reading.verdict.value == "over"]
         if not readings:
-            raise NoAnswer("NVML knows no GPU here")
+            raise NoAnswer("NVML finds no GPU here")
         return over[0] if over else readings[0]
 
     def _open(self) -> Any:  # noqa: ANN401 - as above

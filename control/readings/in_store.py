@@ -14,7 +14,7 @@ ANSWER_S = 10.0
 
 def runs(store: str, run_id: str) -> bool:
     """Whether a node of the job is there. `store`: `c10d://HOST:PORT` or `etcd://HOST:PORT,...[/PREFIX]`. Raises
-    NoAnswer where that cannot be told: a c10d store that refuses connections is none, because a node of the job serves
+    NoAnswer where that cannot be read: a c10d store that refuses connections has no nodes, because one of them serves
     it."""
     where = urlsplit(store)
     try:

@@ -12,7 +12,7 @@ import sys
 ENTRIES_MAX = 200_000
 """Files that are looked at in a directory of checkpoints."""
 LAST = 5
-"""How many checkpoints tell their size and interval."""
+"""How many checkpoints are read for their size and interval."""
 
 
 def statvfs(path: str) -> None:

@@ -27,7 +27,7 @@ class Stat:
 
 
 def pids(proc: Path = Path("/proc")) -> Iterator[int]:
-    """All processes."""
+    """The ids of all processes of this host."""
     return (int(name) for name in os.listdir(proc) if name.isdigit())
 
 

@@ -127,7 +127,7 @@ class Slow(Reader):
         nodes, counts = _counts(self._job, answers, several)
         self._before = (self._job.round, counts)
         if not counts:
-            return not_yet("no worker shows its steps; elastic_agent.worker does")
+            return not_yet("no worker reports its steps; a Run of elastic_agent.worker does")
         if number != self._job.round:
             return not_yet("measuring the steps of each rank")
         paces = {rank: pace(before[rank], each) for rank, each in counts.items() if rank in before}

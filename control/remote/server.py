@@ -99,8 +99,8 @@ class Remote:
         """Where it is reached."""
         if not self.port:
             tell(
-                f"no control service on TCP: {address} is taken, or no address of this host, or the certificate does "
-                "not fit the key; give another --control-address",
+                f"cannot serve on TCP: {address} is taken or no address of this host, or the certificate does not fit "
+                "the key; the job runs on; give another --control-address",
                 False,
             )
 
@@ -112,7 +112,7 @@ class Remote:
             self._tell(f"the control service is on {self.address}, by gRPC with TLS", True)
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
-        """Streams are told by the service."""
+        """Does nothing: the service sends to streams itself."""
 
     def close(self) -> None:
         """Serve no more; who follows gets what is left. Idempotent."""
@@ -164,9 +164,13 @@ class Remote:
         """Who asks, for people; ends the call of one who may not."""
         holder: Holder | None = self._tokens.holder(context.invocation_metadata())
         if holder is None:
-            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "this call has no token that this agent knows")
+            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the token is missing or not in --control-tokens")
         if not method.reads and not holder.writes:
-            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"the token {holder.name} may not {name}")
+            self._refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the token {holder.name} is for reading; {name} needs one for `write`",
+            )
         return f"token {holder.name} ({context.peer()})"
 
     def _called(self, method: Method, request: Any, who: str, context: Any) -> object:  # noqa: ANN401

@@ -16,7 +16,7 @@ Message = TypeVar("Message")
 
 
 class Context(Protocol):
-    """What gRPC knows of a call."""
+    """What gRPC offers about a call."""
 
     def cancel(self) -> Any: ...  # noqa: ANN401 - gRPC says nothing of it
     def is_active(self) -> bool: ...

@@ -134,7 +134,7 @@ class Connection:
         return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self.unsent else 0)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket, and end the stream that a client follows on it."""
         if self.follower is not None:
             self.follower.close()
         self._sock.close()

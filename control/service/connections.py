@@ -34,7 +34,7 @@ class Connections(Serving):
     def __init__(
         self, service: Service, listener: _socket.socket, loop: Loop, tell: Callable[[str, bool], None]
     ) -> None:
-        """As `Serving`."""
+        """The arguments of `Serving`, and the service that answers."""
         super().__init__(listener, loop, tell)
         self._service = service
         self._uids = (os.geteuid(), 0)
@@ -42,11 +42,12 @@ class Connections(Serving):
         self._woken = threading.Event()
 
     def admit(self, sock: _socket.socket) -> str:
-        """As the kernel tells: this user, or root."""
+        """This user and root may ask; the kernel reports the uid of the other end."""
         found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, CREDENTIALS)
         pid, uid = (int.from_bytes(found[at : at + 4], byteorder, signed=True) for at in (0, 4))
         if uid not in self._uids:
-            raise http.Refused(403, f"uid {uid} may not ask an agent of uid {self._uids[0]}")
+            denied = f"uid {uid} has no access to the agent of uid {self._uids[0]}"
+            raise http.Refused(403, f"{denied}; run elasticctl as that user or as root")
         return f"uid {uid} (pid {pid})"
 
     def happened(self) -> None:
@@ -72,7 +73,7 @@ class Connections(Serving):
         if method is None:
             raise http.Refused(404, f"there is no {request.path:.80}; there are {', '.join(METHODS)}")
         if request.method not in (("GET", "POST") if method.reads else ("POST",)):
-            raise http.Refused(405, f"{name} is asked by POST" + (" or GET" if method.reads else ""))
+            raise http.Refused(405, f"{name} takes POST" + (" or GET" if method.reads else " only"))
         try:
             message = from_json(method.request, request.body)
         except ValueError as error:
@@ -101,7 +102,10 @@ class Connections(Serving):
     def _in_thread(self, one: Connection, name: str, method: Method, message: object) -> None:
         if self._threads >= THREADS_MAX:
             self._answer(
-                one, 503, error_body(503, f"{THREADS_MAX} such requests are under way; try again"), keeps=one.keeps
+                one,
+                503,
+                error_body(503, f"{THREADS_MAX} requests that take time are under way; try again later"),
+                keeps=one.keeps,
             )
             return
 
@@ -114,7 +118,9 @@ class Connections(Serving):
             threading.Thread(target=run, name=f"elastic-agent-{name.lower()}", daemon=True).start()
         except RuntimeError as error:
             one.busy = False
-            self._answer(one, 503, error_body(503, f"this host refuses a thread: {error}"), keeps=one.keeps)
+            self._answer(
+                one, 503, error_body(503, f"this host refuses a thread ({error}); raise ulimit -u"), keeps=one.keeps
+            )
             return
         self._threads += 1
 

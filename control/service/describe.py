@@ -36,7 +36,7 @@ def job_of(
     deadline_s: float | None = None,
     checkpoints: str = "",
 ) -> Job:
-    """The whole job as this agent knows it. `members`: of the round, if not those that its announcement lists;
+    """The whole job as this agent reports it. `members`: of the round, if not those that its announcement lists;
     `deadline_s`: when its time ends, since 1970."""
     now, known = time.monotonic(), agent.known()
     seen, state = known.node.latest_round, known.coordinator
@@ -200,7 +200,7 @@ def _found(made: Callable[..., Event], what: object) -> Event:
         return made(what.at_s, what="checkpoint", step=what.step, round=what.round, took_s=what.took_s, because=because)
     if isinstance(what, Deadline):
         left_s = what.until_s - time.time()
-        because = f"the job's time ends in {duration(left_s)}" if left_s > 0 else "the job's time is over"
+        because = f"the job's time ends in {duration(left_s)}" if left_s > 0 else "the job's time has ended"
         return made(what.at_s, what="deadline", until_s=what.until_s, because=because)
     if isinstance(what, Alarm):
         return made(what.at_s, what="alarm", watch=what.watch, happened=what.change, because=what.because)

@@ -111,7 +111,7 @@ class EventFollower:
         return True
 
     def close(self) -> None:
-        """Holds nothing."""
+        """No-op: it holds nothing."""
 
 
 class _Source:

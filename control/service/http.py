@@ -34,7 +34,7 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Request(NamedTuple):
-    """One request."""
+    """One HTTP request, parsed."""
 
     method: str
     path: str
@@ -67,7 +67,7 @@ def take(received: bytearray) -> Request | None:
     method, path, version = _first(first)
     headers = _headers(lines)
     if b"transfer-encoding" in headers:
-        raise Refused(411, "a body in chunks is not taken; send Content-Length")
+        raise Refused(411, "a chunked body is not supported; send Content-Length")
     length = _length(headers.get(b"content-length", b"0"))
     begin = end + 4
     if len(received) < begin + length:
@@ -86,7 +86,7 @@ def _first(line: bytes) -> tuple[str, str, bytes]:
     if len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not parts[1].startswith(b"/") or not parts[1].isascii():
         raise Refused(400, "the first line is not `METHOD /PATH HTTP/1.1`")
     if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise Refused(505, "HTTP/1.1 is spoken here")
+        raise Refused(505, "only HTTP/1.0 and HTTP/1.1 are supported")
     return parts[0].decode(), parts[1].decode().partition("?")[0], parts[2]
 
 
@@ -98,7 +98,7 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
             raise Refused(400, "a header is not `NAME: VALUE`")
         name = name.lower()
         if name == b"content-length" and name in headers:
-            raise Refused(400, "Content-Length is there twice")
+            raise Refused(400, "Content-Length is given twice")
         headers[name] = value.strip()
     return headers
 

@@ -30,7 +30,7 @@ class Node:
     rank_offset: int = 0
     nproc: int = 0
     heard_age_s: float | None = None
-    """None: only the coordinator knows it of others."""
+    """None: only the coordinator has it of other nodes."""
     restarts_left: int | None = None
     own: bool = False
     """The agent that answers."""
@@ -85,7 +85,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The whole job as one agent knows it."""
+    """The whole job as one agent reports it."""
 
     run_id: str
     name: str
@@ -149,11 +149,11 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, as one agent knows it."""
+    """One thing that happened, as one agent reports it."""
 
     number: int
     time_s: float
-    """Since 1970."""
+    """In seconds since 1970."""
     at_s: float
     """On the host's monotonic clock."""
     node: str
@@ -232,7 +232,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class EventsRequest:
-    """Which events."""
+    """Which events a client reads."""
 
     since: int = 0
     """Number of the first event wanted; 0: all that is kept; negative: the last so many."""
@@ -259,9 +259,10 @@ class LogsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """Why."""
+    """This node leaves the job in order."""
 
     reason: str = ""
+    """Why, for the log and the events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +276,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestartRoundRequest:
-    """Why."""
+    """All ranks save and are started again."""
 
     reason: str = ""
+    """Why, for the log and the events."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ...agent import exit_status
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.lifecycle.state import Phase
@@ -34,6 +36,8 @@ from .messages import (
 )
 
 PREFIX = "/elastic.control.v1.Control/"
+STOPPED = exit_status.SIGNALLED + signal.SIGTERM
+"""The exit status of an agent that was asked to stop."""
 REASON_MAX = 200
 """Characters of a reason."""
 
@@ -43,7 +47,7 @@ class NotNow(UsageError):
 
 
 class Method(NamedTuple):
-    """One method."""
+    """One method of the service: its request, its function, and how it is called."""
 
     request: type[Any]
     call: Callable[[Service, Any, str], object]
@@ -60,7 +64,7 @@ class Method(NamedTuple):
 def agent_of(service: Service) -> Agent:
     """The agent, which was begun. Raises NotNow."""
     if service.agent is None:
-        raise NotNow("this agent does not run")
+        raise NotNow("this agent has not started yet; ask again")
     return service.agent
 
 
@@ -77,7 +81,7 @@ def status(service: Service, request: Nothing, who: str) -> Status:
 
 
 def job(service: Service, request: Nothing, who: str) -> Job:
-    """The whole job as this agent knows it."""
+    """The whole job as this agent reports it."""
     agent = agent_of(service)
     return describe.job_of(
         agent,
@@ -131,10 +135,10 @@ def logs(service: Service, request: LogsRequest, who: str) -> LogFollower:
 
 
 def drain(service: Service, request: DrainRequest, who: str) -> Done:
-    """This node leaves the job in order, and ends with 75."""
+    """This node leaves the job in order, and ends with PREEMPTED."""
     agent = _going(service)
     agent.leave(_because("drained", request.reason, who))
-    return Done(f"{agent.name} was asked to leave the job; it ends with 75")
+    return Done(f"{agent.name} was asked to leave the job; it ends with {exit_status.PREEMPTED}")
 
 
 def stop(service: Service, request: StopRequest, who: str) -> Done:
@@ -142,10 +146,10 @@ def stop(service: Service, request: StopRequest, who: str) -> Done:
     agent = _going(service)
     if not request.job and not request.requeue:
         agent.stop()
-        return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with 143")
+        return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
     because = _because("stopped", request.reason, who)
     agent.ask(Act.PREEMPT if request.requeue else Act.KILL, because)
-    ends = "75, to be started again" if request.requeue else "83"
+    ends = f"{exit_status.PREEMPTED}, to be started again" if request.requeue else f"{exit_status.KILL_SWITCH}"
     return Done(f"all ranks were asked to save at their next step and exit; every agent ends with {ends}")
 
 
@@ -171,7 +175,7 @@ def set_watch(service: Service, request: SetWatchRequest, who: str) -> Done:
     """What this agent watches, from now on."""
     _going(service)
     if service.set_watch is None:
-        raise NotNow("this agent cannot be given watches")
+        raise NotNow("this agent takes no watches")
     return Done(service.set_watch(request.names, request.table))
 
 

@@ -23,10 +23,13 @@ PHASE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 """Seconds: upper bounds of the histogram of phases."""
 METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_info": ("gauge", "Always 1; the job's run id and this agent's version."),
-    "elastic_agent_start_time_seconds": ("gauge", "When this agent began, since 1970."),
+    "elastic_agent_start_time_seconds": ("gauge", "When this agent began, in seconds since 1970."),
     "elastic_agent_phase": ("gauge", "1 for the phase that this node is in, 0 for the others."),
-    "elastic_agent_phase_seconds": ("histogram", "How long this node was in each phase that is over."),
-    "elastic_agent_round": ("gauge", "The job's round, as last announced; 0 before the first."),
+    "elastic_agent_phase_seconds": (
+        "histogram",
+        "Seconds that each phase of this node lasted, of those that are over.",
+    ),
+    "elastic_agent_round": ("gauge", "Number of the job's round, as last announced; 0 before the first."),
     "elastic_agent_rounds_started_total": ("counter", "Rounds for which this node has started workers."),
     "elastic_agent_rounds_ended_total": ("counter", "Rounds whose end this node has received, by what ended them."),
     "elastic_agent_job_restarts_total": ("counter", "Rounds of the job that a failure has ended."),
@@ -37,31 +40,43 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_nodes_min": ("gauge", "Nodes without which no round begins."),
     "elastic_agent_nodes_max": ("gauge", "Nodes that a round has at most."),
     "elastic_agent_world_size": ("gauge", "Workers of all nodes in the running round."),
-    "elastic_agent_coordinating": ("gauge", "1 on the node that decides about rounds."),
-    "elastic_agent_store_available": ("gauge", "0 while the store does not answer this node."),
-    "elastic_agent_announcement_age_seconds": ("gauge", "Since the newest announcement was received."),
-    "elastic_agent_node_heard_age_seconds": ("gauge", "Since a node's last sign; on the coordinator, by group rank."),
-    "elastic_agent_lease_seconds": ("gauge", "A node without a sign for so long is lost."),
+    "elastic_agent_coordinating": ("gauge", "1 if this node coordinates the job, 0 if not."),
+    "elastic_agent_store_available": ("gauge", "1 if the store answers this node, 0 if not."),
+    "elastic_agent_announcement_age_seconds": ("gauge", "Seconds since the newest announcement was received."),
+    "elastic_agent_node_heard_age_seconds": (
+        "gauge",
+        "Seconds since a node's last sign, by group rank; of other nodes on the coordinator only.",
+    ),
+    "elastic_agent_lease_seconds": ("gauge", "Seconds without a sign after which a node is lost."),
     "elastic_agent_workers": ("gauge", "Workers of this node, by state."),
     "elastic_agent_worker_resident_bytes": ("gauge", "Resident memory of a worker."),
     "elastic_agent_worker_cpu_seconds_total": ("counter", "Processor time of a worker; begins anew with each round."),
-    "elastic_agent_worker_output_bytes_total": ("counter", "What a worker has written; begins anew with each round."),
-    "elastic_agent_worker_mark_age_seconds": ("gauge", "Since a worker's last sign of life, where it is watched."),
-    "elastic_agent_worker_time_seconds": ("gauge", "Seconds of this node's workers, by what they went to."),
-    "elastic_agent_lost_time_seconds": ("gauge", "Seconds that ends of rounds have cost, by what ended them."),
+    "elastic_agent_worker_output_bytes_total": (
+        "counter",
+        "Bytes that a worker has written; begins anew with each round.",
+    ),
+    "elastic_agent_worker_mark_age_seconds": (
+        "gauge",
+        "Seconds since a worker's last progress mark; absent if the agent does not watch progress.",
+    ),
+    "elastic_agent_worker_time_seconds": ("gauge", "Seconds of this node's workers, by what they were used for."),
+    "elastic_agent_lost_time_seconds": ("gauge", "Seconds that ends of rounds have cost, by what ended the round."),
     "elastic_agent_goodput_ratio": (
         "gauge",
         "Share of useful steps in the workers' seconds; absent if not measured.",
     ),
-    "elastic_agent_recovery_stage_seconds": ("histogram", "How long stages of recoveries and starts took."),
+    "elastic_agent_recovery_stage_seconds": ("histogram", "Seconds that each stage of a recovery or start took."),
     "elastic_agent_checkpoints_total": ("counter", "Checkpoints that this node's workers have taken."),
-    "elastic_agent_checkpoint_step": ("gauge", "The step of the newest of them."),
-    "elastic_agent_checkpoint_age_seconds": ("gauge", "Since the newest of them."),
-    "elastic_agent_checkpoint_held_seconds_total": ("counter", "How long checkpoints have held workers up."),
-    "elastic_agent_alarms_total": ("counter", "Times that a watch has fired."),
-    "elastic_agent_deadline_timestamp_seconds": ("gauge", "When the job's time ends, where that is known."),
-    "elastic_agent_events_total": ("counter", "Events of this agent."),
-    "elastic_agent_exit_code": ("gauge", "The exit status that this agent is about to end with; absent before."),
+    "elastic_agent_checkpoint_step": ("gauge", "Step of the newest checkpoint."),
+    "elastic_agent_checkpoint_age_seconds": ("gauge", "Seconds since the newest checkpoint."),
+    "elastic_agent_checkpoint_held_seconds_total": ("counter", "Seconds that checkpoints have held workers up."),
+    "elastic_agent_alarms_total": ("counter", "Number of times that a watch of this node has fired."),
+    "elastic_agent_deadline_timestamp_seconds": (
+        "gauge",
+        "When the job's time ends, in seconds since 1970; absent if not known.",
+    ),
+    "elastic_agent_events_total": ("counter", "Events that this agent has recorded."),
+    "elastic_agent_exit_code": ("gauge", "Exit status that this agent is about to end with; absent before."),
 }
 """Name, and its type and meaning."""
 
@@ -81,12 +96,12 @@ class Counted:
         self.stage_sums: dict[str, float] = {}
         self.checkpoints, self.held_s, self.alarms = 0, 0.0, 0
         self.checkpoint: Checkpoint | None = None
-        """The newest."""
+        """The newest checkpoint."""
         self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
         self._last_ended = 0
 
     def happened(self, what: AgentEvent | Round | Verdict, agent: Agent | None) -> None:
-        """Count it."""
+        """Count an event of the agent, the end of a round, or the verdict."""
         if isinstance(what, Verdict):
             self.exit_code = what.exit_code
         elif isinstance(what, AgentEvent):

@@ -38,7 +38,7 @@ class _Scraped(Serving):
         if request.path not in ("/metrics", "/healthz", "/readyz"):
             raise http.Refused(404, "there are /metrics, /healthz and /readyz")
         if request.method not in ("GET", "HEAD"):
-            raise http.Refused(405, f"{request.path} is asked by GET")
+            raise http.Refused(405, f"{request.path} takes GET only")
         status, body, kind = self._scraping.answer(request.path)
         one.closing = one.closing or not request.keeps
         whole = http.answer(status, body, keeps=request.keeps, kind=kind)
@@ -60,7 +60,7 @@ class Scraping:
         self._scraped: _Scraped | None = None
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
-        """Count it."""
+        """Count an event of the agent, the end of a round, or the verdict."""
         self._counted.happened(what, self._agent)
 
     def begin(self, agent: Agent, loop: Loop) -> None:

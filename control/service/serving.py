@@ -14,7 +14,7 @@ from . import http
 from .connection import Connection
 
 CONNECTIONS_MAX = 256
-"""Connections at a time; further ones are told so, and closed."""
+"""Connections at a time; further ones are answered 503, and closed."""
 ACCEPTED_AT_ONCE = 32
 """Connections that are accepted before the loop looks at the agent's own events again."""
 SERVED_AT_ONCE = 64
@@ -85,7 +85,8 @@ class Serving:
         """Without descriptors the socket stays readable: it would be looked at without end."""
         if not self._paused:
             self._paused = True
-            self._tell(f"{self.what} accepts no connection for now: {error.strerror}", True)
+            again = f"next try in {NO_ROOM_S:g} s"
+            self._tell(f"{self.what} cannot accept a connection: {error.strerror}; {again}", True)
             self._epoll.unregister(self._listener.fileno())
             self._loop.wake_at(self._loop.now() + NO_ROOM_S, LoopAsked(self._resume))
 
@@ -216,7 +217,7 @@ class Serving:
 
     def _refuse_late(self, one: Connection) -> None:
         try:
-            one.send(http.answer(408, error_body(408, "the request was not whole in time"), keeps=False))
+            one.send(http.answer(408, error_body(408, "the request was not complete in time"), keeps=False))
         except OSError:
             pass  # it is dropped next
 

@@ -68,4 +68,5 @@ class Notifying:
         except OSError as error:
             if not self._complained:
                 self._complained = True
-                self._tell(f"systemd is not told how the agent stands: {SOCKET}: {error.strerror}", True)
+                trouble = f"cannot send the agent's state to systemd ({SOCKET}): {error.strerror}"
+                self._tell(f"{trouble}; systemd may restart it if WatchdogSec is set", True)

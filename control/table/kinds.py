@@ -116,7 +116,7 @@ KINDS = {
     ),
     "swap": Kind(
         (_USED, _FREE, _BYTES_FREE),
-        next_step="find the process that was swapped out for; give the job less data in memory",
+        next_step="find the process that uses the memory; give the job less data in memory",
     ),
     "load": Kind(
         (Form(Dimension.CORES, "used", "4 cores used"),),
@@ -168,7 +168,7 @@ KINDS = {
 COMMON = ("what", "name", "threshold", "every", "for", "again", "do", "of")
 """Keys of every watch."""
 INSIDE = ("process",)
-"""Keys that a watch in an agent does not need: it knows its workers."""
+"""Keys that a watch in an agent does not need: its workers are at hand."""
 INSIDE_PATH = ("hang", "disk", "inodes")
 """Kinds that need no path there: it knows the workers' progress and output, and the directories of the job."""
 INSIDE_REFERENCE = ("clock",)

@@ -38,7 +38,7 @@ WINDOWS_S = {"disk": 86400.0, "inodes": 86400.0, "memory": 1800.0, "worker-memor
 
 def read_table(path: str, *, inside: bool = False) -> Table:
     """The table of a file. Relative paths in it are relative to its own directory. `inside`: an agent runs it, which
-    knows its workers and can restart them. Raises UsageError."""
+    has workers and can restart them. Raises UsageError."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()

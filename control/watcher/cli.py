@@ -32,13 +32,15 @@ NEEDS_TIME = ("load",)
 
 @click.command(PROGRAM, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.argument("table", metavar="FILE.toml")
-@click.option("--once", is_flag=True, help="Look once and end, as cron wants it; what must be known is in --state.")
+@click.option(
+    "--once", is_flag=True, help="Read everything once and end, for cron; --state keeps what the next run needs."
+)
 @click.option("--state", metavar="PATH", help="What --once remembers. [FILE.toml.state]")
 @click.option("--notify", metavar="URL", multiple=True, help="A channel, beside those of the file; may be repeated.")
-@click.option("--job", metavar="NAME", help="What messages call the job, instead of what the file says.")
+@click.option("--job", metavar="NAME", help="Name of the job in messages, instead of that in the file.")
 @click.option("--save-switch", metavar="PATH", help="The file that 'save' makes.")
 @click.option("--kill-switch", metavar="PATH", help="The file that 'stop' makes.")
-@click.option("--check", is_flag=True, help="Read the file, say what it asks for, and end.")
+@click.option("--check", is_flag=True, help="Read the file, print what it watches, and end.")
 @click.option("--test", is_flag=True, help="Send one message by each channel and end: 0 if all arrived, else 1.")
 @click.option("--verbose", is_flag=True, help="Print each reading.")
 def watch(
@@ -104,11 +106,11 @@ def _once(table: Table, channels: list[Channel], state: str, verbose: bool) -> N
     for one in table.watches:
         if one.what in NEEDS_TIME or (one.threshold is not None and one.threshold.side in (LEARNED, "xid")):
             raise UsageError(
-                f"{table.path}: watch {one.number} ({one.what}): --once cannot compare looks; run without it"
+                f"{table.path}: watch {one.number} ({one.what}): --once reads once and compares nothing; run without it"
             )
     with locked(state) as ours:
         if not ours:
-            log(f"another run uses {state}; nothing is done")
+            log(f"another run uses {state}; this run ends without a reading")
             return
         before = load(state)
         notifier = Notifier(channels, table.pace, table.job, socket.gethostname(), log)

@@ -83,7 +83,7 @@ class Runner:
 
     def run(self, stop: threading.Event) -> None:
         """Look on and on, until `stop` is set and `wake` called."""
-        worker = threading.Thread(target=self._work, name="actions", daemon=True)
+        worker = threading.Thread(target=self._work, name="elastic-agent-actions", daemon=True)
         worker.start()
         try:
             while not stop.is_set():
@@ -116,9 +116,10 @@ class Runner:
     def _look(self, each: _Running) -> None:
         each.looking_since = clock()
         try:
-            threading.Thread(target=self._read, args=(each,), name=f"look {each.watch.title}", daemon=True).start()
+            threading.Thread(target=self._read, args=(each,), name="elastic-agent-reading", daemon=True).start()
         except RuntimeError as error:  # the host refuses threads
-            self._looked.put((each, Reading(Verdict.UNKNOWN, f"a look could not begin: {error}")))
+            why = f"this host refuses a thread ({error}); raise ulimit -u"
+            self._looked.put((each, Reading(Verdict.UNKNOWN, why)))
 
     def _read(self, each: _Running) -> None:
         try:
@@ -161,5 +162,5 @@ def _identity(watch: Watch) -> str:
 
 def _stuck(each: _Running) -> Reading:
     return Reading(
-        Verdict.UNKNOWN, f"a look has not returned for {duration(clock() - (each.looking_since or clock()))}"
+        Verdict.UNKNOWN, f"a reading has not returned for {duration(clock() - (each.looking_since or clock()))}"
     )

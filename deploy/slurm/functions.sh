@@ -61,8 +61,8 @@ run_agents() {
     while kill -0 "$srun" 2>/dev/null; do wait "$srun"; done # a trap ends `wait`
     trap '' USR1
     read -r status verdict <<<"$(speaking $(statuses))"
-    tell "nodes ended with $(statuses | sort -n | uniq -c | awk '{printf "%s%s (%s)", sep, $2, $1; sep=", "}')," \
-        "so the job with $status: $verdict"
+    tell "nodes ended with $(statuses | sort -n | uniq -c | awk '{printf "%s%s (%s)", sep, $2, $1; sep=", "}');" \
+        "the job ends with $status: $verdict"
     bad_nodes
     forget "$run_dir"
 }
@@ -149,13 +149,13 @@ requeue() {
     retry)
         number=$(($(cat "$counted" 2>/dev/null || echo 0) + 1))
         if [ "$number" -gt "${ELASTIC_AGENT_RETRIES:-3}" ]; then
-            tell "a host or the network failed $number times in a row; not queued again"
+            tell "a host or the network failed $number times in a row; the job is not queued again"
             forget "$counted"
             return 0
         fi
         mkdir -p "$(dirname "$counted")"
         if ! echo "$number" >"$counted"; then
-            tell "that cannot be counted in $counted, so the job is not queued again"
+            tell "cannot count the failure in $counted; the job is not queued again"
             return 0
         fi
         ;;
@@ -164,7 +164,7 @@ requeue() {
         return 0
         ;;
     esac
-    tell "queued again"
+    tell "the job is queued again"
     scontrol requeue "$SLURM_JOB_ID"
     exit "$status"
 }

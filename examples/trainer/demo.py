@@ -81,7 +81,9 @@ def main() -> None:
     tell("demo", "killing node-a, which hosts the rendezvous, in the middle of a pass")
     nodes["node-a"].process.send_signal(signal.SIGKILL)
     nodes.pop("node-a").reader.join()
-    wait_for("going to another one", *nodes.values())  # one hosts in its place; the other may find it there at once
+    wait_for(
+        "trying the other endpoints", *nodes.values()
+    )  # one hosts in its place; the other may find it there at once
     tell("demo", "starting node-d in its place")
     nodes["node-d"] = Node("node-d", endpoints, epochs)
     told = {name: node.end() for name, node in nodes.items()}

@@ -18,6 +18,7 @@ from ...agent.report import AgentEvent
 from ...control.stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from ...rendezvous.failures import Ending
 from ...rendezvous.records import Member, Round
+from ...rendezvous.text import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class EventFile:
     """An open file of events. Any thread may make it; its methods are called on the agent's thread."""
 
     def __init__(self, path: str, tell: Callable[[str, bool], None], limit_bytes: int = LIMIT_BYTES) -> None:
-        """Opens the file for appending; raises UsageError if that is not possible. A disk that takes nothing is told to
-        `tell` once: the newest WAITING_MAX lines wait for it."""
+        """Opens the file for appending; raises UsageError if that is not possible. `tell` gets one line where the disk
+        refuses events, of which the newest WAITING_MAX wait for it."""
         self._path, self._tell, self._limit = os.path.abspath(path), tell, limit_bytes
         try:
             self._fd = self._open()
@@ -87,7 +88,8 @@ class EventFile:
         if self._fd >= 0:
             self._flush()
             if lost := self._dropped + len(self._waiting):
-                self._tell(f"{lost} events are not in {self._path} ({VARIABLE}): the disk took none", False)
+                missing = f"{count(lost, 'event')} {'is' if lost == 1 else 'are'} missing from {self._path}"
+                self._tell(f"{missing} ({VARIABLE}): the disk refused them", False)
             os.close(self._fd)
             self._fd = -1
 
@@ -151,8 +153,8 @@ class EventFile:
             elif not self._troubled:
                 self._troubled = True
                 self._tell(
-                    f"events wait, as {self._path} ({VARIABLE}) takes none: {error.strerror}; the newest {WAITING_MAX} "
-                    "are kept",
+                    f"cannot write events to {self._path} ({VARIABLE}): {error.strerror}; keeping the newest "
+                    f"{WAITING_MAX} until it can",
                     False,
                 )
         else:
@@ -200,7 +202,7 @@ class EventFile:
             os.unlink(f"{self._path}.{min(aside)}")
         except OSError:
             return False
-        self._tell(f"the disk is full: {self._path}.{min(aside)}, the oldest file of events, was deleted", False)
+        self._tell(f"the disk is full; deleted {self._path}.{min(aside)}, the oldest file of events", False)
         return True
 
 

@@ -48,7 +48,7 @@ class WaitingLine:
             self._plan()
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the line from the console."""
         self._loop = None
         self._draw("")
 

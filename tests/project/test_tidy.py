@@ -23,7 +23,7 @@ MAY_IMPORT = {
     **{folder: set(FLOORS[:floor]) for floor, folder in enumerate(FLOORS)},
     **BESIDE_THE_FLOORS,
 }
-MAY_IMPORT["launcher"] |= {"worker", "the package root"}
+MAY_IMPORT["launcher"] |= {"the package root"}
 MAY_IMPORT["trainer"] |= {"worker", "the package root"}
 
 PURE_FOLDERS = ("rendezvous/coordinator", "agent/lifecycle", "control/decisions")
@@ -60,9 +60,9 @@ PICKLERS = {
 }
 
 LOADED_BY_TORCH = {"launcher/torchrun/store.py"}
+"""Subclasses of classes of torch, for processes that have imported torch; no module of the agent imports them."""
 LOADED_ON_DEMAND = {"control/remote/server.py", "control/ctl/remote.py"}
 """With --control-address, and by elasticctl for an agent on another host; tests hold that nothing else loads them."""
-"""Subclasses of classes of torch, for processes that have imported torch; no module of the agent imports them."""
 
 
 def none_of(findings: list[str], instead: str) -> None:

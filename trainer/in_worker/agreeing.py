@@ -20,7 +20,7 @@ class Agreeing:
         self._restarts = int(os.environ.get("ELASTIC_AGENT_RESTARTS", "0"))
 
     def greet(self) -> None:
-        """Every program gets to know what any of them knows of calls that are done."""
+        """Every program gets the calls that are done, of which any program has a record."""
         record, world = self._record, self._world
         known = self._channel.greet(world.rank, world.size, record.done)
         if self._several:
@@ -34,7 +34,7 @@ class Agreeing:
 
     def next(self) -> dict[str, Any]:
         """The next call. Raises Diverged on every node where they are not the same, TooManyRestarts where this one was
-        begun again more often than the program allows."""
+        restarted more often than the program allows."""
         call = self._channel.next(self._record.done + 1)
         if call["number"] < 0:
             return call  # of this worker alone
@@ -58,8 +58,9 @@ class Agreeing:
             began = min(other[2] for other in every)
         limit = call["args"].get("max_retries")
         if self._several and limit is not None and self._restarts - began > limit:
-            raise TooManyRestarts(
-                f"{call['name']} was begun again {self._restarts - began} times, and max_retries is {limit}: "
-                f"{os.environ.get('ELASTIC_AGENT_LAST_ROUND_ENDED', '')}"
-            )
+            restarts = self._restarts - began
+            why = os.environ.get("ELASTIC_AGENT_LAST_ROUND_ENDED", "")
+            last = f"; last: {why}" if why else ""
+            times = "once" if restarts == 1 else f"{restarts} times"
+            raise TooManyRestarts(f"{call['name']} was restarted {times}; max_retries allows {limit}{last}")
         return call

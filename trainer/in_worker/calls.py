@@ -92,8 +92,8 @@ class Calls:
         had = call["kept"] or number in self._record.known
         if any(run.world.gather(had)) and not run.resumed:
             raise StateLost(
-                f"no worker has survived that had the state of call {number}, {call['name']}(checkpoint=None), which "
-                "keeps it in memory alone: begin anew, with checkpoint_dir= and without checkpoint=None"
+                f"the state of call {number}, {call['name']}(checkpoint=None), is lost: it was in memory only, and no "
+                "worker that had it is left; begin anew, with checkpoint_dir= and without checkpoint=None"
             )
         if not run.kept:
             run.save_now()

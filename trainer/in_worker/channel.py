@@ -28,7 +28,7 @@ class Channel:
         self._shown_s = 0.0
 
     def greet(self, rank: int, world_size: int, done: int) -> list[Any]:
-        """Says who this is, and the last call that its state has seen. Gives what the program knows of later ones."""
+        """Says who this is, and the last call that its state has seen. Returns the later ones that the program has."""
         environment = os.environ
         hello = {
             "round": int(environment.get("ELASTIC_AGENT_ROUND", "0")),

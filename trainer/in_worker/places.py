@@ -57,7 +57,7 @@ class Places(DrivenRun):
 
 
 def every_of(program: Any) -> Every:
-    """When a state is kept: by Young's formula, unless the trainer was told."""
+    """When a state is kept: by Young's formula, unless the program gives an interval."""
     if program["every"] is not None:
         return Every(steps=program["every"].get("steps"), seconds=program["every"].get("seconds"))
     on_disk = program["on_disk"]

@@ -25,7 +25,7 @@ from .wrapping import weigh
 
 
 def serve(folder: str) -> None:
-    """Until the program shuts the trainer down. What is raised on the way ends this process, and is told."""
+    """Serve calls until the program shuts the trainer down. An exception is reported to it, and ends this process."""
     channel = Channel(folder)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     with ending(channel, rank) as phase:

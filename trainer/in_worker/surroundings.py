@@ -1,4 +1,4 @@
-"""What an operator and the rest of a worker know of the worker that they are in."""
+"""What an operator and the rest of a worker may read about their worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..names import NUM_SAMPLES
 
 @dataclass
 class Surroundings:
-    """What an operator knows of its worker. Made before it, and shared with what runs the passes."""
+    """What an operator may read about its worker. Made before it, and shared with what runs the passes."""
 
     rank: int
     local_rank: int

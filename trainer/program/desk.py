@@ -80,7 +80,7 @@ class Desk:
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self.failures: list[dict[str, Any]] = []
-        """What workers told of exceptions before they ended, the oldest first."""
+        """Exceptions that workers reported before they ended, oldest first."""
         self.on_progress: Callable[[dict[str, Any]], None] | None = None
         """Called with what rank 0 shows of a pass."""
         self.on_look: Callable[[], bool] = lambda: False
@@ -170,7 +170,7 @@ class Desk:
                 return self._answers[number]
             if number in self._records:
                 return Answer(self._records[number][2], recorded=True)
-            raise self._ended() if self._ended else InternalError(f"call {number} has no end; please report this")
+            raise self._ended() if self._ended else InternalError(f"call {number} got no answer; please report this")
 
     def end(self, error: Callable[[], BaseException]) -> None:
         """The job is over: whoever waits, or comes later, gets this error."""
@@ -181,7 +181,7 @@ class Desk:
     def close(self) -> None:
         """Close every connection. May be called again."""
         with self._changed:
-            self._ended = self._ended or (lambda: RuntimeError("the desk is closed"))
+            self._ended = self._ended or (lambda: RuntimeError("the trainer is shut down"))
             connections, self._connections = self._connections, set()
             self._changed.notify_all()
         for connection in (self._server, *connections):
@@ -241,7 +241,7 @@ class Desk:
                     self._changed.notify_all()
 
     def _known(self, hello: dict[str, Any]) -> list[Any]:
-        """A worker has come. What this program knows of calls that are later than the worker's state."""
+        """A worker has connected. Returns the calls of this program that are later than the worker's state."""
         with self._changed:
             if hello["round"] != self._here.round:
                 self._rounds += 1

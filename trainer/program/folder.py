@@ -19,7 +19,7 @@ class PrivateFolder:
     """Made with the trainer and removed with it; those of programs that were killed are removed by the next one."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Makes the directory. Raises OSError if that is not possible."""
         where = _place()
         _sweep(where)
         self.path = tempfile.mkdtemp(prefix=PREFIX, dir=where)

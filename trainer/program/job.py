@@ -103,7 +103,7 @@ class Job:
         try:
             used, room = self._room.used, self._room.look()
         except UsageError as error:
-            log.warning("%s; the workers stay as they are", error)
+            log.warning("%s; the number of workers stays", error)
             return False
         return room != used and self._resize(used, room)
 
@@ -137,7 +137,7 @@ class Job:
                     moves = 0 if self._desk.rounds > round_before else moves + 1
                     if self._stopping or moves >= MOVES * len(self._endpoints):
                         raise
-                    log.warning("the host of the rendezvous is lost (%s); going to another one", error)
+                    log.warning("the host of the store is lost (%s); trying the other endpoints", error)
                 except UsageError:
                     if self._stopping or self._room.used:
                         raise

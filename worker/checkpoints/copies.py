@@ -139,7 +139,7 @@ def _free(storage: Storage, manifest: Manifest) -> str:
         there = _manifest_of(storage, name := name_of(manifest.step, again))
         if there is None or there.identity() == manifest.identity():
             return name
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: itertools.count() has no end")
 
 
 def _manifest_of(storage: Storage, folder: str) -> Manifest | None:
@@ -235,7 +235,7 @@ class Copier:
                 send(self._storage, path)
                 self._retain()
             except Exception as error:  # noqa: BLE001 - each storage has errors of its own
-                self._log(f"{path.name} is not copied to slower storage: {error}; training goes on")
+                self._log(f"cannot copy {path.name} to slower storage: {error}; training goes on")
 
     def _next(self) -> Path | None:
         with self._changed:

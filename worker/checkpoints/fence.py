@@ -39,14 +39,14 @@ class Claim:
 def claim(folder: Path, mine: Claim) -> list[str]:
     """From now on only this start commits to the folder. Gives the tokens of those that did before, the oldest first.
 
-    Raises WrongState where a newer round of the same job has begun there: this one is over, and does not know it.
+    Raises WrongState where a newer round of the same job has begun there: this one is over.
     """
     there = _read(folder)
     known = set(there.get("nodes", ()))
     same_job = bool(known & set(mine.nodes))
     if same_job and there["round"] > mine.round:
         raise WrongState(
-            f"round {there['round']} of this job writes to {folder}, and this is round {mine.round}, an older one"
+            f"round {there['round']} of this job writes to {folder} now; this is round {mine.round}, which is over"
         )
     nodes = sorted((known if same_job else set()) | set(mine.nodes))[-_MOST_NODES:]
     over = [token for token in there.get("starts", []) if token != mine.token][-_MOST_STARTS:]

@@ -136,7 +136,7 @@ class Folder:
                     raise
                 continue
             return named
-        raise AssertionError("numbers do not end")
+        raise AssertionError("unreachable: itertools.count() has no end")
 
     def set_aside(self, path: Path, why: str, ending: str = "bad") -> None:
         """Renames a checkpoint that does not verify, or is stale, and leaves the reason inside. Nothing is deleted.
@@ -157,7 +157,7 @@ class Folder:
         except FileNotFoundError:
             return  # another rank was first
         except OSError as error:
-            self._log(f"checkpoint {path.name} is not set aside wholly: {error}")
+            self._log(f"cannot set aside checkpoint {path.name}: {error}")
 
     def claim(self, mine: Claim) -> list[str]:
         """From now on only this start commits here. Gives the tokens of those that did before. Raises WrongState where

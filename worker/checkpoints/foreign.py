@@ -30,7 +30,7 @@ def check_foreign(path: str | os.PathLike[str]) -> int:
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
             raise CheckpointDamaged(f"{path}: {error}") from error
     if bad is not None:
-        raise CheckpointDamaged(f"{path}: record {bad} is not as it was written: its CRC-32 is another")
+        raise CheckpointDamaged(f"{path}: record {bad} is damaged: its CRC-32 differs from the one that was written")
     return count
 
 

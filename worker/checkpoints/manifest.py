@@ -77,7 +77,7 @@ class Manifest:
         try:
             kept = json.loads(data)
             if "crc32" in kept and _bytes_of({k: value for k, value in kept.items() if k != "crc32"}) != data:
-                raise CheckpointDamaged(f"{where}: {NAME} is not as it was written")
+                raise CheckpointDamaged(f"{where}: {NAME} is damaged: its CRC-32 differs from the one that was written")
             kept.pop("crc32", None)  # manifests of earlier versions have none
             if (version := kept.pop("format")) not in range(1, FORMAT + 1):
                 raise (WrongState if isinstance(version, int) and version > FORMAT else CheckpointDamaged)(

@@ -114,7 +114,7 @@ class Writer:
                 self._retain()
         except Exception as error:  # noqa: BLE001 - a state that cannot be pickled, say: told like a full disk
             order.failed = error
-            self._log(f"checkpoint of step {order.step} is not written: {error}; the one before it stands")
+            self._log(f"cannot write the checkpoint of step {order.step}: {error}; the one before it stays")
         finally:
             order.done.set()
 
@@ -123,7 +123,7 @@ class Writer:
             self._folder.check_claim(self._claim)
             self._folder.retain(self._retention, self._claim.token, self._in_use())
         except (OSError, WrongState) as error:
-            self._log(f"an old checkpoint is not removed: {error}")
+            self._log(f"cannot remove an old checkpoint: {error}; the next save tries again")
 
 
 def write(folder: Folder, claim: Claim, order: Order) -> Path | None:

@@ -41,7 +41,7 @@ class _Pickler(ForkingPickler):
         """By address and length: tensors made of slices of one array begin at one address and end elsewhere."""
 
     def reducer_override(self, thing: Any) -> Any:
-        """Of pickle."""
+        """Called by pickle: how one object is packed."""
         if type(thing) is not torch.Tensor or not _is_plain(thing):
             return NotImplemented
         memory = thing.untyped_storage()

@@ -154,7 +154,7 @@ class DrivenRun(Run):
         """
         if not isinstance(loader, DataLoader):
             raise NotResumable(
-                f"{name} is a {type(loader).__name__}, whose place cannot be told: give a torch DataLoader, or turn "
+                f"{name} is a {type(loader).__name__}, whose position cannot be read: give a torch DataLoader, or turn "
                 "exact resume off"
             )
         before, found = self.account.cursors.get(name), self._found

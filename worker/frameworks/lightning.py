@@ -61,7 +61,7 @@ class Hooks:
     @property
     def _started(self) -> DrivenRun:
         if self._run is None:
-            raise Misused("the callback for exact resume has seen no setup(): call trainer.fit, not its loops")
+            raise Misused("the callback for exact resume was not set up: call trainer.fit(...), not its loops")
         return self._run
 
     # -- the start -----------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Hooks:
 
 
 class _State:
-    """The state of a Trainer, as `Run` wants it."""
+    """The state of a Trainer, with the two methods that `Run` calls."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -316,8 +316,8 @@ def _check_readable(checkpoint: dict[str, Any]) -> None:
     file.seek(0)
     if classes := torch.serialization.get_unsafe_globals_in_checkpoint(file):
         raise NotResumable(
-            f"the state of a callback or module holds {', '.join(sorted(classes))}, which is not read back without "
-            "leave: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
+            f"the state of a callback or module holds {', '.join(sorted(classes))}, which torch does not load by "
+            "default: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
         )
 
 

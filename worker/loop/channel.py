@@ -39,7 +39,7 @@ class Channel:
     """One for each process, whatever number of runs it makes: all their boundaries are counted together."""
 
     def __init__(self, place: steps.Place) -> None:
-        """Raises OSError."""
+        """Opens the page and the pipes to the agent. Raises OSError if one of them cannot be opened."""
         opened: list[int] = []
         try:
             for descriptor, flags in (

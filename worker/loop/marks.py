@@ -29,9 +29,9 @@ class Marks:
     """What `Run` shows of its progress. Used by the training's own thread."""
 
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
-        """memory: progress.SIZE bytes; None: nobody asks, and nothing is done."""
+        """memory: progress.SIZE bytes; None: the agent does not watch progress, and nothing is done."""
         self.shows = memory is not None
-        """Whether somebody asks."""
+        """Whether the agent watches progress."""
         view = memoryview(bytearray(progress.SIZE) if memory is None else memory)
         self._bytes, self._words, self._longs, self._doubles = view, view.cast("I"), view.cast("Q"), view.cast("d")
         self._slots: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Marks:
         self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
 
     def asked(self) -> None:
-        """The loop wants its next batch."""
+        """The loop asks for its next batch."""
         if self.shows:
             self._asked_s = now_s = time.monotonic()
             # The thread's processor time is a system call: behind a step it is known already.
@@ -142,7 +142,7 @@ class Marks:
         self._base_s = now_s
 
     def _count(self, at: int, seconds: float) -> None:
-        """One more time of the section at this word. Until the next `_show`, whoever reads takes nothing for true."""
+        """One more time of the section at this word. Until the next `_show`, readers ignore the page."""
         longs, doubles = self._longs, self._doubles
         self._writes |= 1
         longs[WRITES] = self._writes

@@ -20,7 +20,7 @@ class Place(NamedTuple):
     """Where the job is."""
 
     epoch: int
-    """From 0."""
+    """Counted from 0."""
     done: int
     """Samples of the epoch that are trained on; batches, with a batch sampler of the user's."""
     total: int | None

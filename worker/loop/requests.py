@@ -44,8 +44,8 @@ class Requests:
         return self.stop or self.label is not None
 
     def saved(self, wait: Callable[[], None]) -> None:
-        """The checkpoint that was asked for is made; `wait` returns when it is on the disk. Where the agents want the
-        ranks to wait for the end of the round, this does not return, unless they no longer do."""
+        """The checkpoint that was asked for is made; `wait` returns when it is on the disk. Where the ranks are to
+        wait for the end of the round, this does not return, unless they no longer do."""
         orders, self._orders = self._orders, None
         self.label, self.forced = None, False
         if orders is None or self._channel is None:

@@ -237,7 +237,8 @@ def test_another_user_is_refused(host: Host) -> None:
     os.chmod(host.asking.folder, 0o755)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout.startswith("HTTP/1.1 403 Forbidden"), done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["message"] == "uid 65534 may not ask an agent of uid 0"
+    message = "uid 65534 has no access to the agent of uid 0; run elasticctl as that user or as root"
+    assert json.loads(done.stdout.splitlines()[-1])["message"] == message
 
 
 def test_an_agent_without_descriptors_answers_again_later_and_does_not_spin(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_an_agent_without_descriptors_answers_again_later_and_does_not_spin(tmp_
             link = socket.socket(socket.AF_UNIX)
             link.connect(path)
             links.append(link)
-        agent.wait_text("the control socket accepts no connection for now")
+        agent.wait_text("the control socket cannot accept a connection")
         fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
         before = int(fields[11]) + int(fields[12])
         time.sleep(1.0)

@@ -216,7 +216,7 @@ def test_where_there_can_be_no_socket_the_job_runs_all_the_same(
         cluster.desk.wait_world(2)
         cluster.finish()
         assert node.wait() == 0
-        assert (said in node.text()) if said else ("cannot be asked" not in node.text())
+        assert (said in node.text()) if said else ("elasticctl cannot reach" not in node.text())
     assert not list(open_to_all.iterdir())
 
 

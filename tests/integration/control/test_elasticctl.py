@@ -61,7 +61,7 @@ def test_one_job_is_found_shown_and_told(desk: Desk) -> None:
     text = desk.ctl("status")
     assert "contract  running" in text
     assert "2 of 2 nodes  4 workers" in text
-    assert f"said  by {first.known_as}, which coordinates the job" in text
+    assert f"from  {first.known_as}, the coordinator" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(os.uname().nodename)]
     assert [(row[0], row[1], "==" in row) for row in rows] == [
         (first.known_as, "working", True),
@@ -125,7 +125,7 @@ def test_logs_of_one_rank_and_of_all(desk: Desk) -> None:
         assert desk.ctl("logs", "0", "-n", "2") == "two\nthree\n"
         assert desk.ctl("logs", "all").splitlines()[-1] == "[0] three"
         assert json.loads(desk.ctl("logs", "0", "--json").splitlines()[-1])["rank"] == 0
-        assert "rank 7 does not run here" in desk.ctl("logs", "7", status=3)
+        assert "rank 7 is not on this host" in desk.ctl("logs", "7", status=3)
         pipe.write_text("end\n")
         assert node.wait() == 0
         assert follower.stdout.read() == ""
@@ -138,7 +138,7 @@ def test_drain_and_stop_ask_the_node_that_is_named(desk: Desk) -> None:
     second = desk.cluster.start("second", nnodes="1:2")
     desk.cluster.desk.wait_world(2)
     assert "2 nodes of the job run here" in desk.ctl("drain", status=5)
-    assert "does not run here" in desk.ctl("drain", "node9", status=3)
+    assert "is not on this host" in desk.ctl("drain", "node9", status=3)
     assert "was asked to leave" in desk.ctl("drain", str(second.process.pid), "-m", "its disk")
     assert second.wait() == 75
     assert ": its disk" in second.last_line()

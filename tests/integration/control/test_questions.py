@@ -115,8 +115,11 @@ def test_a_question_that_cannot_be_answered_is_warned_of_and_the_next_is_answere
             assert first.ask(kind, ROUND, {}, named(1), 0.5) == {}
         assert first.ask("paces", ROUND, {}, named(1), 60.0) == {"n0": {"text": "x"}}
     failing, large = warned
-    assert failing == "n0 gets no answer about failing: ValueError: no such field"
-    assert large.startswith(f"n0 gets no answer about large: it has {MAX_VALUE_BYTES + 11} bytes, at most ")
+    assert failing == "cannot answer the question of n0 about failing: ValueError: no such field"
+    assert large == (
+        f"cannot answer the question of n0 about large: the answer has {MAX_VALUE_BYTES + 11} bytes; "
+        f"the limit is {MAX_VALUE_BYTES}"
+    )
 
 
 def test_of_nodes_that_find_the_same_at_once_one_asks(stage: Stage) -> None:

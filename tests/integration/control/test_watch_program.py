@@ -81,7 +81,12 @@ def test_from_cron_an_alarm_comes_once_and_is_armed_again(tmp_path: Path, disk: 
         told.append([body["text"].partition("\n")[0] for body in web.bodies])
         web.bodies.clear()
     fired = [f"disk {disk}: 93.8 % used, 1.05 MB free (limit 80 % used)"]
-    assert told == [fired, [], [f"disk {disk}: over: 6.2 % used, 15.7 MB free (limit 80 % used)"], fired]
+    assert told == [
+        fired,
+        [],
+        [f"disk {disk}: no longer over its limit: 6.2 % used, 15.7 MB free (limit 80 % used)"],
+        fired,
+    ]
 
 
 def test_from_cron_the_time_over_is_counted_over_runs(tmp_path: Path, disk: Path) -> None:
@@ -91,7 +96,7 @@ def test_from_cron_the_time_over_is_counted_over_runs(tmp_path: Path, disk: Path
     switch = tmp_path / "kill-switch"
     assert call(file, "--once", "--kill-switch", switch).stdout == ""
     assert not switch.exists()
-    assert "asked the job to stop by" in call(file, "--once", "--kill-switch", switch).stdout
+    assert "made the kill switch" in call(file, "--once", "--kill-switch", switch).stdout
     assert switch.read_text().startswith(f"disk {disk}: 93.8 % used")
 
 
@@ -103,7 +108,7 @@ def test_from_cron_what_was_not_delivered_is_sent_by_the_next_run(tmp_path: Path
     slow = "import elastic_agent.control.watcher.cli as cli; cli.CLOSE_S = 2; cli.main()"
     arguments = [str(file), "--once", "--notify", f"http://127.0.0.1:{web.port}/hook"]
     first = subprocess.run([sys.executable, "-c", slow, *arguments], capture_output=True, text=True, check=True)
-    assert "fail: it answered 500" in first.stdout
+    assert "fail: the server answered 500" in first.stdout
     web.recover()
     assert call(*arguments).returncode == 0
     assert [body["total"] for body in web.bodies] == [1]
@@ -143,7 +148,7 @@ def test_a_switch_can_be_made_on_a_disk_without_a_free_byte(tmp_path: Path, disk
     with pytest.raises(OSError, match="No space left"):
         (disk / "a").write_bytes(bytes(17 << 20))
     done = call(table(tmp_path, full(disk, '["stop"]')), "--once", "--kill-switch", disk / "kill-switch")
-    assert "asked the job to stop by" in done.stdout
+    assert "made the kill switch" in done.stdout
     assert (disk / "kill-switch").read_bytes() == b""
 
 

@@ -137,7 +137,7 @@ def test_the_failures_message_sums_up_the_stacks_of_all_nodes(hung: list[Node]) 
 
 def test_the_flight_recorders_of_all_nodes_are_compared(hung: list[Node]) -> None:
     """The rank that did not come is of another node than those that did."""
-    said = rf"rank 1 did not come to collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group {DEFAULT_PG}"
+    said = rf"rank 1 did not enter collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group {DEFAULT_PG}"
     assert any(re.search(said, node.said) for node in hung), hung[0].said
 
 
@@ -147,7 +147,7 @@ def test_the_agent_of_the_odd_rank_ends_the_round_when_another_node_finds_it(tmp
     tables = [HANG + 'do = ["restart"]\n', HANG]
     nodes = job(tmp_path, 2, flags, [SCRIPT, str(tmp_path / "saves"), "hang"], tables)
     assert [node.status for node in nodes] == [0, 0], nodes[0].said
-    assert "the node of rank 1 ends the round, or in 10 s this one" in nodes[0].said
+    assert "the node of rank 1 ends the round; otherwise this node does so in 10 s" in nodes[0].said
     assert "worker failed: rank 1 (local rank 0)" in nodes[1].said
     assert "worker failed: rank 0" not in nodes[0].said
     assert nodes[0].stacks
@@ -162,7 +162,8 @@ def test_a_node_that_does_not_answer_is_named_and_waited_for_no_longer(tmp_path:
     nodes = job(tmp_path, 2, flags, [SCRIPT, str(tmp_path / "saves"), "hang"], tables)
     assert [node.status for node in nodes] == [0, 0], nodes[0].said
     assert f"no answer from {nodes[1].name} within 30 s" in nodes[0].said
-    assert "all known workers wait for others, whose node may end the round, or in 10 s this one" in nodes[0].said
+    assert "every worker that answered waits for a rank that did not" in nodes[0].said
+    assert "the node of that rank may end the round; otherwise this node does so in 10 s" in nodes[0].said
     [line] = [line for line in nodes[0].said.splitlines() if "worker failed: rank 0" in line][:1]
     assert f"no answer from {nodes[1].name} within 30 s" in line
 

@@ -115,7 +115,7 @@ def test_the_failures_message_sums_up_the_stacks(hung: Ended) -> None:
 
 def test_torchs_flight_recorder_names_the_rank_that_did_not_come(hung: Ended) -> None:
     """gloo's is on by default."""
-    said = rf"rank 1 did not come to collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group default_pg"
+    said = rf"rank 1 did not enter collective {watched.HUNG_STEP + 1} \(gloo:all_reduce\) of group default_pg"
     assert re.search(said, hung.said), hung.said
 
 
@@ -281,7 +281,7 @@ def test_a_mistake_in_the_table_or_in_a_url_is_one_line_before_anything_starts(t
     for flags, said in (
         (["--watch", "w.toml"], "w.toml: watch 1 (hang): threshold = 'soon': give '20 min' or 'learned'"),
         (["--watch", "none.toml"], "none.toml: cannot be read"),
-        (["--notify", "ftp://secret"], "notify: a URL that begins 'ftp' is none of"),
+        (["--notify", "ftp://secret"], "notify: a URL that begins 'ftp' is not supported; give one of"),
     ):
         process = agent(tmp_path, ["--standalone", *flags], [SCRIPT])
         text = end(process)

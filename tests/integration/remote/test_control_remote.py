@@ -92,7 +92,10 @@ def test_a_call_without_a_token_is_refused_and_one_that_may_read_changes_nothing
         assert refused(list, stream(host.channel, method, ""))[0] is grpc.StatusCode.UNAUTHENTICATED
     for method in ("Drain", "Stop", "RestartRound", "Save", "SetWatch"):
         found = refused(ask, host.channel, method, READS)
-        assert found == (grpc.StatusCode.PERMISSION_DENIED, f"the token grafana may not {method}")
+        assert found == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"the token grafana is for reading; {method} needs one for `write`",
+        )
     assert ask(host.channel, "Status").phase == "working"
     assert health(host.channel) == SERVING
 
@@ -220,7 +223,7 @@ def test_a_port_that_is_taken_costs_no_job(tmp_path: Path) -> None:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             node = cluster.start("one", nnodes="1", flags=door.flags(address))
             cluster.desk.wait_world(1)
-            assert f"no control service on TCP: {address} is taken" in node.text()
+            assert f"cannot serve on TCP: {address} is taken" in node.text()
             cluster.finish()
             assert node.wait() == 0
     finally:

@@ -85,7 +85,7 @@ def test_a_node_of_another_host_is_found_by_its_name(hosts: Hosts) -> None:
         assert {each["name"]: each["control"] for each in nodes} == dict(
             zip((hosts.first.known_as, name), hosts.addresses, strict=True)
         )
-    assert f"said  by {name}, at first hand of itself" in hosts.ctl("--node", name, "status")
+    assert f"from  {name} (its own state is current" in hosts.ctl("--node", name, "status")
     assert hosts.ctl("--node", name, "events", "--since", "-1").count("\n") == 1
     assert [each["name"] for each in json.loads(hosts.ctl("--node", name, "top", "--json"))] == [name]
     assert "was asked to leave" in hosts.ctl("drain", name, "-m", "its disk")
@@ -104,14 +104,16 @@ def test_logs_and_stacks_of_a_rank_are_fetched_from_the_host_that_runs_it(hosts:
     there = next(rank for rank, name in ranks.items() if name == hosts.second.known_as)
     assert hosts.ctl("stacks", str(there)).startswith(f"rank {there}: in ")
     hosts.ctl("logs", str(there))
-    assert "rank 7 does not run here, nor is it known" in hosts.ctl("logs", "7", status=3)
+    assert "rank 7 is not on this host, and no --control-address of its node is known" in hosts.ctl(
+        "logs", "7", status=3
+    )
 
 
 def test_an_agent_is_asked_at_an_address_with_a_token_and_says_why_it_refuses(hosts: Hosts) -> None:
     """Exit statuses: 1 where it refuses, 4 where nobody is there; a stream ends with the agent."""
     there = ("--address", hosts.addresses[1])
     assert hosts.second.known_as in hosts.ctl(*there, "status")
-    assert "may not Drain" in hosts.ctl(*there, "drain", status=1, token="read")
+    assert "Drain needs one for `write`" in hosts.ctl(*there, "drain", status=1, token="read")
     assert "no token" in hosts.ctl(*there, "status", status=1, token="")
     nobody = hosts.door.address()
     assert nobody in hosts.ctl("--address", nobody, "status", status=4)
@@ -138,7 +140,7 @@ def test_status_works_while_the_store_is_away_and_says_whose_word_it_shows_and_h
     job = json.loads(hosts.ctl("status", "--json", asking=hosts.there))["job"]
     assert job["source"] == "announcement"
     assert job["announcedAgeS"] > before["announcedAgeS"]
-    assert f"said  by {hosts.second.known_as}, at first hand of itself, of others as announced " in text
+    assert f"from  {hosts.second.known_as} (its own state is current; other nodes as announced " in text
     assert {each["name"]: each["state"] for each in job["nodes"]} == {
         hosts.first.known_as: "unknown",
         hosts.second.known_as: "working",

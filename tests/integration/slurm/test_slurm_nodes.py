@@ -134,7 +134,7 @@ def test_a_training_that_is_preempted_goes_on_where_it_was_saved(
     cluster.wait_end(job)
     assert cluster.state(job) == "COMPLETED"
     assert training.done() == list(range(1, 401))
-    assert "so the job with 75: again" in cluster.story()
+    assert "the job ends with 75: again" in cluster.story()
 
 
 def test_the_kill_switch_stops_a_training_and_its_array(cluster: SlurmCluster, desk: Desk, tmp_path: Path) -> None:
@@ -146,4 +146,4 @@ def test_the_kill_switch_stops_a_training_and_its_array(cluster: SlurmCluster, d
     switch.touch()
     cluster.wait_end(job)
     assert sorted(cluster.state(job).split(",")) == ["CANCELLED", "FAILED"]
-    assert "nodes ended with 83 (2), so the job with 83: stop" in cluster.story()
+    assert "nodes ended with 83 (2); the job ends with 83: stop" in cluster.story()

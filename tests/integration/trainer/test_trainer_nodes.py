@@ -157,7 +157,7 @@ def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
     for name in ("one", "two"):
         code, stderr = nodes.end(name)
         assert code == 1
-        assert "TrainingFailed: train was begun again 4 times, and max_retries is 3" in stderr
+        assert "TrainingFailed: train was restarted 4 times; max_retries allows 3; last: " in stderr
         assert "ValueError: this sample is broken" in stderr
 
 

@@ -197,8 +197,8 @@ def test_several_optimizers_or_schedulers_need_an_operator() -> None:
         return [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
     for changed, words in (
-        ({"optimizer_creator": optimizers}, "there are 2 optimizers, and train_batch of TrainingOperator knows one"),
-        ({"scheduler_creator": schedulers}, "there are 2 schedulers, and train_batch of TrainingOperator knows one"),
+        ({"optimizer_creator": optimizers}, "there are 2 optimizers, and train_batch of TrainingOperator uses one"),
+        ({"scheduler_creator": schedulers}, "there are 2 schedulers, and train_batch of TrainingOperator uses one"),
     ):
         with TorchTrainer(**{**FULL, "num_workers": 1, **changed}) as trainer:
             assert trainer.validate()["num_samples"] == 101

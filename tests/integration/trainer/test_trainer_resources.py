@@ -186,7 +186,7 @@ def test_a_pass_that_keeps_nothing_on_disk_says_when_no_worker_survives(settings
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         call.join()
-    assert "no worker has survived that had the state of call 3, train(checkpoint=None)" in raised[0]
+    assert "the state of call 3, train(checkpoint=None), is lost" in raised[0]
 
 
 def test_nothing_on_disk_is_refused_where_memory_has_no_room(

@@ -68,7 +68,7 @@ def test_what_never_ended_yet_is_given_its_long_limit() -> None:
     standing = {0: Standing(Mark("warm-up", 0), 1800.0, 0.0)}
     finding = judge(standing, {}, QUICK)
     assert finding.stands == (0,)
-    assert "too little is known" in finding.because
+    assert "too few times are known" in finding.because
 
 
 def test_few_times_are_not_believed_as_much_as_many() -> None:
@@ -93,7 +93,7 @@ def test_ranks_that_wait_for_one_in_another_section_do_not_hang() -> None:
     }
     finding = judge(standing, sections, QUICK)
     assert not finding.stands
-    assert "may wait for rank 0, which is in evaluation" in finding.because
+    assert "may wait for rank 0, which has been in evaluation" in finding.because
 
 
 def test_one_rank_that_stands_while_the_others_go_on_is_found() -> None:

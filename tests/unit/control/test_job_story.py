@@ -76,7 +76,7 @@ def test_a_node_that_does_not_coordinate_knows_its_own_rounds() -> None:
 
 
 def test_no_events_are_no_story() -> None:
-    assert lines(story_of([])) == ["these events tell of no round"]
+    assert lines(story_of([])) == ["these events contain no round"]
 
 
 def test_a_history_that_begins_late_says_so() -> None:

@@ -13,7 +13,7 @@ def test_the_straggler_is_named_with_its_share_of_the_lost_time() -> None:
     assert found is not None
     assert [found.rank, found.lost, found.of_waits] == pytest.approx([2, 0.3, 0.75])
     assert found.text.startswith("rank 2 is the slowest: 1.8 s of its own in a step of 2 s, ranks 0-1, 3 1.2 s")
-    assert "30 % of the time, 75 % of what others wait" in found.text
+    assert "30 % of the time, 75 % of the others' waiting" in found.text
 
 
 def test_equal_ranks_lose_nothing() -> None:

@@ -41,13 +41,13 @@ def test_a_silent_node_is_named_before_it_is_lost() -> None:
         "job1  running, node3 is silent                  4 of 2:4 nodes  8 workers  2 h 13 min",
         "why   round 3: every place is taken",
         "step  18,240",
-        "said  by node0, which coordinates the job; store: c10d node0:29400",
+        "from  node0, the coordinator; store: c10d node0:29400",
         "",
-        "NODE   STATE    HEARD  RANKS  WORKERS  LEFT  NOTE",
-        "node0  working  -      0-1    =z       3     this agent",
-        "node1  working  0.3 s  2-3    ==       3",
-        "node2  working  0.3 s  4-5    ==       3",
-        "node3  SILENT   4 s    6-7    ??       3",
+        "NODE   STATE    LAST SIGN  RANKS  WORKERS  LEFT  NOTE",
+        "node0  working  -          0-1    =z       3     this agent",
+        "node1  working  0.3 s      2-3    ==       3",
+        "node2  working  0.3 s      4-5    ==       3",
+        "node3  SILENT   4 s        6-7    ??       3",
         "",
         "     4 s  node0  node3 is late",
         "  14 min  job  round 2 ended",
@@ -61,8 +61,8 @@ def test_what_is_not_known_at_first_hand_is_shown_as_unknown_with_its_age() -> N
     other = {"name": "node1", "state": "unknown", "nproc": 2, "groupRank": 1, "rankOffset": 2}
     of = job(node("node0", 0, own=True), other, source="announcement", announcedAgeS=12.0)
     text = shown(of)
-    assert "at first hand of itself, of others as announced 12 s ago" in text
-    assert "node1  unknown  ?      2-3    ??       ?" in text
+    assert "(its own state is current; other nodes as announced 12 s ago)" in text
+    assert "node1  unknown  ?          2-3    ??       ?" in text
 
 
 def test_a_job_whose_store_is_away_a_spare_and_a_lost_node() -> None:
@@ -79,7 +79,7 @@ def test_a_job_whose_store_is_away_a_spare_and_a_lost_node() -> None:
     assert "node1  LOST" in text
     assert "spare  spare" in text
     assert "last  round 2 ended by failure: rank 3 failed; charged to node1" in text
-    assert "asks  all ranks save at boundary 7: the save switch" in text
+    assert "plan  all ranks save at step boundary 7: the save switch" in text
     assert text.splitlines()[0].startswith("job1  running, node1 is lost")
 
 
@@ -89,7 +89,7 @@ def test_many_nodes_are_counted_and_only_the_odd_ones_are_listed() -> None:
     lines = shown(of, width=80).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    assert "63 more, all well" in lines
+    assert "63 other nodes without trouble" in lines
     assert [line.split()[0] for line in lines if line.startswith("node")] == ["node9"]
     wide = shown(of, wide=True)
     assert wide.count("\nnode") == 64

@@ -88,8 +88,8 @@ def test_a_disk_that_is_full_delays_events_and_not_the_job(tmp_path: Path) -> No
     """One line on stderr says so, another how many were lost, and the job goes on."""
     done = agent(tmp_path, "pass", events="/dev/full")
     assert done.returncode == 0
-    assert done.stderr.count("events wait, as /dev/full (ELASTIC_AGENT_EVENTS) takes none: No space left") == 1
-    assert "events are not in /dev/full (ELASTIC_AGENT_EVENTS): the disk took none" in done.stderr
+    assert done.stderr.count("cannot write events to /dev/full (ELASTIC_AGENT_EVENTS): No space left") == 1
+    assert "events are missing from /dev/full (ELASTIC_AGENT_EVENTS): the disk refused them" in done.stderr
 
 
 def test_events_that_found_the_disk_full_are_written_once_it_has_room(
@@ -115,7 +115,7 @@ def test_events_that_found_the_disk_full_are_written_once_it_has_room(
     file.record(moved(WAITING_MAX + 11))
     file.close()
     assert [line["round"] for line in lines(path)] == [0, *range(13, WAITING_MAX + 12)]
-    assert [text.split(" ")[0:2] for text in told] == [["events", "wait,"], ["events", "are"]]
+    assert [text.split(" ")[0:2] for text in told] == [["cannot", "write"], ["events", "are"]]
     assert "12 were dropped" in told[1]
 
 
@@ -155,7 +155,7 @@ def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypat
     file.close()
     assert "events.1" in before - {each.name for each in tmp_path.glob("events.*")}
     assert lines(path)[-1]["because"] == "last"
-    assert told == [f"the disk is full: {path}.1, the oldest file of events, was deleted"]
+    assert told == [f"the disk is full; deleted {path}.1, the oldest file of events"]
 
 
 def test_a_file_system_without_locks_keeps_all_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_storage_that_fails_is_told_and_training_goes_on(
     run, _ = run_in(tmp_path / "near", tmp_path / "far")
     with caplog.at_level(logging.WARNING):
         save(run)
-    assert "step-000001 is not copied to slower storage: [Errno 28] No space left on device" in caplog.text
+    assert "cannot copy step-000001 to slower storage: [Errno 28] No space left on device" in caplog.text
     assert verify(tmp_path / "near").proved
 
 

@@ -37,7 +37,7 @@ def folder_in(path: Path) -> Folder:
 def test_an_older_round_of_the_job_does_not_begin(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     folder.claim(Claim("new", 3, ("a", "b")))
-    with pytest.raises(WrongState, match=r"round 3 of this job writes to .*, and this is round 2, an older one"):
+    with pytest.raises(WrongState, match=r"round 3 of this job writes to .* now; this is round 2, which is over"):
         folder.claim(Claim("old", 2, ("b",)))
 
 

@@ -98,7 +98,7 @@ def test_a_failed_save_is_told_and_the_next_one_is_made(tmp_path: Path, monkeypa
     writer.start(order(1))
     with pytest.raises(CheckpointNotWritten, match=r"step 1: .*No space left"):
         writer.wait()
-    assert "the one before it stands" in said[0]
+    assert "the one before it stays" in said[0]
     monkeypatch.setattr(os, "fsync", real)
     writer.start(order(2))
     writer.wait()
