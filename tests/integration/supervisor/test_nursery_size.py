@@ -10,7 +10,8 @@ from pathlib import Path
 from elastic_agent.agent.lifecycle.events import WorkersGone
 from elastic_agent.agent.nursery import descendants
 from elastic_agent.agent.processes.supervisor import Supervisor
-from support.rigs.nursery import FAMILY, facts_until, family_of, launch, nursery_of, open_files
+from support.procfs import open_files
+from support.rigs.nursery import FAMILY, facts_until, family_of, launch, nursery_of
 from support.source_tree import ROOT
 
 

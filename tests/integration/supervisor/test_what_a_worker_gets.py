@@ -10,7 +10,8 @@ from elastic_agent.agent.lifecycle.events import WorkersGone
 from elastic_agent.agent.processes.nursery_process import MARK
 from elastic_agent.agent.processes.protocol import Launch
 from elastic_agent.agent.processes.supervisor import Supervisor
-from support.rigs.nursery import facts_until, launch, line_from, nursery_of, open_files, shell
+from support.procfs import open_files
+from support.rigs.nursery import facts_until, launch, line_from, nursery_of, shell
 
 
 def test_stdout_and_stderr_go_where_the_launch_says(supervisor: Supervisor, pipe: tuple[int, int]) -> None:

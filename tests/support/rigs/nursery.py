@@ -118,7 +118,3 @@ def fd_of(process: subprocess.Popen[bytes]) -> int:
 
 def comm_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/comm").read_bytes()
-
-
-def open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
