@@ -8,7 +8,7 @@ import re
 import pytest
 
 from project import house_map
-from support.source_tree import ROOT, core, parse
+from support.source_tree import ROOT, core, parse, tracked
 
 HEADING = "| you look for | file | there |"
 
@@ -42,6 +42,17 @@ def test_every_module_is_on_the_map() -> None:
     text = house_map.page()
     modules = [module.path for module in core() if not module.path.endswith("__init__.py")]
     assert not [path for path in modules if f"](../{path})" not in text]
+
+
+def test_every_folder_of_tests_says_what_lives_there() -> None:
+    """In the docstring of its `__init__.py`, or in a line of tests/README.md if it is no package."""
+    modules = [ROOT / path for path in tracked() if path.suffix == ".py" and path.parts[0] == "tests"]
+    folders = {path.parent for path in modules} - {ROOT / "tests"}
+    packages = {path.parent for path in modules if path.name == "__init__.py"}
+    assert not [folder for folder in packages if not ast.get_docstring(parse(folder / "__init__.py").tree)]
+    lines = (ROOT / "tests/README.md").read_text(encoding="utf-8").splitlines()
+    listed = [line.split("`")[1] for line in lines if line.startswith("| `")]
+    assert listed == sorted(folder.relative_to(ROOT / "tests").as_posix() for folder in folders - packages)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def main(argv: Sequence[str]) -> int:
             run.play(asked.seed, _print)
             return 0
         if asked.mutants is not None:
-            from .mutants import catalogue, search
+            from .mutants import catalogue, escapes, search
 
-            return search.report([bug for bug in catalogue.MUTANTS if asked.mutants in bug.name], catalogue.ESCAPES)
+            return search.report([bug for bug in catalogue.MUTANTS if asked.mutants in bug.name], escapes.ESCAPES)
         return _many(asked)
     except run.SeedFailed as failed:
         sys.stderr.write(f"{failed}\n")

@@ -24,7 +24,8 @@ from simulation import campaign, run
 from simulation.checks import coverage, invariants
 from simulation.checks.coverage import Reached
 from simulation.mutants import search
-from simulation.mutants.catalogue import ESCAPES, MUTANTS
+from simulation.mutants.catalogue import MUTANTS
+from simulation.mutants.escapes import ESCAPES
 from simulation.mutants.planting import Misplaced, Mutant
 from simulation.schedules import draw, files
 from simulation.schedules.faults import Fault

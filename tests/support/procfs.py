@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import AnyStr
 
 TOKEN = "ELASTIC_AGENT_TEST"
@@ -25,6 +26,16 @@ def read(path: str) -> bytes:
 def parent_of(pid: int) -> int:
     """The pid of its parent."""
     return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
+def open_files(pid: int) -> int:
+    """How many descriptors it has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def rss_kib(pid: int) -> int:
+    """Its resident memory."""
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
 
 
 def wait_exit(pid: int, deadline: float) -> None:

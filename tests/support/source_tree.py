@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("agent", "control", "launcher", "proto", "rendezvous", "trainer", "worker")
 """Folders that are installed."""
+BESIDE = ("tests", "examples", "benchmarks")
+"""Folders with modules that are not."""
 OLDEST_PYTHON = (3, 10)
 
 
@@ -44,6 +46,12 @@ def core() -> tuple[Module, ...]:
     """Every hand-written module of the installed folders."""
     paths = (path for folder in CORE for path in sorted((ROOT / folder).rglob("*.py")))
     return tuple(parse(path) for path in paths if not re.search(r"_pb2(_grpc)?\.py$", path.name))
+
+
+@cache
+def beside() -> tuple[Module, ...]:
+    """Every module of the folders beside the installed ones."""
+    return tuple(parse(ROOT / path) for path in tracked() if path.suffix == ".py" and path.parts[0] in BESIDE)
 
 
 def parse(path: Path) -> Module:

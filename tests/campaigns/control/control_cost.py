@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.outside.asking import Asking, Link
+from support.procfs import rss_kib
 
 JOB = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 NOISY = "import time\nwhile True:\n    print('x' * 10_000, flush=True)\n    time.sleep(0.01)\n"
@@ -91,7 +92,7 @@ def start(folder: Path, env: dict[str, str]) -> tuple[float, ...]:
     agent.stdout.readline()
     took_ms = (time.perf_counter() - began) * 1e3
     cpu_ms = int(Path(f"/proc/{agent.pid}/schedstat").read_text().split()[0]) / 1e6
-    rss = int(Path(f"/proc/{agent.pid}/status").read_text().split("VmRSS:")[1].split()[0])
+    rss = rss_kib(agent.pid)
     end(agent)
     return took_ms, cpu_ms, rss
 
@@ -114,9 +115,9 @@ def calls(folder: Path, asking: Asking, number: int) -> None:
     flags = ("--nproc-per-node", "8", "--redirects", "3", "--log-rotate", "1M:1", "--log-dir", str(folder / "logs"))
     agent = launch(folder, {**os.environ, **asking.env}, *flags, script="noisy.py")
     path = asking.path(agent.pid)
-    before = rss(agent.pid)
+    before = rss_kib(agent.pid)
     asking.ask(path, "Status")
-    print(f"after the first request, KiB: {rss(agent.pid) - before}")
+    print(f"after the first request, KiB: {rss_kib(agent.pid) - before}")
     for method in ("Status", "Job", "Workers"):
         link, took = Link(path), []
         for _ in range(number):
@@ -127,12 +128,12 @@ def calls(folder: Path, asking: Asking, number: int) -> None:
         link.close()
         took.sort()
         print(f"{method}, 8 workers writing, ms: p50 {took[number // 2]:.3g}, p99 {took[number * 99 // 100]:.3g}")
-    before = rss(agent.pid)
+    before = rss_kib(agent.pid)
     links = [Link(path) for _ in range(100)]
     for link in links:
         link.request("POST", "/Events", json.dumps({"follow": True}))
         link.getresponse().readline()
-    print(f"100 followers of events, KiB: {rss(agent.pid) - before}")
+    print(f"100 followers of events, KiB: {rss_kib(agent.pid) - before}")
     for link in links:
         link.close()
     env = {**os.environ, **asking.env}
@@ -143,10 +144,6 @@ def calls(folder: Path, asking: Asking, number: int) -> None:
         took.append((time.perf_counter() - began) * 1e3)
     tell("elasticctl status, wall ms", took)
     end(agent)
-
-
-def rss(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
 
 
 def output(argv: Sequence[str], env: dict[str, str]) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from campaigns.control import grpc_fuzz
 from support.outside.asking import Asking
 from support.outside.remote import Door
+from support.procfs import open_files, rss_kib
 
 JOB = "import time\nprint('up', flush=True)\ntime.sleep(86400)\n"
 BODIES = (
@@ -102,8 +103,8 @@ def fuzz(asking: Asking, pid: int, inputs: int, chance: random.Random, seed: int
             print(f"seed {seed}: an answer of 500: {text[:500]!r}")
             return 1
         if not before and answered > inputs // 10:
-            before = rss(pid)
-    grown = rss(pid) - before
+            before = rss_kib(pid)
+    grown = rss_kib(pid) - before
     status = asking.ask(path, "Status")["phase"]
     took_s = time.monotonic() - began
     print(
@@ -116,22 +117,18 @@ def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Ran
     began, before, sent = time.monotonic(), 0, 0
     for sent in grpc_fuzz.send(door, address, chance, inputs):
         if not before and sent > inputs // 10:
-            before = rss(pid)
-    works, grown = grpc_fuzz.works(door, address), rss(pid) - before
+            before = rss_kib(pid)
+    works, grown = grpc_fuzz.works(door, address), rss_kib(pid) - before
     took_s, threads, descriptors = (
         time.monotonic() - began,
         len(os.listdir(f"/proc/{pid}/task")),
-        len(os.listdir(f"/proc/{pid}/fd")),
+        open_files(pid),
     )
     print(
         f"seed {seed}: {sent} inputs in {took_s:.0f} s; grown by {grown} KiB; {threads} threads, {descriptors} "
         f"descriptors; a call {'is answered' if works else 'FAILS'}"
     )
     return int(grown > GROWTH_TCP_KIB or not works)
-
-
-def rss(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import pytest
 from support.harness import Cluster, ProcessNode
 from support.network import free_port
 from support.outside.asking import Asking
+from support.procfs import open_files, rss_kib
 
 pytestmark = pytest.mark.slow
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")
@@ -43,15 +44,14 @@ class Host:
         return made
 
     def rss_mib(self) -> float:
-        text = Path(f"/proc/{self.agent.process.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+        return rss_kib(self.agent.process.pid) / 1024
 
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.agent.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.agent.process.pid}/fd"))
+        return open_files(self.agent.process.pid)
 
     def wait_descriptors(self, most: int) -> None:
         """Until it has no more."""

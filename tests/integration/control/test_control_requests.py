@@ -14,13 +14,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
-def asking() -> Iterator[Asking]:
-    made = Asking()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def training(asking: Asking, tmp_path: Path) -> Iterator[Training]:
     made = Training(tmp_path, env=asking.env)
     made.start()

@@ -20,13 +20,6 @@ ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")
 
 
 @pytest.fixture
-def asking() -> Iterator[Asking]:
-    made = Asking()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def cluster(asking: Asking, tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster("c10d", tmp_path, env=asking.env, nproc=2, conf={"last_call_quiet": 0.2})
     yield made

@@ -29,13 +29,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def asking() -> Iterator[Asking]:
-    made = Asking()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def cluster(asking: Asking, tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster("c10d", tmp_path, env=asking.env, nproc=2)
     yield made

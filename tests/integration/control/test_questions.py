@@ -14,22 +14,15 @@ import pytest
 
 from elastic_agent.control.decisions.questions import Question
 from elastic_agent.control.in_agent.exchange import KEEP, Alone, Answer, Exchange
-from elastic_agent.rendezvous.c10d.store import open_c10d
 from elastic_agent.rendezvous.shared_values import MAX_VALUE_BYTES, SharedValues
 from elastic_agent.rendezvous.store import Store
-from support.etcd_servers import start_shared_servers
 from support.store_stages import BOUND_S, ELECTING, HOSTED, Stage, opened
+
+pytestmark = pytest.mark.usefixtures("stores_in_use")
 
 ROUND = 3
 warned: list[str] = []
 """What nodes have said of questions that they do not answer."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _first_use() -> None:
-    """The etcd servers run until the process exits, and libuv never closes a pipe."""
-    open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
-    start_shared_servers()
 
 
 @pytest.fixture(params=[*HOSTED, ELECTING[1]])

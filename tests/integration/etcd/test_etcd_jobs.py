@@ -172,11 +172,6 @@ def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster
 # -- security ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture(scope="module", params=VERSIONS)
 def secured_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates

@@ -147,12 +147,6 @@ def test_a_password_is_in_no_text() -> None:
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates of the CA that the servers trust."""
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture(scope="module", params=VERSIONS)
 def tls_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates

@@ -20,6 +20,7 @@ from elastic_agent.control.remote.tokens import Tokens
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
 from support.outside.remote import READS, WRITES, Door, ask, health, health_changes, stream, wait_working
+from support.procfs import open_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")
@@ -43,7 +44,7 @@ class Host:
         self.path = self.asking.path(self.agent.process.pid)
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.agent.process.pid}/fd"))
+        return open_files(self.agent.process.pid)
 
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.agent.process.pid}/task"))

@@ -20,9 +20,11 @@ import pytest
 from elastic_agent.rendezvous.c10d.store import open_c10d
 from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 from support.desk import restarts_of, worker_of
-from support.etcd_servers import VERSIONS, shared_servers, start_shared_servers
+from support.etcd_servers import VERSIONS, shared_servers
 from support.faults.silence import Silence, SilentStore
 from support.harness import Cluster
+
+pytestmark = pytest.mark.usefixtures("stores_in_use")
 
 LEASE_S = 5.0
 FOUND_S = 10.0
@@ -62,12 +64,6 @@ def on_c10d() -> Callable[[bool], Any]:
 def on_etcd() -> Callable[[bool], Any]:
     place = Location(f"silent {uuid.uuid4()}", lease_s=LEASE_S)
     return lambda first: open_etcd(shared_servers(VERSIONS[0]).endpoints, place, connect_timeout_s=10.0)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _first_use() -> None:
-    open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
-    start_shared_servers()
 
 
 @pytest.fixture(params=["c10d", "etcd"])

@@ -6,17 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastic_agent.rendezvous.c10d.store import open_c10d
-from support.etcd_servers import start_shared_servers
 from support.store_stages import ELECTING, HOSTED, LEASE_S, Stage, opened
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _first_use() -> None:
-    """Start here what the first use of a store leaves behind, so that the leak check blames no test: the etcd servers,
-    which run until the process exits, and a pipe that libuv never closes."""
-    open_c10d("127.0.0.1:0", "first", is_host=True).close_host()
-    start_shared_servers()
+def _first_use(stores_in_use: None) -> None:
+    """Before the first test."""
 
 
 @pytest.fixture(params=[*HOSTED, *ELECTING])

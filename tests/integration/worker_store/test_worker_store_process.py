@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,17 +17,9 @@ from elastic_agent.agent.processes.ports import PortHold
 from elastic_agent.agent.processes.protocol import Exited, Fact, Launch, StoreEnded
 from elastic_agent.agent.processes.supervisor import Supervisor
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
-from support.procfs import parent_of, read, wait_exit
+from support.procfs import open_files, parent_of, read, wait_exit
 
 BOUND_S = 20.0
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    made = Supervisor()
-    made.open()
-    yield made
-    made.close()
 
 
 def serve(supervisor: Supervisor, number: int = 1) -> int:
@@ -87,7 +78,7 @@ def test_the_process_starts_with_the_first_client_and_holds_nothing_else(supervi
     one.put("key", b"value")
     assert other.get(["key"]) == {"key": b"value"}
     pid = store_process(port)
-    assert len(os.listdir(f"/proc/{pid}/fd")) == 6 + 2
+    assert open_files(pid) == 6 + 2
     assert parent_of(parent_of(pid)) == supervisor._guardian
     one.close()
     other.close()
@@ -189,7 +180,7 @@ def test_without_a_process_for_it_the_store_is_lost(supervisor: Supervisor) -> N
     port = serve(supervisor)
     supervisor.start([plain("true")])
     facts_until(supervisor, WorkersGone)
-    used = len(os.listdir(f"/proc/{supervisor._nursery}/fd"))
+    used = open_files(supervisor._nursery)
     resource.prlimit(supervisor._nursery, resource.RLIMIT_NOFILE, (used, used))  # no descriptor for its pipe
     # Whether the port is closed before `connect` has returned or after, it is the same to the client.
     with (

@@ -119,4 +119,4 @@ ANSWERS = {
 }
 """They differ where the protocol does: each node has its own budget (S9), nodes do not acknowledge a round before it
 starts, but report that they stopped before the next (S3, S4), and the host ends last (L3). S13, foreign bytes, means
-here that agents end, with a true status; their messages are tested in `tests/integration/test_bad_input.py`."""
+here that agents end, with a true status; their messages are tested in `tests/integration/bad_input`."""

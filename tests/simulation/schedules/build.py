@@ -11,7 +11,7 @@ from . import faults
 from .scenario import Founder, Pace, Scenario
 
 PAGE_MEMBERS = (0, 1, 0, 2, 0)
-"""`World.page_members`, by seed: not drawn, as seeds that were found must go on to mean the same."""
+"""`Conditions.page_members`, by seed: not drawn, as seeds that were found must go on to mean the same."""
 
 
 class RandomDelays(Delays):
@@ -37,10 +37,10 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     rng = random.Random(scenario.seed ^ (0x5EED if after is None else 0xA6A1))
     delays = RandomDelays(rng, scenario.pace)
     made = World(scenario.job, rng, delays, log, store=scenario.store, skew_s=scenario.skew_s, after=after)
-    made.echo_chance = scenario.echo_chance
-    made.page_members = PAGE_MEMBERS[scenario.seed % len(PAGE_MEMBERS)]
+    made.conditions.echo_chance = scenario.echo_chance
+    made.conditions.page_members = PAGE_MEMBERS[scenario.seed % len(PAGE_MEMBERS)]
     if scenario.late_bytes:
-        made.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
+        made.conditions.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
     with made.playing():
         for founder in scenario.founders:
             if founder.at_s:

@@ -23,7 +23,7 @@ from elastic_agent.rendezvous.driver.events import (
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
-from . import tcpstore
+from . import tcpstore_client
 from .threads import Process
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DriverLink:
         self._last_record = b""
         self.unsent: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What TCP sends again once the cut is healed."""
-        self.wires: list[tcpstore.Wire] = []
+        self.wires: list[tcpstore_client.Wire] = []
         self.sent: dict[str, bytes] = {}
         """The record that this node sent last."""
         self._unaccepted: dict[tuple[int, int], Round] = {}

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.records import Outcome
 from elastic_agent.rendezvous.store import Store
 
 from ..world.substitution import Substitute
-from . import etcd, tcpstore, threads
+from . import etcd, tcpstore, tcpstore_client, threads
 from .driver_link import SPEC, DriverLink, Join
 from .threads import Process
 
@@ -91,7 +91,7 @@ class SharedStore:
         ]
 
     def _pages(self) -> list[Substitute]:
-        most = self.world.page_members
+        most = self.world.conditions.page_members
         return [(limits, "INLINE_MEMBERS", most), (limits, "PAGE_MEMBERS", most)] if most else []
 
     def stall(self, lasts_s: float) -> None:
@@ -148,11 +148,11 @@ class SharedTcpStore(SharedStore):
         self.server = tcpstore.Server(self.world)
         return tcpstore.Serving(self.server)
 
-    def _connect(self, address: object, name: str, timeout_s: float, call_timeout_s: float) -> tcpstore.Wire:
+    def _connect(self, address: object, name: str, timeout_s: float, call_timeout_s: float) -> tcpstore_client.Wire:
         link = Process.running.node.link
         if not isinstance(link, DriverLink):
             raise TypeError(f"{link} has no wire")
-        return tcpstore.connect(link, self.server, call_timeout_s)
+        return tcpstore_client.connect(link, self.server, call_timeout_s)
 
     def freeze(self) -> None:
         if self.server is not None:

@@ -18,6 +18,7 @@ from ..checks.invariants import LIVELY
 from ..stores.direct import DirectStore
 from ..stores.shared import SHARED_STORES, SharedStore
 from . import fast_replace
+from .conditions import Conditions
 from .coordinator import SimCoordinator
 from .job import Delays, Job
 from .node import SimNode
@@ -59,9 +60,7 @@ class World:
         """What happens when the coordinator announces a version: delay, function, arguments."""
         self.pids = 100
         self._ports = 20000
-        self.echo_chance = 0.0
-        """How likely the death of a worker makes its peers on another node fail, within `echo_s`."""
-        self.echo_s = 2.0
+        self.conditions = Conditions()
         self.nodes: dict[str, SimNode] = {}
         self.skew_s = skew_s
         self.shared_store = SHARED_STORES[store](self) if store else None
@@ -73,13 +72,6 @@ class World:
         self.clock = time.thread_time
         """Measures what coordinators spend, in seconds; one that also counts what other programs spend is quicker to
         read, and serves until it shows too much."""
-        self.late_bytes: random.Random | None = None
-        """Decides when bytes of abandoned connections arrive; None: they never do."""
-        self.page_members = 0
-        """Where it is not 0, the members of each larger round are on pages of so many; drivers only."""
-        self.late_records = 6
-        """So many connections more may break with a node's record on its way."""
-        self.echoed: set[int] = set()
         self._ranks: dict[tuple[int, int], Ranks] = {}
         """By number and master port of their round."""
         self._substituted = False
@@ -184,13 +176,13 @@ class World:
 
     def echo(self, origin: SimNode, number: int) -> None:
         """Workers of one round have connections to each other: when one dies, others may fail of it."""
-        if number in self.echoed:
+        if number in self.conditions.echoed:
             return
-        self.echoed.add(number)
+        self.conditions.echoed.add(number)
         for node in self.nodes.values():
             peer = node is not origin and node.nursery.round == number and node.nursery.live
-            if peer and self.rng.random() < self.echo_chance:
-                self.at(self.rng.uniform(0.001, self.echo_s), self._echoed, node, number)
+            if peer and self.rng.random() < self.conditions.echo_chance:
+                self.at(self.rng.uniform(0.001, self.conditions.echo_s), self._echoed, node, number)
 
     def _echoed(self, node: SimNode, number: int) -> None:
         live = [worker for worker in node.nursery.live.values() if not worker.unkillable]
@@ -228,9 +220,13 @@ class World:
 
     def delays_record(self) -> bool:
         """Whether the connection on which a node's record is on its way breaks, so that the record arrives late."""
-        if self.late_bytes is None or not self.late_records or self.late_bytes.random() < 0.7:
+        if (
+            self.conditions.late_bytes is None
+            or not self.conditions.late_records
+            or self.conditions.late_bytes.random() < 0.7
+        ):
             return False
-        self.late_records -= 1
+        self.conditions.late_records -= 1
         self.checkers.last_fault = self.now
         return True
 

@@ -12,7 +12,7 @@ from elastic_agent.agent.errors import UsageError
 from elastic_agent.control.commands import NoAnswer
 from elastic_agent.launcher.preemption import end_of_time
 from elastic_agent.launcher.preemption.end_of_time import DEADLINE, SLURM_END, SLURM_JOB, TERMINATION_GRACE
-from unit.launcher.test_config import planned
+from support.rigs.plans import planned
 
 JOB = """JobId=8841 JobName=llama
    StartTime=2026-11-22T09:00:00 EndTime=2026-11-22T17:00:00 Deadline=N/A

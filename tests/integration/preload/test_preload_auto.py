@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from elastic_agent.agent.lifecycle.events import WorkersGone
 from elastic_agent.agent.processes.protocol import Exited, Fact, Preloaded, PreloadWarning
-from integration.test_preload import Job, make
+from support.rigs.preloaded import Job, make
 
 SCRIPT = """
 import os, sys
@@ -19,15 +18,6 @@ print(*(name in sys.modules for name in ("numpy", "numpy.linalg", "mine", "color
 import numpy, mine, colorsys
 import numpy.polynomial.hermite
 """
-
-
-@pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    """The jobs that the test makes, closed at its end."""
-    made: list[Job] = []
-    yield made
-    for job in made:
-        job.supervisor.close()
 
 
 def auto_job(jobs: list[Job], folder: Path, script: str, **env: str) -> Job:

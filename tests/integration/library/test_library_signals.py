@@ -1,0 +1,64 @@
+"""The library: signals of the program while it launches, and its handlers afterwards."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from elastic_agent import (
+    AgentEvent,
+    Phase,
+    StoppedBySignal,
+    UsageError,
+    launch,
+)
+from support.rigs.embedded import HANDLED, ONE, failure_of
+from support.workers import calls
+
+
+def test_a_signal_that_the_kernel_delivers_to_another_thread_is_handled() -> None:
+    """It wakes the main thread, whose wait it did not interrupt."""
+    main = threading.main_thread()
+
+    def interrupt() -> None:
+        # By then the main thread waits; if it does not yet, the test passes without having tested anything.
+        threading.Event().wait(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    def began(event: AgentEvent) -> None:
+        if event.phase is Phase.WORKING and event.happened == "RoundSeen":
+            thread.start()
+
+    assert threading.current_thread() is main
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(StoppedBySignal):
+        launch(ONE, calls.wait_for_ever, on_event=began)
+    thread.join()
+
+
+def test_ctrl_c_stops_the_job_and_handlers_are_as_before() -> None:
+    """In the main thread SIGINT ends the job with status 130, instead of a KeyboardInterrupt in the middle of the
+    run."""
+    before = [signal.getsignal(signum) for signum in HANDLED]
+
+    def interrupt(event: AgentEvent) -> None:
+        if event.phase is Phase.WORKING:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(StoppedBySignal) as caught:
+        launch(ONE, calls.wait_for_ever, on_event=interrupt)
+    assert (caught.value.signum, caught.value.exit_code) == (signal.SIGINT, 130)
+    assert [signal.getsignal(signum) for signum in HANDLED] == before
+
+
+def test_handlers_are_as_before_after_success_failure_and_misuse() -> None:
+    """After any end, Ctrl-C has its previous effect on the program."""
+    before = [signal.getsignal(signum) for signum in HANDLED]
+    launch(ONE, calls.identity)
+    failure_of(ONE, calls.leave, 1)
+    with pytest.raises(UsageError):
+        launch(ONE, "no/such/script.py")
+    assert [signal.getsignal(signum) for signum in HANDLED] == before
+    assert signal.set_wakeup_fd(-1) == -1

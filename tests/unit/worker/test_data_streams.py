@@ -1,0 +1,87 @@
+"""Streams of data: exact over restarts and loader processes, also where they are read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import (
+    DataLoader,
+)
+
+from elastic_agent.worker import Every, Run
+from support.rigs.data_kinds import SAMPLES, Dividing, Sampled, Stateful, life
+
+pytestmark = [
+    pytest.mark.leaves_behind("torch handles SIGCHLD from the first loader process on"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_iterable_that_exposes_its_sampler_draws_the_same_in_every_epoch(tmp_path: Path, processes: int) -> None:
+    """Also one without a length; its second epoch finds what the first one left in the dataset."""
+    whole = life(tmp_path / "whole", Sampled(), 0, None)
+    assert len({sample[0] for batch in whole for sample in batch}) == SAMPLES
+    before = life(tmp_path / "killed", Sampled(), processes, 20)
+    after = life(tmp_path / "killed", Sampled(), processes, None)
+    assert before + after == whole
+
+
+@pytest.mark.parametrize(("kind", "replay"), [(Dividing, True), (Stateful, False)])
+def test_a_dataset_that_divides_itself_is_the_same_over_restarts_and_loader_processes(
+    tmp_path: Path, kind: Callable[[], Any], replay: bool
+) -> None:
+    def go(where: str, processes: int, until: int | None = None) -> list[Any]:
+        return life(tmp_path / where, kind(), processes, until, streams=6, replay=replay)
+
+    whole = go("whole", 0)
+    assert sorted(sample[0] for batch in whole[: len(whole) // 2] for sample in batch) == list(range(SAMPLES))
+    for number, processes in enumerate([(2, 3, 0), (0, 1, 2)]):
+        lives = [go(f"parts{number}", count, until) for count, until in zip(processes, (5, 14, None), strict=True)]
+        assert list(chain(*lives)) == whole
+
+
+def test_streams_that_can_say_where_they_are_are_not_read_again(tmp_path: Path) -> None:
+    life(tmp_path / "c", Stateful(), 0, 10, streams=4)
+    Stateful.reads = 0
+    rest = life(tmp_path / "c", Stateful(), 0, None, streams=4)
+    assert Stateful.reads == sum(len(batch) for batch in rest)
+
+
+def test_what_is_read_again_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    life(tmp_path / "c", Dividing(), 0, 3, streams=2, replay=True)
+    life(tmp_path / "c", Dividing(), 0, 1, streams=2, replay=True)
+    assert "loader 'loader0' reads 12 samples of epoch 0 again" in caplog.messages
+
+
+@pytest.mark.parametrize("streams", [None, 2])
+def test_a_stream_that_was_read_to_its_end_is_not_read_again_in_the_same_epoch(
+    tmp_path: Path, streams: int | None
+) -> None:
+    """The dataset's own state after its last sample is that of the next pass; a checkpoint may be taken there."""
+    whole = life(tmp_path / "whole", Stateful(), 0, None, streams=streams)
+    last = len(whole) // 2
+    first = life(tmp_path / "parts", Stateful(), 0, last, streams=streams)
+    assert first + life(tmp_path / "parts", Stateful(), 0, None, streams=streams) == whole
+
+
+@pytest.mark.parametrize("streams", [None, 2])
+def test_the_end_of_a_streams_epoch_is_saved_and_proved(tmp_path: Path, streams: int | None) -> None:
+    """No step follows the end, which has no sample: it is committed by itself, the last epoch's too."""
+    run = Run(tmp_path / "c", every=Every(seconds=None))
+    loader = run.loader(DataLoader(Stateful(), batch_size=4, collate_fn=list), streams=streams)
+    saved = []
+    for _ in run.epochs(2):
+        run._persistence.wait()
+        saved += [path.name for path in (tmp_path / "c").glob("step-*")]
+        for _ in loader:
+            run.step()
+    assert saved == [f"step-{run.steps // 2:06}"]
+    assert run.account.places()["loader0"][:2] == [2, 0]
+    assert not run.ledger.faults()
+    assert run.ledger.finished("loader0") == {0: SAMPLES, 1: SAMPLES}
