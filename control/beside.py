@@ -234,7 +234,7 @@ class Service:
             self._record(found)
 
     def alarmed(self, watch: str, change: str, because: str) -> None:
-        """A watch has changed its mind. From any thread."""
+        """A watch fired, was cleared, or can or cannot be read. From any thread."""
         from ..rendezvous.driver.events import LoopAsked
 
         if (loop := self._loop) is not None:

@@ -104,7 +104,7 @@ class Agreement:
     def _claimed(self) -> list[Any]:
         """Tokens of the starts before this one, and the histories of the checkpoints that are here."""
         over = self._folder.claim(self._claim)
-        self._folder.sweep(self._claim.token)
+        self._folder.remove_leftovers(self._claim.token)
         return [over, self._folder.histories()]
 
     def _newest(self, skip: Collection[str]) -> Here | None:

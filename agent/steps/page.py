@@ -128,7 +128,7 @@ class StepPage:
             yield BoundFound(asked.number, 0)
             return
         # A decision stays in the page until every worker knows it.
-        if decided is not None and any(self._read(slot, steps.HEARD) < decided.number for slot in attached):
+        if decided is not None and any(self._read(slot, steps.NEWEST_READ) < decided.number for slot in attached):
             return
         self._answered = asked.number
         yield BoundFound(asked.number, self._bound(asked.number, attached))

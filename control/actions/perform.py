@@ -120,5 +120,5 @@ def sentence_of(happening: Happening) -> str:
         Change.AGAIN: f"{watch.title}: still {text}",
         Change.CLEARED: f"{watch.title}: over: {text}",
         Change.BLIND: f"{watch.title}: cannot be watched: {text}",
-        Change.SEES: f"{watch.title}: can be watched again: {text}",
+        Change.READABLE: f"{watch.title}: can be watched again: {text}",
     }[happening.change]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from . import find, screen, story, told, views
+from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import Message, NoAnswer, Refused
 from .chosen import PROGRAM, Chosen, as_json, because, choosing, show_credentials
@@ -219,7 +219,7 @@ def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
 
     From the events of the agent that coordinates, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    found = story.story_of(told.events(file, chosen.agents))
+    found = story.story_of(event_sources.events(file, chosen.agents))
     if in_json:
         _echo(story.as_message(found))
         return
@@ -236,7 +236,7 @@ def report(chosen: Chosen, *, file: tuple[str, ...], output: str) -> None:
 
     From what the agents of this host keep, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    told.write_report(output, told.events(file, chosen.agents), file)
+    event_sources.write_report(output, event_sources.events(file, chosen.agents), file)
 
 
 @elasticctl.command()

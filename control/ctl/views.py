@@ -113,7 +113,7 @@ def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, lis
     return job, workers, events, silent
 
 
-def told_by(found: Sequence[Agent]) -> list[Message]:
+def events_kept_by(found: Sequence[Agent]) -> list[Message]:
     """The events that the agents of a job keep here, and their accounts. Raises NoAnswer where none can be asked."""
     accounts, silent = together(found, "Goodput")
     answering = {account["name"] for account in accounts}

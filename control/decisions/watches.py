@@ -29,7 +29,7 @@ class Change(Enum):
     CLEARED = "cleared"
     BLIND = "blind"
     """It cannot be read, for as long as would have let it fire."""
-    SEES = "sees again"
+    READABLE = "sees again"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def observe(rule: Rule, state: WatchState, verdict: Verdict, now: float) -> tupl
         return state, ()
     if verdict is Verdict.UNKNOWN:
         return _unknown(rule, state, now)
-    changes: list[Change] = [Change.SEES] if state.blind else []
+    changes: list[Change] = [Change.READABLE] if state.blind else []
     state = replace(state, unknown_since=None, blind=False)
     if verdict is Verdict.OVER:
         state, change = _over(rule, state, now)

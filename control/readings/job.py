@@ -70,7 +70,7 @@ class Hang(AskingReader):
         limit_s = self._threshold.value
         limit = self._threshold.text
         if self._threshold.side == LEARNED:
-            limit_s = hang.limit_s(self._gaps, hang.Patience(self._watch.least_s, KNOWN, self._watch.most_s))
+            limit_s = hang.limit_s(self._gaps, hang.LimitBounds(self._watch.least_s, KNOWN, self._watch.most_s))
             limit = f"{duration(limit_s)}, learned from {count(self._gaps.count, 'change')}"
         text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {limit})"
         return judged(age_s >= limit_s, text)

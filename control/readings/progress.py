@@ -10,7 +10,7 @@ from ...proto.durations import Durations
 from ...proto.progress import Progress
 from ..commands import NoAnswer
 from ..decisions import standing
-from ..decisions.hang import Finding, Mark, Patience, Standing, judge, look
+from ..decisions.hang import Finding, LimitBounds, Mark, Standing, judge, look
 from ..decisions.questions import PACES, STANDING
 from ..decisions.slow import Counts, pace, straggler
 from ..decisions.watches import Reading
@@ -97,8 +97,8 @@ class Stillness(Reader):
             least_s, known = self._watch.least_s, 1
             if self._by_output:
                 least_s, known = max(least_s, OUTPUT_LEAST_S), OUTPUT_KNOWN
-            return judge(ranks, learned, Patience(least_s, known, self._watch.most_s))
-        return judge(ranks, {}, Patience(0.0, unknown_s=self._threshold.value))
+            return judge(ranks, learned, LimitBounds(least_s, known, self._watch.most_s))
+        return judge(ranks, {}, LimitBounds(0.0, unknown_s=self._threshold.value))
 
 
 def _together(earlier: dict[str, Durations], progress: dict[int, Progress]) -> dict[str, Durations]:

@@ -68,7 +68,7 @@ class Runner:
         for each in self._running:
             each.state = remembered.states.get(_identity(each.watch), WatchState())
             each.reader.samples = remembered.samples.get(_identity(each.watch), {})
-            self._look(each)
+            self._begin_reading(each)
         happenings = []
         deadline = clock() + STUCK_S
         while any(each.looking_since is not None for each in self._running) and clock() < deadline:
@@ -108,17 +108,18 @@ class Runner:
         if self._job is not None and each.watch.whole_job and not self._job.elected:
             each.state = WatchState()  # another node watches it; should this one be elected, it begins anew
         elif each.looking_since is None:
-            self._look(each)
+            self._begin_reading(each)
         elif now - each.looking_since >= STUCK_S:
             for happening in self._judge(each, _stuck(each)):
                 self._to_do.put(happening)
 
-    def _look(self, each: _Running) -> None:
+    def _begin_reading(self, each: _Running) -> None:
         each.looking_since = clock()
         try:
             threading.Thread(target=self._read, args=(each,), name=f"look {each.watch.title}", daemon=True).start()
         except RuntimeError as error:  # the host refuses threads
-            self._looked.put((each, Reading(Verdict.UNKNOWN, f"a look could not begin: {error}")))
+            why = f"reading cannot start: this host refuses a thread: {error}; raise ulimit -u"
+            self._looked.put((each, Reading(Verdict.UNKNOWN, why)))
 
     def _read(self, each: _Running) -> None:
         try:
@@ -161,5 +162,5 @@ def _identity(watch: Watch) -> str:
 
 def _stuck(each: _Running) -> Reading:
     return Reading(
-        Verdict.UNKNOWN, f"a look has not returned for {duration(clock() - (each.looking_since or clock()))}"
+        Verdict.UNKNOWN, f"no result of the reading for {duration(clock() - (each.looking_since or clock()))}"
     )

@@ -168,7 +168,7 @@ class Folder:
         """Raises WrongState where another start has claimed the directory since."""
         check(self.path, mine)
 
-    def sweep(self, token: str) -> None:
+    def remove_leftovers(self, token: str) -> None:
         """Removes what earlier processes left half written."""
         for entry in list(os.scandir(self.path)):
             if _ASIDE.fullmatch(entry.name) and not entry.name.endswith(f".{token}"):

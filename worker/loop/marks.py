@@ -70,7 +70,7 @@ class Marks:
         self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
 
     def asked(self) -> None:
-        """The loop wants its next batch."""
+        """The loop asks for its next batch."""
         if self.shows:
             self._asked_s = now_s = time.monotonic()
             # The thread's processor time is a system call: behind a step it is known already.

@@ -17,7 +17,7 @@ from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
 from elastic_agent.trainer.program import room
 from support.trainers import training
-from support.trainers.told import Told
+from support.trainers.reports import Reports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ class Devices:
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[dict[str, Any]]:
     (tmp_path / "seen").mkdir()
-    told = Told(tmp_path / "told")
+    told = Reports(tmp_path / "told")
     yield {
         "told": told,
         "model_creator": training.make_model,
@@ -63,7 +63,7 @@ def batches_and_passes(operator: Any) -> list[int]:
     return [operator.mine, operator.epoch]
 
 
-def at(told: Told, epoch: int, batch: int) -> int:
+def at(told: Reports, epoch: int, batch: int) -> int:
     """Wait until a worker begins this batch; which one."""
     while (line := told.next())[1:] != [epoch, batch]:
         pass

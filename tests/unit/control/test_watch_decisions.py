@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_reported_once_and_neither_fires_nor_clears() -> 
     """A file server that hangs leaves the alarm as it was, and is reported itself after as long."""
     readings = [(0, OVER), (5, OVER), (6, UNKNOWN), (10, UNKNOWN), (11, UNKNOWN), (20, UNKNOWN), (21, OVER)]
     changes = play(Rule(for_s=5), readings)
-    assert changes == [(5, Change.FIRED), (11, Change.BLIND), (21, Change.SEES)]
+    assert changes == [(5, Change.FIRED), (11, Change.BLIND), (21, Change.READABLE)]
 
 
 def test_a_reading_that_is_not_ready_changes_nothing() -> None:
