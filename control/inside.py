@@ -22,7 +22,7 @@ class Answers:
     """Why none but this node was asked, if so."""
 
 
-class Job(Protocol):
+class JobView(Protocol):
     """This node's part of the job. Every method may be called from any thread, and returns at once but for `ask_nodes`
     and `conclude`."""
 

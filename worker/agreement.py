@@ -44,7 +44,7 @@ class Here:
     """Those of them that are here, and verify."""
 
 
-class Agreement:
+class CheckpointChoice:
     """Made by all ranks of a start. Where the ranks see several file systems, each of them has a home for checkpoints:
     a directory, and the first rank that sees it, which acts for it."""
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoAnswer
+from ..commands import Asker, NoReading
 from ..decisions.watches import Change
-from ..inside import Job
+from ..inside import JobView
 from ..notify.notifier import Notifier
 from ..readings.processes import matching
 from ..table.kinds import KINDS
@@ -41,7 +41,7 @@ class Actor:
         notifier: Notifier,
         node: str,
         log: Callable[[str], None],
-        job: Job | None = None,
+        job: JobView | None = None,
         alarmed: Callable[[str, str, str], None] | None = None,
     ) -> None:
         """`job`: the one around it, where it runs in an agent; `alarmed` gets each change first: the watch, the change,
@@ -105,7 +105,7 @@ class Actor:
         }
         try:
             Asker().run(argv, EXEC_S, json.dumps(told))
-        except NoAnswer as error:
+        except NoReading as error:
             return f"{error}"
         return f"{argv[0]} was run"
 

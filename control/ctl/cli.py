@@ -14,7 +14,7 @@ import click
 
 from . import event_sources, find, screen, story, views
 from .asking import begin, call
-from .call import Message, NoAnswer, Refused
+from .call import AgentUnreachable, CallRefused, Message
 from .chosen import PROGRAM, Chosen, as_json, because, choosing, show_credentials
 from .find import Agent, NotFound
 
@@ -374,9 +374,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except NotFound as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(error.status)
-    except NoAnswer as error:
+    except AgentUnreachable as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(find.SILENT)
-    except Refused as error:
+    except CallRefused as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(REFUSED)

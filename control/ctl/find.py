@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import beside
 from .asking import call
-from .call import Message, NoAnswer, Refused
+from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
 
@@ -68,12 +68,12 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     for path in [address] if address else sockets():  # an address may be HOST:PORT
         try:
             found.append(Agent(path, call(path, "Status")))
-        except NoAnswer as error:
+        except AgentUnreachable as error:
             if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
                 beside.remove(os.path.dirname(path))
             else:
                 silent.append(str(error))
-        except Refused as error:
+        except CallRefused as error:
             if address:
                 raise
             silent.append(f"{path}: {error}")
@@ -154,7 +154,7 @@ def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Age
                 places.setdefault(node["name"], node["control"])
     try:
         return [Agent(path, call(path, "Status")) for path in places.values()]
-    except NoAnswer as error:
+    except AgentUnreachable as error:
         raise NotFound(str(error), SILENT) from None
 
 

@@ -18,7 +18,7 @@ from ...rendezvous.records import Member
 from ..decisions.questions import Question
 from ..inside import Answers
 from ..table.watch import Table
-from .exchange import Alone, Exchange
+from .exchange import Exchange, NodesUnreachable
 from .replies import reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the directory that is made there is this user's alone
@@ -29,7 +29,7 @@ _LOOKS = 3
 
 
 class AgentsJob:
-    """`control.inside.Job`, on an agent that runs. Owns the directory in which workers show their progress."""
+    """`control.inside.JobView`, on an agent that runs. Owns the directory in which workers show their progress."""
 
     def __init__(self) -> None:
         """Raises OSError where no directory can be made."""
@@ -110,7 +110,7 @@ class AgentsJob:
         if self._exchange is not None and len(nodes) > 1:
             try:
                 return _answers(self._exchange.ask(kind, number, body, nodes, wait_s), nodes)
-            except Alone as error:
+            except NodesUnreachable as error:
                 trouble = str(error)
         return self._own_answer(kind, body, nodes, trouble)
 
@@ -129,7 +129,7 @@ class AgentsJob:
                 return self._exchange.conclude(
                     kind, number, body, nodes, wait_s, lambda found: think(_answers(found, nodes)), again_s
                 )
-            except Alone as error:
+            except NodesUnreachable as error:
                 trouble = str(error)
         return think(self._own_answer(kind, body, nodes, trouble)), ""
 
@@ -138,7 +138,7 @@ class AgentsJob:
             return False
         try:
             self._exchange.publish_once(kind, self.round, body)
-        except Alone:
+        except NodesUnreachable:
             return False
         return True
 

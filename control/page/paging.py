@@ -101,16 +101,16 @@ class _Served(Serving):
         base = f"/{self._paging.secret}/"
         asked, agent = request.path.encode(), self._paging.agent
         if agent is None or not any(hmac.compare_digest(asked, f"{base}{each}".encode()) for each in ("", "stream")):
-            raise http.Refused(404, "open the address that the agent has printed")
+            raise http.RequestRefused(404, "open the address that the agent has printed")
         if request.method != "GET":
-            raise http.Refused(405, "the page is asked by GET")
+            raise http.RequestRefused(405, "the page is asked by GET")
         if request.path == base:
             one.closing = one.closing or not request.keeps
             one.send(http.answer(200, render(), keeps=request.keeps, kind=HTML, more=NOT_KEPT))
             one.progress(self._loop.now())
             return
         if not request.chunks:
-            raise http.Refused(505, "the stream needs HTTP/1.1")
+            raise http.RequestRefused(505, "the stream needs HTTP/1.1")
         head = http.begin_stream(chunks=True, kind=STREAM, more=NOT_KEPT)
         one.follow(_Watching(self._paging, one, agent, self._wake), head, chunks=True)
         self._pump(one)

@@ -8,7 +8,7 @@ from ...proto.durations import Durations
 from ...rendezvous.text import count, duration
 from ..decisions import hang
 from ..decisions.watches import Reading
-from ..inside import Job as AroundJob
+from ..inside import JobView
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from . import in_store
@@ -20,7 +20,7 @@ SQUEUE_S = 30.0
 """How long squeue may take; a controller that is busy answers late."""
 
 
-class Job(AskingReader):
+class JobReader(AskingReader):
     """`job`: over while it neither runs nor waits, by its run id in its store, by the name of its
     SLURM jobs, or by its processes; of several, by none."""
 
@@ -47,7 +47,7 @@ class Job(AskingReader):
 class Hang(AskingReader):
     """`hang`: how long the newest of the files has not changed. Under while no process of the job runs."""
 
-    def __init__(self, watch: Watch, job: AroundJob | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._last: list[float] = []
         self._changed_at = 0.0

@@ -46,7 +46,7 @@ class Connections(Serving):
         found = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, CREDENTIALS)
         pid, uid = (int.from_bytes(found[at : at + 4], byteorder, signed=True) for at in (0, 4))
         if uid not in self._uids:
-            raise http.Refused(403, f"uid {uid} may not ask an agent of uid {self._uids[0]}")
+            raise http.RequestRefused(403, f"uid {uid} may not ask an agent of uid {self._uids[0]}")
         return f"uid {uid} (pid {pid})"
 
     def happened(self) -> None:
@@ -70,13 +70,13 @@ class Connections(Serving):
         name = request.path.removeprefix(PREFIX).removeprefix("/")
         method = METHODS.get(name)
         if method is None:
-            raise http.Refused(404, f"there is no {request.path:.80}; there are {', '.join(METHODS)}")
+            raise http.RequestRefused(404, f"there is no {request.path:.80}; there are {', '.join(METHODS)}")
         if request.method not in (("GET", "POST") if method.reads else ("POST",)):
-            raise http.Refused(405, f"{name} is asked by POST" + (" or GET" if method.reads else ""))
+            raise http.RequestRefused(405, f"{name} is asked by POST" + (" or GET" if method.reads else ""))
         try:
             message = from_json(method.request, request.body)
         except ValueError as error:
-            raise http.Refused(400, f"{name}: {error}") from None
+            raise http.RequestRefused(400, f"{name}: {error}") from None
         if method.waits or (method.lists and reads_nodes(self._service)):
             self._in_thread(one, name, method, message)
             return

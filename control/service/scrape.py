@@ -36,9 +36,9 @@ class _Scraped(Serving):
     def carry_out(self, one: Connection, request: http.Request) -> None:
         """One of the three paths."""
         if request.path not in ("/metrics", "/healthz", "/readyz"):
-            raise http.Refused(404, "there are /metrics, /healthz and /readyz")
+            raise http.RequestRefused(404, "there are /metrics, /healthz and /readyz")
         if request.method not in ("GET", "HEAD"):
-            raise http.Refused(405, f"{request.path} is asked by GET")
+            raise http.RequestRefused(405, f"{request.path} is asked by GET")
         status, body, kind = self._scraping.answer(request.path)
         one.closing = one.closing or not request.keeps
         whole = http.answer(status, body, keeps=request.keeps, kind=kind)

@@ -96,13 +96,13 @@ def read_kill_wait(text: str) -> float | None:
 
 def ask_slurm(env: Mapping[str, str], run: Callable[[list[str], float], str]) -> SlurmTimes:
     """What SLURM's controller says of this job, which is asked twice. `run`: gives what a command prints within so many
-    seconds, and raises NoAnswer."""
-    from ...control.commands import NoAnswer
+    seconds, and raises NoReading."""
+    from ...control.commands import NoReading
 
     try:
         end_s = read_end(run(["scontrol", "show", "job", env[SLURM_JOB]], ANSWER_S))
         return SlurmTimes(end_s, read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S)))
-    except NoAnswer as error:
+    except NoReading as error:
         return SlurmTimes(trouble=f"until when SLURM's job {env[SLURM_JOB]} may run is not known: {error}")
 
 

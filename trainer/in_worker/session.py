@@ -28,7 +28,7 @@ def serve(folder: str) -> None:
     """Until the program shuts the trainer down. What is raised on the way ends this process, and is told."""
     channel = Channel(folder)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    with ending(channel, rank) as phase:
+    with ending(channel, rank) as stage:
         program = parcels.read(folder, PARCEL)
         logging.getLogger("elastic_agent.worker").setLevel(program["log_level"])
         around = _surroundings(program, rank, size)
@@ -52,7 +52,7 @@ def serve(folder: str) -> None:
             weigh(operator._wrapped, around)
         agreeing = Agreeing(channel, run.world, record, program)
         agreeing.greet()
-        phase.building = False
+        stage.building = False
         calls = Calls(folder, operator, around, run, record, passes, channel)
         run.attend(False)
         while (call := agreeing.next())["name"] != SHUTDOWN:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.control.decisions.questions import Question
-from elastic_agent.control.in_agent.exchange import KEEP, Alone, Answer, Exchange
+from elastic_agent.control.in_agent.exchange import KEEP, Answer, Exchange, NodesUnreachable
 from elastic_agent.rendezvous.c10d.store import open_c10d
 from elastic_agent.rendezvous.shared_values import MAX_VALUE_BYTES, SharedValues
 from elastic_agent.rendezvous.store import Store
@@ -236,5 +236,5 @@ def test_bytes_that_are_no_question_are_passed_over(stage: Stage) -> None:
 def test_without_a_store_other_nodes_cannot_be_asked() -> None:
     """It is said at once."""
     made = Exchange(lambda: None, lambda: "n0", "n0", partial(greet, "n0"), warned.append)
-    with pytest.raises(Alone, match="no store"):
+    with pytest.raises(NodesUnreachable, match="no store"):
         made.ask("paces", ROUND, {}, named(2), 60.0)

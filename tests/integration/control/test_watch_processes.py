@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.control.actions.stacks import dump, py_spy, stacks_of
-from elastic_agent.control.commands import NoAnswer
-from elastic_agent.control.decisions.watches import Reading, Verdict
+from elastic_agent.control.commands import NoReading
+from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings import memory
 from elastic_agent.control.readings.load import Load
 from elastic_agent.control.readings.processes import stat
@@ -60,7 +60,7 @@ def child(code: str, name: str, *more: str, **environ: str) -> Iterator[subproce
         kill_and_read(process)
 
 
-def until(reader: Reader, wanted: Verdict) -> Reading:
+def until(reader: Reader, wanted: ReadingResult) -> Reading:
     """Look on and on until a reading is the wanted one."""
     deadline = time.monotonic() + WAIT_S
     while (reading := reader.read(time.monotonic())).verdict is not wanted:
@@ -74,7 +74,7 @@ def test_a_leak_is_found_before_it_reaches_the_limit() -> None:
     code = f"kept = []; print('up', flush=True)\nwhile True: {LEAK}"
     with child(code, "leaky", RANK="3") as process:
         a_watch = watch("worker-memory", threshold="1 hours left", process="leaky$", limit="2 GB", every="0.02 s")
-        reading = until(reader_of(a_watch), Verdict.OVER)
+        reading = until(reader_of(a_watch), ReadingResult.OVER)
     assert reading.text.startswith(f"rank 3 (pid {process.pid}) grows by ")
 
 
@@ -93,10 +93,10 @@ while True:
     with child(code, "sharing"):
         a_watch = watch("worker-memory", threshold="1 hours left", process="sharing$", limit="10 GB", every="0.02 s")
         reader = reader_of(a_watch)
-        until(reader, Verdict.UNDER)
+        until(reader, ReadingResult.UNDER)
         for _ in range(20):
             time.sleep(LOOK_S)
-            assert reader.read(time.monotonic()).verdict is Verdict.UNDER
+            assert reader.read(time.monotonic()).verdict is ReadingResult.UNDER
 
 
 def test_a_worker_over_its_size_is_named() -> None:
@@ -105,14 +105,14 @@ def test_a_worker_over_its_size_is_named() -> None:
     with child(code, "big one", RANK="1") as process, child("print('up', flush=True); time.sleep(60)", "big two"):
         over = reader_of(watch("worker-memory", threshold="90 MB used", process="big (one|two)$")).read(0)
         under = reader_of(watch("worker-memory", threshold="1 GB used", process="big (one|two)$")).read(0)
-    assert (over.verdict, under.verdict) == (Verdict.OVER, Verdict.UNDER)
+    assert (over.verdict, under.verdict) == (ReadingResult.OVER, ReadingResult.UNDER)
     assert re.match(rf"rank 1 \(pid {process.pid}\) uses 1\d\d MB \(limit 90 MB used\)", over.text)
 
 
 def test_the_hosts_memory_is_read() -> None:
     """At least this process uses some, and not all is used."""
-    assert reader_of(watch("memory", threshold="0.001 % used")).read(0).verdict is Verdict.OVER
-    assert reader_of(watch("memory", threshold="100 % used")).read(0).verdict is Verdict.UNDER
+    assert reader_of(watch("memory", threshold="0.001 % used")).read(0).verdict is ReadingResult.OVER
+    assert reader_of(watch("memory", threshold="100 % used")).read(0).verdict is ReadingResult.UNDER
 
 
 def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
     a_watch = watch("memory", threshold="60 % used")
     reading = memory.Memory(a_watch, proc=proc, cgroups=cgroups).read(0)
     assert (reading.verdict, reading.text) == (
-        Verdict.OVER,
+        ReadingResult.OVER,
         "memory in its cgroup: 70.0 % used, 3 GB free (limit 60 % used)",
     )
 
@@ -174,14 +174,14 @@ time.sleep(60)
         reader = reader_of(watch("memory", threshold="60 % used", process="held there"))
         assert "file" in (cgroup / "memory.stat").read_text()
         under = reader.read(0)
-        assert (under.verdict, under.text[:20]) == (Verdict.UNDER, "memory in its cgroup")
+        assert (under.verdict, under.text[:20]) == (ReadingResult.UNDER, "memory in its cgroup")
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "grown\n"
         over = reader.read(1)
-    assert over.verdict is Verdict.OVER
+    assert over.verdict is ReadingResult.OVER
     assert re.match(r"memory in its cgroup: \d\d\.\d % used, .* \(limit 60 % used\)", over.text), over.text
 
 
@@ -190,7 +190,7 @@ def test_a_leak_in_a_cgroup_is_found_before_it_reaches_the_limit() -> None:
     code = f"{ENTER}kept = []; print('up', flush=True)\nwhile True: {LEAK}"
     with memory_cgroup(2_000_000_000) as cgroup, child(code, "leaks there", str(cgroup)) as process:
         a_watch = watch("memory", threshold="1 hours left", process="leaks there", every="0.02 s")
-        reading = until(reader_of(a_watch), Verdict.OVER)
+        reading = until(reader_of(a_watch), ReadingResult.OVER)
         assert process.poll() is None
     assert reading.text.startswith("memory in its cgroup grows by "), reading.text
 
@@ -199,7 +199,11 @@ def test_swap_is_over_by_what_is_used_of_it(tmp_path: Path, monkeypatch: pytest.
     """And never where the host has none. Real swap would be the whole host's, so the kernel's file is one of ours."""
     monkeypatch.setattr(memory, "PROC", tmp_path)
     reader = reader_of(watch("swap", threshold="50 % used"))
-    for total, free, verdict in ((1000, 600, Verdict.UNDER), (1000, 400, Verdict.OVER), (0, 0, Verdict.UNDER)):
+    for total, free, verdict in (
+        (1000, 600, ReadingResult.UNDER),
+        (1000, 400, ReadingResult.OVER),
+        (0, 0, ReadingResult.UNDER),
+    ):
         (tmp_path / "meminfo").write_text(f"SwapTotal: {total} kB\nSwapFree: {free} kB\n")
         assert reader.read(0).verdict is verdict
 
@@ -225,7 +229,7 @@ def test_foreign_load_is_measured_and_the_jobs_own_is_not() -> None:
             assert (foreign.cores(time.monotonic()), own.cores(time.monotonic())) == (None, None)
             wait_for_work(pid)
             used, others = foreign.cores(time.monotonic()), own.cores(time.monotonic())
-            assert foreign.read(time.monotonic() + 1).verdict is not Verdict.NOT_YET
+            assert foreign.read(time.monotonic() + 1).verdict is not ReadingResult.NOT_YET
         finally:
             os.kill(pid, signal.SIGKILL)
     assert used is not None
@@ -240,7 +244,7 @@ def test_a_job_is_over_once_its_process_is_gone() -> None:
     with child("print('up', flush=True); time.sleep(60)", "my training") as process:
         assert reader.read(0).text == f"pid {process.pid} runs"
     reading = reader.read(1)
-    assert (reading.verdict, reading.text) == (Verdict.OVER, "no process matches 'my training$'")
+    assert (reading.verdict, reading.text) == (ReadingResult.OVER, "no process matches 'my training$'")
 
 
 @pytest.fixture
@@ -259,16 +263,16 @@ def test_a_slurm_job_that_neither_runs_nor_waits_is_over(squeue: Callable[[str],
     """Queued is fine, and so is running; no line is not."""
     reader = reader_of(watch("job", job="train-70b"))
     squeue('case "$*" in *"--me --name train-70b"*) echo "4711 PENDING Priority";; esac')
-    assert (reader.read(0).verdict, reader.read(0).text) == (Verdict.UNDER, "SLURM job 4711 PENDING Priority")
+    assert (reader.read(0).verdict, reader.read(0).text) == (ReadingResult.UNDER, "SLURM job 4711 PENDING Priority")
     squeue("exit 0")
     reading = reader.read(1)
-    assert (reading.verdict, reading.text) == (Verdict.OVER, "no SLURM job named 'train-70b' runs or is queued")
+    assert (reading.verdict, reading.text) == (ReadingResult.OVER, "no SLURM job named 'train-70b' runs or is queued")
 
 
 def test_a_controller_that_is_down_is_no_job_that_is_gone(squeue: Callable[[str], None]) -> None:
     """squeue's own error is told, and nothing fires."""
     squeue("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(NoAnswer, match="squeue ended with status 1: slurm_load_jobs error"):
+    with pytest.raises(NoReading, match="squeue ended with status 1: slurm_load_jobs error"):
         reader_of(watch("job", job="train-70b")).read(0)
 
 
@@ -292,12 +296,12 @@ def test_a_job_is_found_by_its_run_id_in_its_store(kind: str, tmp_path: Path) ->
         reader = reader_of(watch("job", store=f"{kind}://{where}", run_id="70b"))
         with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
             try:
-                assert "job '70b' has nodes in" in until(reader, Verdict.UNDER).text
+                assert "job '70b' has nodes in" in until(reader, ReadingResult.UNDER).text
                 other = reader_of(watch("job", store=f"{kind}://{where}", run_id="7b"))
-                assert other.read(0).verdict is Verdict.OVER
+                assert other.read(0).verdict is ReadingResult.OVER
             finally:
                 agent.terminate()
-        assert until(reader, Verdict.OVER).text == f"no node of job '70b' is in {kind}://{where}"
+        assert until(reader, ReadingResult.OVER).text == f"no node of job '70b' is in {kind}://{where}"
 
 
 def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:
@@ -305,11 +309,11 @@ def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_text("step 1\n")
     reader = reader_of(watch("hang", path=str(tmp_path / "*.log"), threshold="10 min"))
-    assert reader.read(1000).verdict is Verdict.UNDER
+    assert reader.read(1000).verdict is ReadingResult.UNDER
     assert reader.read(1601).text.startswith(f"{tmp_path}/*.log has not changed for 10 min")
-    assert reader.read(1601).verdict is Verdict.OVER
+    assert reader.read(1601).verdict is ReadingResult.OVER
     log.write_text("step 1\nstep 2\n")
-    assert reader.read(1602).verdict is Verdict.UNDER
+    assert reader.read(1602).verdict is ReadingResult.UNDER
 
 
 def test_a_log_that_is_old_at_the_first_look_is_believed(tmp_path: Path) -> None:
@@ -317,7 +321,7 @@ def test_a_log_that_is_old_at_the_first_look_is_believed(tmp_path: Path) -> None
     log = tmp_path / "log"
     log.write_text("step 1\n")
     os.utime(log, (time.time() - 3600, time.time() - 3600))
-    assert reader_of(watch("hang", path=str(log), threshold="10 min")).read(0).verdict is Verdict.OVER
+    assert reader_of(watch("hang", path=str(log), threshold="10 min")).read(0).verdict is ReadingResult.OVER
 
 
 def test_the_limit_of_a_log_is_learned_from_its_own_pauses(tmp_path: Path) -> None:
@@ -331,10 +335,10 @@ def test_the_limit_of_a_log_is_learned_from_its_own_pauses(tmp_path: Path) -> No
         reader.read(now)
         now += 60.0
         under = reader.read(now)
-        assert under.verdict is Verdict.UNDER, under
-    assert reader.read(now + 10 * 60.0).verdict is Verdict.UNDER
+        assert under.verdict is ReadingResult.UNDER, under
+    assert reader.read(now + 10 * 60.0).verdict is ReadingResult.UNDER
     over = reader.read(now + 26 * 60.0)
-    assert over.verdict is Verdict.OVER
+    assert over.verdict is ReadingResult.OVER
     assert "learned from 29 changes" in over.text
 
 
@@ -344,7 +348,7 @@ def test_a_job_that_does_not_run_does_not_hang(tmp_path: Path) -> None:
     log.write_text("done\n")
     os.utime(log, (0, 0))
     a_watch = watch("hang", path=str(log), threshold="10 min", process="no such training")
-    assert reader_of(a_watch).read(0).verdict is Verdict.UNDER
+    assert reader_of(a_watch).read(0).verdict is ReadingResult.UNDER
 
 
 def test_stacks_name_the_odd_rank_first(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from elastic_agent.control.actions import everywhere, in_job
 from elastic_agent.control.actions.everywhere import compare
 from elastic_agent.control.actions.flight import begun, behind
-from elastic_agent.control.actions.stacks import Stacks, grouped
+from elastic_agent.control.actions.stacks import ProcessStack, grouped
 from elastic_agent.control.decisions.questions import END
 from elastic_agent.control.inside import Answers
 from elastic_agent.control.table.parse import parse_table
@@ -215,7 +215,7 @@ def test_the_rank_that_did_not_come_to_a_collective_is_found_across_nodes() -> N
 
 def test_texts_of_a_node_are_bounded_and_each_group_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many workers it has, and however deep they are."""
-    taken = [Stacks(f"pid {pid}", "x" * 20_000, f"{pid % 3}", "f", pid) for pid in range(40)]
+    taken = [ProcessStack(f"pid {pid}", "x" * 20_000, f"{pid % 3}", "f", pid) for pid in range(40)]
     monkeypatch.setattr(everywhere, "stacks_of", lambda *_: grouped(taken))
     job = Job()
     monkeypatch.setattr(job, "workers", lambda: {pid: pid for pid in range(40)})
