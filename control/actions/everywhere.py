@@ -12,7 +12,7 @@ from typing import Any
 from ...rendezvous.codec.digest import sha256
 from ...rendezvous.text import shorten
 from ..answers import ask
-from ..inside import JobView
+from ..job_view import JobView
 from ..readings.processes import matching
 from ..table.watch import Watch
 from .flight import begun, behind

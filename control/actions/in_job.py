@@ -10,7 +10,7 @@ from typing import Any
 from ...rendezvous.agreements import Act
 from ...rendezvous.text import duration, shorten
 from ..decisions.questions import END, STACKS
-from ..inside import Answers, JobView
+from ..job_view import Answers, JobView
 from ..table.watch import Table, Watch
 from .everywhere import chosen, compare, reply
 from .stacks import save

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...rendezvous.text import duration
 from ..commands import Asker, NoReading
 from ..decisions.watches import Change
-from ..inside import JobView
+from ..job_view import JobView
 from ..notify.notifier import Notifier
 from ..readings.processes import matching
 from ..table.kinds import KINDS

@@ -15,8 +15,8 @@ import click
 from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
-from .chosen import PROGRAM, Chosen, as_json, because, choosing, show_credentials
 from .find import Agent, NotFound
+from .selection import PROGRAM, Chosen, as_json, because, choosing, show_credentials
 
 REFUSED, WRONG = 1, 2
 """Exit statuses beside those of `find`: the agent says no; the command is wrong."""
@@ -79,7 +79,7 @@ def _show_status(chosen: Chosen, output: str) -> None:
 
 
 def _newest(directory: str) -> Message | None:
-    from .kept import newest
+    from .checkpoints import newest
 
     return newest(directory)
 
@@ -313,7 +313,7 @@ def _do(agent: Agent, method: str, in_json: bool, **fields: object) -> None:
 @as_json
 def checkpoints(directory: str, *, in_json: bool) -> None:
     """The checkpoints in a directory of the worker library, the newest first."""
-    from .kept import kept, table
+    from .checkpoints import kept, table
 
     found = kept(directory)
     if in_json:

@@ -112,11 +112,11 @@ class Exchange:
         body: Mapping[str, Any],
         nodes: Mapping[str, str],
         wait_s: float,
-        think: Callable[[dict[str, dict[str, Any]]], Mapping[str, Any]],
+        conclude_from: Callable[[dict[str, dict[str, Any]]], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        """What `think` makes of the answers, and an empty name. Where another node asks the same in this round just
-        now, or has in the last `again_s`, its conclusion, and its name. Raises NodesUnreachable."""
+        """What `conclude_from` makes of the answers, and an empty name. Where another node asks the same in this
+        round just now, or has in the last `again_s`, its conclusion, and its name. Raises NodesUnreachable."""
         question, number = self._question(kind, round_number, body), 0
         with self._session() as session:
             while not number:
@@ -126,7 +126,7 @@ class Exchange:
             answers = self._gather(session, number, nodes, wait_s)
         made: Mapping[str, Any] = {}
         try:
-            made = think(answers)
+            made = conclude_from(answers)
         finally:  # others wait for it
             with suppress(NodesUnreachable), self._session() as session:
                 self._put(session, self._question(kind + CONCLUSION, round_number, {**made, "of": number}))

@@ -9,7 +9,7 @@ from ..actions import everywhere
 from ..actions.in_job import end_asked
 from ..decisions import questions
 from ..decisions.questions import Question
-from ..inside import JobView
+from ..job_view import JobView
 from ..readings.clock import shown_clock
 from ..readings.progress import shown_paces, shown_standing
 from ..table.watch import Table

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ...agent.agent import Agent
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import Service
+from ..control_socket import Service
 from ..service import http
 from ..service.connection import Connection
 from ..service.describe import event_of, job_of, workers_of
@@ -184,7 +184,7 @@ class Paging:
             self.tell(f"no page is served: {host}:{port}: {error.strerror}; give another --page-address", False)
             return
         self._served = _Served(self, self._listener, loop)
-        self._service.records.append(self.happened)
+        self._service.recorders.append(self.happened)
         self.tell(f"the page of this job: http://{shown}/{self.secret}/", False)
 
     def happened(self, what: AgentEvent | Round | Verdict | Entry) -> None:

@@ -8,7 +8,7 @@ from ...rendezvous.text import duration
 from ..commands import Asker, NoReading, TimedOut
 from ..decisions import trend
 from ..decisions.watches import Reading, ReadingResult
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.quantities import Dimension, quantity, size_text
 from ..table.watch import Watch
 from .reader import AskingReader, judged, not_yet, stock

@@ -8,7 +8,7 @@ from typing import Any
 from ..answers import ask
 from ..commands import NoReading
 from ..decisions.watches import Reading, ReadingResult
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 from .reader import Reader, judged, stock

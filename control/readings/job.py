@@ -8,7 +8,7 @@ from ...proto.durations import Durations
 from ...rendezvous.text import count, duration
 from ..decisions import hang
 from ..decisions.watches import Reading
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from . import in_store

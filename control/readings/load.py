@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..decisions.watches import Reading
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.watch import Watch
 from .processes import Stat, pids, stat
 from .reader import Reader, judged, not_yet

@@ -14,7 +14,7 @@ from ...rendezvous.text import duration
 from ..commands import NoReading
 from ..decisions import trend
 from ..decisions.watches import Reading
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch

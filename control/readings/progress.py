@@ -14,7 +14,7 @@ from ..decisions.hang import Finding, LimitBounds, Mark, Standing, judge, look
 from ..decisions.questions import PACES, STANDING
 from ..decisions.slow import Counts, pace, straggler
 from ..decisions.watches import Reading
-from ..inside import Answers, JobView
+from ..job_view import Answers, JobView
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from .reader import Reader, judged, not_yet

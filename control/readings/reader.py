@@ -8,7 +8,7 @@ from functools import cached_property
 from ..commands import Asker
 from ..decisions.trend import Sample
 from ..decisions.watches import Reading, ReadingResult
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..inside import JobView
+from ..job_view import JobView
 from ..table.watch import Watch
 from .reader import Reader
 

@@ -12,7 +12,7 @@ from sys import byteorder
 from ...agent.errors import UsageError
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import Service
+from ..control_socket import Service
 from . import http
 from .connection import Connection
 from .followers import LogFollower

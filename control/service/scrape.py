@@ -10,7 +10,7 @@ from ...agent.lifecycle.state import Phase, Verdict
 from ...agent.loop import Loop
 from ...agent.report import AgentEvent
 from ...rendezvous.records import Round
-from ..beside import Service
+from ..control_socket import Service
 from . import http
 from .connection import Connection
 from .metrics import Counted, samples_of, text_of, time_samples, worker_samples
@@ -66,7 +66,7 @@ class Scraping:
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Serve from now on. Where the address is taken, the job runs without, and one line says so."""
         self._agent = agent
-        self._service.records.append(self._counted.recorded)
+        self._service.recorders.append(self._counted.recorded)
         host, port = self._address
         try:
             self._listener, shown = listen(host, port)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import BACKLOG
+from ..control_socket import BACKLOG
 from . import http
 from .connection import Connection
 

@@ -16,7 +16,7 @@ from ...rendezvous.text import duration
 from ..actions.perform import Actor, Happening
 from ..commands import NoReading
 from ..decisions.watches import Reading, ReadingResult, WatchState, observe
-from ..inside import JobView
+from ..job_view import JobView
 from ..readings.reader import Reader
 from ..readings.readers import reader_of
 from ..table.watch import Table, Watch

@@ -15,7 +15,7 @@ from torch import nn
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
-from elastic_agent.trainer.program import room
+from elastic_agent.trainer.program import resources
 from support.trainers import training
 from support.trainers.reports import Reports
 
@@ -111,7 +111,7 @@ def test_a_node_without_resources_waits_longer_each_time(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And goes on at the next batch, with what there is then; beyond the last look it says so."""
-    monkeypatch.setattr(room, "FIRST_S", 0.25)
+    monkeypatch.setattr(resources, "FIRST_S", 0.25)
     devices, told, passes = Devices(2), settings.pop("told"), []
     with TorchTrainer(**settings, num_workers=2, resources=devices) as trainer:
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=1)))
@@ -127,7 +127,7 @@ def test_a_node_without_resources_waits_longer_each_time(
         assert (passes[0]["num_samples"], passes[0]["batch_count"], trainer.num_workers) == (250, 25, 1)
         pauses = [record.message.split()[-2] for record in caplog.records if "looking again in" in record.message]
         assert pauses[:3] == ["0.25", "0.5", "1"]
-        monkeypatch.setattr(room, "LOOKS", 2)
+        monkeypatch.setattr(resources, "LOOKS", 2)
         devices.count = 0
         with pytest.raises(Exception, match=r"had resources for no worker in 0.25 s; free a device"):
             trainer.train(autoscale=True)

@@ -15,7 +15,7 @@ from elastic_agent.control.actions.everywhere import compare
 from elastic_agent.control.actions.flight import begun, behind
 from elastic_agent.control.actions.stacks import ProcessStack, grouped
 from elastic_agent.control.decisions.questions import END
-from elastic_agent.control.inside import Answers
+from elastic_agent.control.job_view import Answers
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Table
 from elastic_agent.proto.progress import Progress
@@ -69,10 +69,10 @@ class Job:
         kind: str,
         body: Mapping[str, Any],
         wait_s: float,
-        think: Callable[[Answers], Mapping[str, Any]],
+        conclude_from: Callable[[Answers], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        return self.of_another or (think(self.ask_nodes(kind, body, wait_s)), "")
+        return self.of_another or (conclude_from(self.ask_nodes(kind, body, wait_s)), "")
 
     def publish(self, kind: str, body: Mapping[str, Any]) -> bool:
         self.published.append((kind, dict(body)))

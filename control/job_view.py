@@ -75,11 +75,11 @@ class JobView(Protocol):
         kind: str,
         body: Mapping[str, Any],
         wait_s: float,
-        think: Callable[[Answers], Mapping[str, Any]],
+        conclude_from: Callable[[Answers], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        """What `think` makes of such answers, and an empty name; or the conclusion of another node that has asked the
-        same in the last `again_s` of this round, and its name. At most three times as long."""
+        """What `conclude_from` makes of such answers, and an empty name; or the conclusion of another node that has
+        asked the same in the last `again_s` of this round, and its name. At most three times as long."""
         ...
 
     def publish(self, kind: str, body: Mapping[str, Any]) -> bool:

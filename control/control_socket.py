@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
         def close(self) -> None: ...
 
-    class Other(Protocol):
-        """What serves or tells something beside the control service."""
+    class Companion(Protocol):
+        """What is begun and closed with the control service, and gets what it gets."""
 
         def begin(self, agent: Agent, loop: Loop) -> None:
             """As `Service.begin`."""
@@ -154,13 +154,13 @@ class Service:
         """How far each worker is, by rank, where that is known."""
         self.checkpoints = ""
         """The directory of --exact-resume; empty: without."""
-        self.listeners: tuple[Callable[[], None], ...] = ()
+        self.on_change: tuple[Callable[[], None], ...] = ()
         """Called, from any thread, when there may be something new for somebody who follows in this process."""
         self.closed = False
-        self.others: list[Other] = []
-        """What else is beside the agent, begun and closed with this."""
+        self.companions: list[Companion] = []
+        """What is begun and closed with this."""
         self.history: deque[Entry] = deque(maxlen=KEPT)
-        self.records: list[Callable[[Entry], None]] = []
+        self.recorders: list[Callable[[Entry], None]] = []
         """Called, on the thread of the agent's loop, with each event."""
         self.deadline_s: float | None = None
         """When the job's time ends, since 1970, where that is known."""
@@ -196,7 +196,7 @@ class Service:
         self.agent, self._loop = agent, loop
         if self.deadline_s is not None:
             self._record(self._stream.deadline(self.deadline_s))
-        for other in self.others:
+        for other in self.companions:
             other.begin(agent, loop)
         if not self.directory:
             return
@@ -217,7 +217,7 @@ class Service:
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
         """Remember it, and pass it on to those who follow."""
-        for other in self.others:
+        for other in self.companions:
             try:
                 other.happened(what)
             except Exception as error:  # noqa: BLE001 - what only watches must not end the job
@@ -270,9 +270,9 @@ class Service:
         known = self.agent.known() if self.agent is not None else None
         entry = self._stream.entry(what, self.number, known)
         self.history.append(entry)
-        for record in self.records:
+        for record in self.recorders:
             record(entry)
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if self._connections is not None:
             self._connections.happened()
@@ -283,7 +283,7 @@ class Service:
 
     def wake(self) -> None:
         """Workers have written something that somebody follows. From any thread."""
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if (connections := self._connections) is not None:
             connections.wake()
@@ -295,9 +295,9 @@ class Service:
             self._loop = None
             self.happened(verdict)
         self.closed = True
-        for other in self.others:
+        for other in self.companions:
             other.close()
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if self._connections is not None:
             self._connections.close()
