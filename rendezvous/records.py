@@ -170,7 +170,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The coordinator's announcement: where the job stands. Each change is a new one with the next `version`."""
+    """An announcement of the coordinator: where the job stands. Each change is a new one with the next `version`."""
 
     version: int
     epoch: int

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         def own(self) -> bool: ...
 
 
-SILENT = 0.5
-"""The part of the lease after which a node without a sign is suspect."""
+SILENT_PART_OF_LEASE = 0.5
+"""The part of the lease after which a node without a sign is suspect, and shown as silent."""
 GONE = ("lost", "ended", "leaving")
 
 
@@ -46,7 +46,12 @@ def suspects(nodes: Sequence[NodeCapacity], lease_s: float, charged: str) -> tup
         for node in nodes
         if node.state == "lost"
         or (node.name == charged and node.state not in GONE)
-        or (lease_s and not node.own and (node.heard_age_s or 0.0) > SILENT * lease_s and node.state not in GONE)
+        or (
+            lease_s
+            and not node.own
+            and (node.heard_age_s or 0.0) > SILENT_PART_OF_LEASE * lease_s
+            and node.state not in GONE
+        )
     )
 
 

@@ -24,11 +24,12 @@ from ...rendezvous.driver.events import LoopAsked
 from ...rendezvous.records import Round
 from ...rendezvous.text import count
 from ..control_socket import Service
+from ..service.connection import TAKEN_S
 from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
 from .conversion import fill, request_of
-from .streams import TAKEN_S, Streams, TooMany
+from .streams import Streams, TooMany
 from .tokens import Holder, Tokens
 
 SERVICE, HEALTH, READY = "elastic.control.v1.Control", "grpc.health.v1.Health", "ready"

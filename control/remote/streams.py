@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
+from ..service.connection import TAKEN_S
+
 STREAMS_MAX = 32
 """Streams at a time: each has a thread."""
-TAKEN_S = 10.0
-"""How long a reader may take nothing of what waits for it."""
 Message = TypeVar("Message")
 
 
