@@ -122,7 +122,7 @@ class Accounting:
         )
 
 
-def _lost(state: goodput.Goodput, cause: int, lost_s: float) -> LostTime:
+def _lost(state: goodput.SecondsAccount, cause: int, lost_s: float) -> LostTime:
     known = state.ends.get(cause)
     if not cause:
         return LostTime(0, START, lost_s)

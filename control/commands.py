@@ -22,11 +22,11 @@ KILLED_S = 0.5
 """How long a killed process has to be gone. One that waits for a dead file server may not be."""
 
 
-class NoAnswer(Exception):
+class NoReading(Exception):
     """What was asked gave no answer; the text says why."""
 
 
-class TimedOut(NoAnswer):
+class TimedOut(NoReading):
     """It gave none in time."""
 
 
@@ -37,7 +37,7 @@ class Asker:
         self._stuck: subprocess.Popen[str] | None = None
 
     def run(self, argv: Sequence[str], limit_s: float, stdin: str = "") -> str:
-        """What the command printed. Raises NoAnswer if it cannot be started, fails, or takes longer than `limit_s`."""
+        """What the command printed. Raises NoReading if it cannot be started, fails, or takes longer than `limit_s`."""
         name = os.path.basename(argv[0])
         if self._stuck is not None:
             if self._stuck.poll() is None:
@@ -58,7 +58,7 @@ class Asker:
                 cwd="/",
             )
         except OSError as error:
-            raise NoAnswer(f"{name} cannot be started: {error.strerror}") from None
+            raise NoReading(f"{name} cannot be started: {error.strerror}") from None
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -66,18 +66,18 @@ class Asker:
             raise TimedOut(f"no answer from {name} in {duration(limit_s)}") from None
         if process.returncode != 0:
             why = shorten(" ".join(err.split()), WHY_MAX) or "it printed no error"
-            raise NoAnswer(f"{name} ended with status {process.returncode}: {why}")
+            raise NoReading(f"{name} ended with status {process.returncode}: {why}")
         return out[:OUTPUT_MAX]
 
     def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
-        """The numbers that `probe` prints, line by line. Raises NoAnswer, with the file system named."""
+        """The numbers that `probe` prints, line by line. Raises NoReading, with the file system named."""
         argv = [sys.executable, "-I", "-S", str(PROBE), question, path]
         try:
             lines = self.run(argv, limit_s).splitlines()
         except TimedOut:
             raise TimedOut(f"no answer from the file system of {path} in {duration(limit_s)}") from None
-        except NoAnswer as error:
-            raise NoAnswer(str(error).partition("with status 1: ")[2] or str(error)) from None
+        except NoReading as error:
+            raise NoReading(str(error).partition("with status 1: ")[2] or str(error)) from None
         return [[float(number) for number in line.split()] for line in lines]
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A watch has fired, is still over its limit, or is no longer; or it cannot be read, or can again."""
+    """A watch fired, was cleared, or can or cannot be read."""
 
     at_s: float
     watch: str
@@ -117,7 +117,7 @@ class Stream:
         return Deadline(time.monotonic(), until_s)
 
     def alarm(self, watch: str, change: str, because: str) -> Alarm:
-        """The state of a watch has changed now."""
+        """A watch fired, was cleared, or can or cannot be read, now."""
         return Alarm(time.monotonic(), watch, change, because)
 
     def _named(self, what: object, number: int, known: Known | None) -> tuple[str, str]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..agent.errors import UsageError
 from ..proto.frozen import dataclass, replace
-from .asked import Asked
+from .agent_setup import complete, fitted, make_agent, noticing, torch_events
 from .config.config import LaunchConfig, plan
-from .making import complete, fitted, make_agent, noticing, torch_events
+from .control_methods import ControlMethods
 from .reporting.exceptions import error_of
 from .watched import Watched
 
@@ -49,7 +49,7 @@ class Program:
 Entrypoint = str | os.PathLike[str] | Callable[..., Any] | Module | Program
 
 
-class NodeAgent(Asked):
+class NodeAgent(ControlMethods):
     """This node's agent for one job. `run` may be called once; the other methods at any time, from any thread."""
 
     def __init__(

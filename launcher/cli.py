@@ -120,7 +120,7 @@ def _took_torchs_place(args: Sequence[str], as_program: bool) -> bool:
     """With --as-torchrun: do what it says. False without it."""
     if not any(arg.startswith("--as") for arg in args):
         return False
-    from .as_torchrun.become import SWITCH, become
+    from .as_torchrun.switch_process import SWITCH, become
 
     spelled = spell_out(args)
     flags = spelled[: spelled.index("--")]

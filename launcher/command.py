@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ..agent.errors import AgentError
 from ..agent.spec import PASSWORD_VARIABLE
+from .agent_setup import complete, fitted, make_agent, noticing, torch_events
 from .config.config import LaunchConfig, Plan, plan
-from .making import complete, fitted, make_agent, noticing, torch_events
 from .reporting.exceptions import error_of
 from .reporting.printing import PLAIN, Printing
 from .watched import Watched
@@ -76,7 +76,7 @@ def _watched(config: LaunchConfig, made: Plan, console: Console) -> Watched:
     if console.on_terminal:
         from .reporting.waiting_line import WaitingLine
 
-        watched.service.others.append(WaitingLine(console.in_place))
+        watched.service.companions.append(WaitingLine(console.in_place))
     return watched
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from threading import Lock
 
-from ..control.beside import Service
+from ..control.control_socket import Service
 from ..proto.frozen import replace
 from .config.config import EXACT_RESUME, LaunchConfig, Plan
 from .preemption.end_of_time import DEADLINE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..agent.loop import Loop
     from ..agent.report import AgentEvent, Report
     from ..agent.spec import WorkerSpec
-    from ..control.beside import Answering
+    from ..control.control_socket import Answering
     from ..control.in_agent.watching import Watching
     from ..proto.progress import Progress
     from ..rendezvous.records import Round
@@ -71,24 +71,24 @@ class Watched:
             from .config.values import endpoint
 
             address = endpoint("metrics_address", served, None)
-            self.service.others.append(Scraping(self.service, address, __version__, self._tell))
+            self.service.companions.append(Scraping(self.service, address, __version__, self._tell))
         if config.page or config.page_address:
             from ..control.page.paging import Paging
             from .config.values import endpoint
 
             shown = endpoint("page_address", config.page_address or PAGE_ADDRESS, None)
-            self.service.others.append(Paging(self.service, shown, self._tell))
+            self.service.companions.append(Paging(self.service, shown, self._tell))
         if config.control_address:
             from ..control.remote.opening import announced, opened
 
             files = (config.control_cert, config.control_key, config.control_tokens)
             remote = opened(self.service, config.control_address, *files, self._tell)
-            self.service.others.append(remote)
+            self.service.companions.append(remote)
             workers = replace(workers, control=announced(remote))
         if os.environ.get("NOTIFY_SOCKET"):
             from ..control.service.systemd import VARIABLES, Notifying
 
-            self.service.others.append(Notifying(os.environ, self._tell))
+            self.service.companions.append(Notifying(os.environ, self._tell))
             env = {name: value for name, value in workers.base_env.items() if name not in VARIABLES}
             workers = replace(workers, base_env=env)
         return workers

@@ -41,7 +41,7 @@ ATTACHED = 0
 """Of a slot: the worker's process id once it has made a Run."""
 BOUNDARY = 1
 """The last boundary that it has come to; written before it reads `ASKED` there."""
-HEARD = 2
+NEWEST_READ = 2
 """Number of the newest decided agreement that it knows."""
 ACTED = 3
 """Number of the newest agreement that it has acted on."""

@@ -20,13 +20,13 @@ class NodeState(Enum):
     __hash__ = object.__hash__
 
     WAITING = "waiting"
-    """No worker of any round runs here; the node wants a place in the next round."""
+    """No worker of any round runs here; the node asks for a place in the next round."""
     WORKING = "working"
     """Its workers of `round` have been started."""
     BROKEN = "broken"
-    """One of its workers of `round` failed; it stops the others and wants to come back."""
+    """One of its workers of `round` failed; it stops the others and rejoins afterwards."""
     STOPPING = "stopping"
-    """`round` ended for a reason elsewhere; it stops its workers and wants to come back."""
+    """`round` ended for a reason elsewhere; it stops its workers and rejoins afterwards."""
     FINISHED = "finished"
     """All its workers of `round` exited 0; it waits in the finalisation barrier."""
     LEAVING = "leaving"
@@ -170,7 +170,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The coordinator's announcement: where the job stands. Each change is a new one with the next `version`."""
+    """An announcement of the coordinator: where the job stands. Each change is a new one with the next `version`."""
 
     version: int
     epoch: int

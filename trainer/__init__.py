@@ -1,7 +1,7 @@
 """Distributed training as a Python object: `from elastic_agent.trainer import TorchTrainer, TrainingOperator`.
 
 `trainer` is what a program holds, `operator` what it may override; `program` runs beside the program, `in_worker` in
-the workers. Stands on `launcher` and `worker`, and imports them when a name is asked for; nothing below knows of it.
+the workers. Stands on `launcher` and `worker`, and imports them when a name is asked for; nothing below imports it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ STORE_GRACE_S = 5.0
 """How long a lost host of the rendezvous is waited for where there is another one to go to."""
 SETTLE_S = 10.0
 """How long a planned change of nodes waits for the workers to end their batch and save."""
-PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.ahead")
+PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.preload_imports")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
 
 

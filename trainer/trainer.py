@@ -14,7 +14,7 @@ from typing import Any
 
 from ..agent.errors import UsageError
 from ..worker.errors import CheckpointDamaged, WorkerLibraryError, WrongState
-from . import files, options, parcels, plain
+from . import files, options, pickled_values, plain
 from .names import (
     BEFORE_PASS,
     HOOK,
@@ -32,12 +32,12 @@ from .names import (
     WORKERS,
 )
 from .operator import TrainingOperator, check_steps
-from .program.desk import Answer, Desk
+from .program.call_server import Answer, CallServer
 from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder
 from .program.job import Job
 from .program.modules import modules_of
 from .program.progress import Bar, drawable
-from .program.room import Room
+from .program.resources import Room
 
 KEEPS = ("exact", "auto", None)
 _numbers = itertools.count(1)
@@ -65,7 +65,7 @@ class TorchTrainer:
     random numbers and weights. launch: further fields of LaunchConfig.
     """
 
-    _desk: Desk | None
+    _call_server: CallServer | None
     _job: Job | None
     _parcels = 0
 
@@ -112,7 +112,7 @@ class TorchTrainer:
         self._checkpoint_dir = settled.program["checkpoint_dir"]
         self._bar = Bar() if drawable(use_tqdm) else None
         self._replaying = self._closed = False
-        self._desk, self._job = None, None
+        self._call_server, self._job = None, None
         self._folder = PrivateFolder()
         try:
             self._start(settled)
@@ -127,9 +127,9 @@ class TorchTrainer:
             "use_tqdm": self._bar is not None,
             "log_level": logging.getLogger("elastic_agent").getEffectiveLevel(),
         }
-        parcels.write(folder, PARCEL, "what the trainer was made with", program)
+        pickled_values.write(folder, PARCEL, "what the trainer was made with", program)
         if settled.hook is not None:
-            parcels.write(folder, HOOK, "initialization_hook", settled.hook)
+            pickled_values.write(folder, HOOK, "initialization_hook", settled.hook)
         given = [program[name] for name in program if name.endswith("_creator")]
         found = {
             "paths": [path or os.getcwd() for path in sys.path],
@@ -137,14 +137,14 @@ class TorchTrainer:
         }
         with open(os.path.join(folder, PATHS), "w", encoding="utf-8") as file:
             json.dump(found, file)
-        self._desk = Desk(folder)
+        self._call_server = CallServer(folder)
         if self._bar is not None:
-            self._desk.on_progress = self._bar.show
+            self._call_server.on_progress = self._bar.show
         room = Room(settled.workers_here, settled.resources)
         config = settled.launch(folder, room.take if room.changes else room.share)
-        self._job = Job(config, self._desk, room, self._max_retries, settled.endpoints)
-        self._desk.wait_ready()
-        self._replaying = self._desk.records > 0
+        self._job = Job(config, self._call_server, room, self._max_retries, settled.endpoints)
+        self._call_server.wait_ready()
+        self._replaying = self._call_server.records > 0
 
     @classmethod
     def as_trainable(
@@ -226,7 +226,7 @@ class TorchTrainer:
 
     def get_model(self) -> Any:
         """The model, or a list of several: copies on the CPU, out of DDP, in this program."""
-        models = parcels.read(self._folder.path, str(self._read(MODEL).value))
+        models = pickled_values.read(self._folder.path, str(self._read(MODEL).value))
         return models[0] if len(models) == 1 else models
 
     def state_dict(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class TorchTrainer:
     @property
     def num_workers(self) -> int:
         """Workers of all nodes now; at most those that were asked for."""
-        return self._desk.world_size if self._desk is not None else 0
+        return self._call_server.world_size if self._call_server is not None else 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -295,17 +295,17 @@ class TorchTrainer:
         if self._closed:
             return
         self._closed = True
-        job, desk = self._job, self._desk
+        job, call_server = self._job, self._call_server
         try:
-            if job is not None and desk is not None:
+            if job is not None and call_server is not None:
                 if not force and job.error is None and job.running:
-                    desk.make(SHUTDOWN, {}, plain.digest(SHUTDOWN))
+                    call_server.make(SHUTDOWN, {}, plain.digest(SHUTDOWN))
                     job.wait()
                 else:
                     job.stop(force)
         finally:
-            if desk is not None:
-                desk.close()
+            if call_server is not None:
+                call_server.close()
             if self._bar is not None:
                 self._bar.close()
             self._folder.remove()
@@ -319,8 +319,8 @@ class TorchTrainer:
     def __repr__(self) -> str:
         if self._closed:
             return f"<TorchTrainer of {self._num_workers} workers, shut down>"
-        desk = self._desk
-        done = desk.last if desk is not None else 0
+        call_server = self._call_server
+        done = call_server.last if call_server is not None else 0
         return f"<TorchTrainer, {self.num_workers} of {self._num_workers} workers, {self._parallel}, {done} calls>"
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class TorchTrainer:
     def _applied(self, name: str, function: Callable[..., Any]) -> list[Any]:
         self._check_open()
         parcel = self._parcel_name()
-        parcels.write(self._folder.path, parcel, "the function", function)
+        pickled_values.write(self._folder.path, parcel, "the function", function)
         title = getattr(function, "__qualname__", type(function).__name__)
         given = self._call(name, {"function": title}, parcel).value
         return [
@@ -372,28 +372,28 @@ class TorchTrainer:
         return name
 
     def _call(self, name: str, args: dict[str, Any], parcel: str = "", refused: str = "") -> Answer:
-        desk, job = self._check_open()
+        call_server, job = self._check_open()
         job.allow(args.get("max_retries", self._max_retries))
-        answer = desk.wait(desk.make(name, args, plain.digest(name, args), parcel, refused))
+        answer = call_server.wait(call_server.make(name, args, plain.digest(name, args), parcel, refused))
         self._replaying = answer.recorded
         return answer
 
     def _read(self, name: str) -> Answer:
-        desk, _ = self._check_open()
+        call_server, _ = self._check_open()
         if self._parallel == "fsdp":
             answer = self._call(name, {})
             if answer.recorded:
                 why = f"an earlier start called {name}() of this sharded model, whose result is not recorded"
                 raise UsageError(f"{why}; begin anew in another checkpoint_dir")
             return answer
-        return desk.read(name)
+        return call_server.read(name)
 
     def _parcel_name(self) -> str:
         self._parcels += 1
         return f"parcel-{self._parcels}"
 
-    def _check_open(self) -> tuple[Desk, Job]:
-        if self._closed or self._desk is None or self._job is None:
+    def _check_open(self) -> tuple[CallServer, Job]:
+        if self._closed or self._call_server is None or self._job is None:
             caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
             raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
-        return self._desk, self._job
+        return self._call_server, self._job

@@ -44,7 +44,7 @@ class Here:
     """Those of them that are here, and verify."""
 
 
-class Agreement:
+class CheckpointChoice:
     """Made by all ranks of a start. Where the ranks see several file systems, each of them has a home for checkpoints:
     a directory, and the first rank that sees it, which acts for it."""
 
@@ -104,7 +104,7 @@ class Agreement:
     def _claimed(self) -> list[Any]:
         """Tokens of the starts before this one, and the histories of the checkpoints that are here."""
         over = self._folder.claim(self._claim)
-        self._folder.sweep(self._claim.token)
+        self._folder.remove_leftovers(self._claim.token)
         return [over, self._folder.histories()]
 
     def _newest(self, skip: Collection[str]) -> Here | None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from ..proto.endings import COMMAND, MARK
-from .agreement import Agreement
+from .agreement import CheckpointChoice
 from .checkpoints.copies import Copier, storage_at
 from .checkpoints.fence import Claim
 from .checkpoints.files import Content, load_tensors, read_file, write_file
@@ -27,7 +27,7 @@ from .checkpoints.pieces import Divided, divide, is_sharded, tensors
 from .checkpoints.staging import Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
-from .checkpoints.writer import STATE, Alone, Order, Writer
+from .checkpoints.writer import STATE, Order, SingleWriter, Writer
 from .errors import CheckpointNotWritten, Misused, NotResumable
 from .loop import account
 from .world import Party, World
@@ -130,9 +130,9 @@ class Persistence:
         parts of a checkpoint are on no node, or cannot be copied.
         """
         self._check_copies(things)
-        agreement = Agreement(self._world, self.folder, self._claim, self.homes, self._log)
-        found = agreement.reach(self._storage, things)
-        self._starts = agreement.starts
+        choice = CheckpointChoice(self._world, self.folder, self._claim, self.homes, self._log)
+        found = choice.reach(self._storage, things)
+        self._starts = choice.starts
         if found is None:
             return None
         folder, manifest = found
@@ -186,7 +186,7 @@ class Persistence:
         mine = self.homes.members(self._first)
         large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
         anywhere_sharded, anywhere_large = self._world.most([int(sharded), int(large)])
-        writers: Party = Alone()
+        writers: Party = SingleWriter()
         homes = Homes()
         if anywhere_sharded:
             writers, homes = self._party(list(range(self._world.size))), self.homes
@@ -210,8 +210,8 @@ class Persistence:
                 made_by,
             )
 
-        safe = self._form == "safetensors" and isinstance(writers, Alone)
-        state = self._staged(self._divided(states, None if isinstance(writers, Alone) else mine, safe))
+        safe = self._form == "safetensors" and isinstance(writers, SingleWriter)
+        state = self._staged(self._divided(states, None if isinstance(writers, SingleWriter) else mine, safe))
         self._writer.start(Order(snapshot.step, state, {LEDGER: snapshot.ledger}, manifest, writers, homes, safe))
         self._held_s = time.monotonic() - began_s
 

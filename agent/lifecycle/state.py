@@ -1,4 +1,4 @@
-"""What a node's agent knows of itself: frozen values. No decision is taken here."""
+"""The state of a node's agent: frozen values. No decision is taken here."""
 
 from __future__ import annotations
 

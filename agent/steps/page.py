@@ -93,7 +93,7 @@ class StepPage:
 
     def _all_know(self, decided: Agreement) -> bool:
         attached = [slot for slot in range(self._slots) if self._read(slot, steps.ATTACHED)]
-        return all(self._read(slot, steps.HEARD) >= decided.number for slot in attached)
+        return all(self._read(slot, steps.NEWEST_READ) >= decided.number for slot in attached)
 
     def _show(self, agreement: Agreement) -> None:
         self._decided = agreement
@@ -152,7 +152,7 @@ class StepPage:
             yield BoundFound(asked.number, 0)
             return
         # A decision stays in the page until every worker knows it.
-        if decided is not None and any(self._read(slot, steps.HEARD) < decided.number for slot in attached):
+        if decided is not None and any(self._read(slot, steps.NEWEST_READ) < decided.number for slot in attached):
             return
         self._answered = asked.number
         yield BoundFound(asked.number, self._bound(asked.number, attached))

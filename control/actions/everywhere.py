@@ -12,11 +12,11 @@ from typing import Any
 from ...rendezvous.codec.digest import sha256
 from ...rendezvous.text import shorten
 from ..answers import ask
-from ..inside import Job
+from ..job_view import JobView
 from ..readings.processes import matching
 from ..table.watch import Watch
 from .flight import begun, behind
-from .stacks import PROCESSES_MAX, Dump, Stacks, grouped, native, stacks_of
+from .stacks import PROCESSES_MAX, Dump, ProcessStack, grouped, native, stacks_of
 
 TEXTS_MAX = 48 * 1024
 """Characters of all texts in a node's answer: one of each group first, then the others as far as there is room."""
@@ -48,12 +48,12 @@ class World:
         return next((rank for rank in self.late if rank in known), min(each.rank for each in self.found.groups[0]))
 
 
-def chosen(job: Job, process: str) -> dict[int, int]:
+def chosen(job: JobView, process: str) -> dict[int, int]:
     """Process ids by rank of this node's workers, or of those of them that the pattern finds."""
     return {rank: pid for rank, pid in job.workers().items() if not process or pid in matching(process)}
 
 
-def reply(job: Job, watch: Watch) -> dict[str, Any]:
+def reply(job: JobView, watch: Watch) -> dict[str, Any]:
     """This node's answer: the stacks of its workers, and which collectives they have begun last. `watch`: of this
     node's own table; a pattern or a signal of another node would be a stranger's."""
     workers = chosen(job, watch.process)
@@ -90,14 +90,14 @@ def _first(begun_last: Mapping[str, tuple[int, str]]) -> list[tuple[str, tuple[i
     return sorted(begun_last.items())[:GROUPS_MAX]
 
 
-def _stacks(answer: Mapping[str, Any], node: str) -> list[Stacks]:
+def _stacks(answer: Mapping[str, Any], node: str) -> list[ProcessStack]:
     found = []
     for row in _list(answer.get("stacks"))[:PROCESSES_MAX]:
         match row:
             case [int(rank), str(who), str(key), str(at), bool(waits), str(text)]:
                 whose = f"{who[:LINE_MAX]} on {node}" if node else who[:LINE_MAX]
                 place = shorten(" ".join(at.split()), LINE_MAX)
-                found.append(Stacks(whose, text[:TEXT_MAX], key, place, waits=waits, rank=rank))
+                found.append(ProcessStack(whose, text[:TEXT_MAX], key, place, waits=waits, rank=rank))
     return found
 
 

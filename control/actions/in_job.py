@@ -10,7 +10,7 @@ from typing import Any
 from ...rendezvous.agreements import Act
 from ...rendezvous.text import duration, shorten
 from ..decisions.questions import END, STACKS
-from ..inside import Answers, Job
+from ..job_view import Answers, JobView
 from ..table.watch import Table, Watch
 from .everywhere import chosen, compare, reply
 from .stacks import save
@@ -38,7 +38,7 @@ SAID_MAX = 4000
 """Characters of stacks that a failure holds; its record is bounded."""
 
 
-def inside(job: Job, action: str, table: Table, watch: Watch, sentence: str) -> str:
+def inside(job: JobView, action: str, table: Table, watch: Watch, sentence: str) -> str:
     """Do it. Returns one line: what was done, or why not."""
     if action == "drain":
         job.leave(sentence)
@@ -116,7 +116,7 @@ def _silence(answers: Answers) -> str:
     return f"no answer from {', '.join(answers.silent[:4])}{more} within {duration(STACKS_S)}"
 
 
-def _end(job: Job, number: int, conclusion: Conclusion, sentence: str) -> str:
+def _end(job: JobView, number: int, conclusion: Conclusion, sentence: str) -> str:
     """End the round by a failure of the odd rank, by its agent; where that one does not, by this one. Returns what was
     done."""
     message = shorten(" ".join(f"{sentence}; {conclusion.brief}".split()), MESSAGE_MAX)
@@ -136,7 +136,7 @@ def _end(job: Job, number: int, conclusion: Conclusion, sentence: str) -> str:
     return f"{whose}; otherwise this node does so in {OTHERS_FIRST_S:g} s"
 
 
-def end_asked(job: Job, number: int, body: Mapping[str, Any]) -> None:
+def end_asked(job: JobView, number: int, body: Mapping[str, Any]) -> None:
     """Another node says that a rank makes the round stand still: end the round if it is one of this node's."""
     rank, message, text = body.get("rank"), body.get("message"), body.get("text")
     if type(rank) is int and rank in job.workers() and isinstance(message, str) and isinstance(text, str):

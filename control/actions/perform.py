@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoAnswer
+from ..commands import Asker, NoReading
 from ..decisions.watches import Change
-from ..inside import Job
+from ..job_view import JobView
 from ..notify.notifier import Notifier
 from ..readings.processes import matching
 from ..table.kinds import KINDS
@@ -42,7 +42,7 @@ class Actor:
         notifier: Notifier,
         node: str,
         log: Callable[[str], None],
-        job: Job | None = None,
+        job: JobView | None = None,
         alarmed: Callable[[str, str, str], None] | None = None,
     ) -> None:
         """`job`: the one around it, where it runs in an agent; `alarmed` gets each change first: the watch, the change,
@@ -102,7 +102,7 @@ class Actor:
         }
         try:
             Asker().run(argv, EXEC_S, json.dumps(told))
-        except NoAnswer as error:
+        except NoReading as error:
             return f"{error}"
         return f"ran {argv[0]}: exit 0"
 
@@ -121,5 +121,5 @@ def sentence_of(happening: Happening) -> str:
         Change.AGAIN: f"{watch.title}: still {text}",
         Change.CLEARED: f"{watch.title}: no longer over its limit: {text}",
         Change.BLIND: f"{watch.title}: cannot be read: {text}",
-        Change.SEES: f"{watch.title}: can be read again: {text}",
+        Change.READABLE: f"{watch.title}: can be read again: {text}",
     }[happening.change]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...rendezvous.text import count
 from ..answers import ask
-from ..commands import Asker, NoAnswer, signal_process
+from ..commands import Asker, NoReading, signal_process
 from ..readings.processes import rank_of, stat
 
 PROCESSES_MAX = 64
@@ -34,7 +34,7 @@ WAITS = re.compile(r"\btorch/(distributed/|nn/parallel/|autograd/graph\.py)")
 
 
 @dataclass(frozen=True)
-class Stacks:
+class ProcessStack:
     """Stack of one process, and where it stands."""
 
     who: str
@@ -56,7 +56,7 @@ class Dump:
 
     line: str
     """Where the stacks are, and who is odd."""
-    groups: tuple[tuple[Stacks, ...], ...] = ()
+    groups: tuple[tuple[ProcessStack, ...], ...] = ()
     """Processes with equal stacks; the odd group first."""
 
     @property
@@ -81,9 +81,9 @@ def stacks_of(pids: Sequence[int], signal_name: str = "", paths: Mapping[int, st
     return grouped([take(pid, signal_name, (paths or {}).get(pid, "")) for pid in pids[:PROCESSES_MAX]])
 
 
-def grouped(taken: Iterable[Stacks]) -> Dump:
+def grouped(taken: Iterable[ProcessStack]) -> Dump:
     """Those with equal stacks together, the smallest group first, and those that wait for others last."""
-    groups: dict[str, list[Stacks]] = {}
+    groups: dict[str, list[ProcessStack]] = {}
     for each in taken:
         groups.setdefault(each.key, []).append(each)
     ordered = sorted(groups.values(), key=lambda group: (all(each.waits for each in group), len(group)))
@@ -121,23 +121,23 @@ def native(found: Dump, *, waiting: bool = True) -> list[str]:
             text = Asker().run(
                 [tool, "dump", "--native", *_blocking(group[0].pid), "--pid", str(group[0].pid)], NATIVE_S
             )
-        except NoAnswer as error:
+        except NoReading as error:
             text = str(error)
         parts.append(f"{group[0].who}, with native frames\n{text.rstrip()}")
     return parts
 
 
-def _members(group: Sequence[Stacks]) -> str:
+def _members(group: Sequence[ProcessStack]) -> str:
     return ", ".join(one.who for one in group[:4]) + (f" and {len(group) - 4} more" if len(group) > 4 else "")
 
 
-def _block(group: Sequence[Stacks]) -> str:
+def _block(group: Sequence[ProcessStack]) -> str:
     return f"{', '.join(each.who for each in group)}: in {group[0].at}\n\n" + "\n\n".join(
         f"{each.who}\n{each.text.rstrip()}" for each in group if each.text
     )
 
 
-def take(pid: int, signal_name: str = "", path: str = "") -> Stacks:
+def take(pid: int, signal_name: str = "", path: str = "") -> ProcessStack:
     """The stacks of one process, by the first way that works. `path`: of the socket at which it answers."""
     who, tool = rank_of(pid), py_spy()
     why = "py-spy is not installed"
@@ -145,7 +145,7 @@ def take(pid: int, signal_name: str = "", path: str = "") -> Stacks:
         try:
             found = of_py_spy(who, Asker().run([tool, "dump", *_blocking(pid), "--pid", str(pid)], DUMP_S))
             return replace(found, pid=pid)
-        except NoAnswer as error:
+        except NoReading as error:
             why = str(error)
     if path and (answer := ask(path)) is not None and answer.stacks:
         return replace(of_faulthandler(who, answer.stacks), pid=pid)
@@ -158,12 +158,12 @@ def _blocking(pid: int) -> list[str]:
     return ["--nonblocking"] if found and found.state in "Tt" else []
 
 
-def _last_resort(pid: int, who: str, why: str, signal_name: str) -> Stacks:
+def _last_resort(pid: int, who: str, why: str, signal_name: str) -> ProcessStack:
     if signal_name and signal_process(pid, signal_name):
         text = f"{why}; sent {signal_name}: its faulthandler writes the stacks to the file that the script gave it"
-        return Stacks(who, f"{text}\n{kernel(pid)}", f"{signal_name} sent", f"its own log, by {signal_name}")
+        return ProcessStack(who, f"{text}\n{kernel(pid)}", f"{signal_name} sent", f"its own log, by {signal_name}")
     text = kernel(pid)
-    return Stacks(who, f"{why}; state in /proc:\n{text}", text, text.partition("\n")[0])
+    return ProcessStack(who, f"{why}; state in /proc:\n{text}", text, text.partition("\n")[0])
 
 
 def py_spy() -> str:
@@ -172,7 +172,7 @@ def py_spy() -> str:
     return shutil.which("py-spy") or (beside if os.access(beside, os.X_OK) else "")
 
 
-def of_py_spy(who: str, text: str) -> Stacks:
+def of_py_spy(who: str, text: str) -> ProcessStack:
     """From the output of `py-spy dump`: processes are compared by the frames of their main threads."""
     threads = re.split(r"^(?=Thread )", text, flags=re.MULTILINE)[1:]
     main = next(
@@ -181,17 +181,17 @@ def of_py_spy(who: str, text: str) -> Stacks:
     frames = [line.strip() for line in main.splitlines()[1:] if line.startswith("    ")]
     frames = [frame for frame in frames if re.search(r"\(.+\)$", frame)]
     at = frames[0] if frames else "no Python frame"
-    return Stacks(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
+    return ProcessStack(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
 
 
-def of_faulthandler(who: str, text: str) -> Stacks:
+def of_faulthandler(who: str, text: str) -> ProcessStack:
     """From what `faulthandler.dump_traceback` writes: the main thread is the last one."""
     main = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)[-1]
     frames = [
         f"{name} ({file}:{line})" for file, line, name in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', main, re.M)
     ]
     at = frames[0] if frames else "no Python frame"
-    return Stacks(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
+    return ProcessStack(who, text, "\n".join(frames) or text, at, waits=bool(WAITS.search(at)))
 
 
 def kernel(pid: int) -> str:

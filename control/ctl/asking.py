@@ -10,7 +10,7 @@ from .call import Call, Message
 
 
 def begin(path: str, method: str, fields: Mapping[str, Any] | None = None) -> Call:
-    """Ask the agent with this socket, or at this HOST:PORT. Raises NoAnswer where nobody listens."""
+    """Ask the agent with this socket, or at this HOST:PORT. Raises AgentUnreachable where nobody listens."""
     if os.sep in path or ":" not in path:
         return Call(path, method, fields)
     from .remote import RemoteCall
@@ -19,5 +19,5 @@ def begin(path: str, method: str, fields: Mapping[str, Any] | None = None) -> Ca
 
 
 def call(path: str, method: str, **fields: object) -> Message:
-    """One answer. Raises NoAnswer, Refused."""
+    """One answer. Raises AgentUnreachable, CallRefused."""
     return begin(path, method, fields).answer()

@@ -18,11 +18,11 @@ SLOW = ("Stacks", "SetWatch")
 Message = dict[str, Any]
 
 
-class NoAnswer(Exception):
+class AgentUnreachable(Exception):
     """The agent does not answer. One line."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The agent has answered that it will not. One line."""
 
 
@@ -30,7 +30,7 @@ class Call:
     """One request, and what comes back: one message, or a stream of them."""
 
     def __init__(self, path: str, method: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Raises NoAnswer where nobody listens."""
+        """Raises AgentUnreachable where nobody listens."""
         self.path, self.method = path, method
         self.ended = False
         self._limit_s = SLOW_S if method in SLOW else ANSWER_S
@@ -48,40 +48,42 @@ class Call:
             self._sock.send(head.encode() + body)
         except OSError as error:
             self._sock.close()
-            raise NoAnswer(f"{path}: {error.strerror}") from error
+            raise AgentUnreachable(f"{path}: {error.strerror}") from error
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def answer(self) -> Message:
-        """The one message. Raises NoAnswer, Refused."""
+        """The one message. Raises AgentUnreachable, CallRefused."""
         try:
             for message in self.messages(self._limit_s):
                 return message
         finally:
             self.close()
-        raise NoAnswer(f"{self.path}: the connection ended without an answer to {self.method}")
+        raise AgentUnreachable(f"{self.path}: the connection ended without an answer to {self.method}")
 
     def messages(self, limit_s: float | None = None) -> Iterator[Message]:
         """All messages as they come, until the end; `limit_s`: how long all may take, None for as long as it goes on.
-        Raises NoAnswer, Refused."""
+        Raises AgentUnreachable, CallRefused."""
         until = None if limit_s is None else time.monotonic() + limit_s
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         while not self.ended:
             left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
             if not poll.poll(left_ms):
-                raise NoAnswer(f"{self.path}: no answer to {self.method} in {limit_s:g} s; the agent may be frozen")
+                raise AgentUnreachable(
+                    f"{self.path}: no answer to {self.method} in {limit_s:g} s; the agent may be frozen"
+                )
             yield from self.arrived()
 
     def arrived(self) -> list[Message]:
-        """What has come by now. Raises NoAnswer, Refused."""
+        """What has come by now. Raises AgentUnreachable, CallRefused."""
         try:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise NoAnswer(f"{self.path}: {error.strerror}") from error
+            raise AgentUnreachable(f"{self.path}: {error.strerror}") from error
         self.ended = not data
         self._received += data
         if self._head is None and not self._begin():
@@ -91,7 +93,7 @@ class Call:
         status, _ = self._head or (0, False)
         if status != 200:
             if self.ended:
-                raise Refused(json.loads(self._lines or b"{}").get("message", f"status {status}"))
+                raise CallRefused(json.loads(self._lines or b"{}").get("message", f"status {status}"))
             return []
         self._lines = bytearray() if self.ended else bytearray(rest)
         return [json.loads(line) for line in [*whole, *([rest] if self.ended else [])] if line]
@@ -101,7 +103,7 @@ class Call:
         head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
         if not found:
             if self.ended:
-                raise NoAnswer(f"{self.path}: the agent has closed the connection")
+                raise AgentUnreachable(f"{self.path}: the agent has closed the connection")
             return False
         first, *lines = head.lower().split(b"\r\n")
         headers = dict(line.split(b": ", 1) for line in lines)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from . import find, screen, story, told, views
+from . import event_sources, find, screen, story, views
 from .asking import begin, call
-from .call import Message, NoAnswer, Refused
-from .chosen import PROGRAM, Chosen, as_json, because, choosing, show_credentials
+from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
+from .selection import PROGRAM, Chosen, as_json, because, choosing, show_credentials
 
 REFUSED, WRONG = 1, 2
 """Exit statuses beside those of `find`: the agent says no; the command is wrong."""
@@ -79,7 +79,7 @@ def _show_status(chosen: Chosen, output: str) -> None:
 
 
 def _newest(directory: str) -> Message | None:
-    from .kept import newest
+    from .checkpoints import newest
 
     return newest(directory)
 
@@ -219,7 +219,7 @@ def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
 
     From the events of the agent that coordinates, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    found = story.story_of(told.events(file, chosen.agents))
+    found = story.story_of(event_sources.events(file, chosen.agents))
     if in_json:
         _echo(story.as_message(found))
         return
@@ -236,7 +236,7 @@ def report(chosen: Chosen, *, file: tuple[str, ...], output: str) -> None:
 
     From what the agents of this host keep, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    told.write_report(output, told.events(file, chosen.agents), file)
+    event_sources.write_report(output, event_sources.events(file, chosen.agents), file)
 
 
 @elasticctl.command()
@@ -313,7 +313,7 @@ def _do(agent: Agent, method: str, in_json: bool, **fields: object) -> None:
 @as_json
 def checkpoints(directory: str, *, in_json: bool) -> None:
     """The checkpoints in a directory of the worker library, the newest first."""
-    from .kept import kept, table
+    from .checkpoints import kept, table
 
     found = kept(directory)
     if in_json:
@@ -374,9 +374,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except NotFound as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(error.status)
-    except NoAnswer as error:
+    except AgentUnreachable as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(find.SILENT)
-    except Refused as error:
+    except CallRefused as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(REFUSED)

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .. import beside
+from .. import control_socket
 from .asking import call
-from .call import Message, NoAnswer, Refused
+from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
 
@@ -44,10 +44,10 @@ NONE, SILENT, SEVERAL = 3, 4, 5
 
 def sockets() -> list[str]:
     """Paths of all sockets that may be this user's agents'; root's are those of all users. The newest first."""
-    bases = beside.bases()
-    if os.geteuid() == 0 and beside.VARIABLE not in os.environ:
+    bases = control_socket.bases()
+    if os.geteuid() == 0 and control_socket.VARIABLE not in os.environ:
         bases += glob.glob("/tmp/elastic-agent-*") + glob.glob("/run/user/*/elastic-agent")  # noqa: S108 - looked at only
-    found = {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{beside.SOCKET}")}
+    found = {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{control_socket.SOCKET}")}
     return sorted(found, key=_made_at, reverse=True)
 
 
@@ -64,16 +64,16 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     found, silent = [], []
     for folder in [] if address else _without_socket():
         if _is_left(folder):
-            beside.remove(folder)
+            control_socket.remove(folder)
     for path in [address] if address else sockets():  # an address may be HOST:PORT
         try:
             found.append(Agent(path, call(path, "Status")))
-        except NoAnswer as error:
+        except AgentUnreachable as error:
             if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
-                beside.remove(os.path.dirname(path))
+                control_socket.remove(os.path.dirname(path))
             else:
                 silent.append(str(error))
-        except Refused as error:
+        except CallRefused as error:
             if address:
                 raise
             silent.append(f"{path}: {error}")
@@ -82,7 +82,7 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
 
 def _without_socket() -> list[str]:
     """Run directories of this user's agents that have none: an agent was killed before it had made one."""
-    folders = (path for base in beside.bases() for path in glob.glob(f"{glob.escape(base)}/*-*"))
+    folders = (path for base in control_socket.bases() for path in glob.glob(f"{glob.escape(base)}/*-*"))
     return [path for path in folders if _is_empty(path)]
 
 
@@ -109,7 +109,7 @@ def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:
     if not found:
         if silent:
             raise NotFound(silent[0], SILENT)
-        where = ", ".join(beside.bases()) or f"{beside.VARIABLE}=off"
+        where = ", ".join(control_socket.bases()) or f"{control_socket.VARIABLE}=off"
         raise NotFound(f"no agent runs here (looked in {where}); give its socket with --address", NONE)
     jobs = {each.run_id for each in found}
     if job:
@@ -154,7 +154,7 @@ def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Age
                 places.setdefault(node["name"], node["control"])
     try:
         return [Agent(path, call(path, "Status")) for path in places.values()]
-    except NoAnswer as error:
+    except AgentUnreachable as error:
         raise NotFound(str(error), SILENT) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from ...proto import control_pb2
-from .call import ANSWER_S, SLOW, SLOW_S, Call, Message, NoAnswer, Refused
+from .call import ANSWER_S, SLOW, SLOW_S, AgentUnreachable, Call, CallRefused, Message
 
 SERVICE = "elastic.control.v1.Control"
 SHOWN = ("rank", "group_rank", "local_rank", "heard_age_s", "restarts_left", "rank_offset")
@@ -116,8 +116,8 @@ class RemoteCall(Call):
     def _failed(self, error: Any) -> None:  # noqa: ANN401 - gRPC's error is a call, too
         text = f"{self.path}: {error.details()}"
         if error.code() in FAILED:
-            raise NoAnswer(text)
-        raise Refused(text)
+            raise AgentUnreachable(text)
+        raise CallRefused(text)
 
     def messages(self, limit_s: float | None = None) -> Iterator[Message]:
         """As `Call.messages`; gRPC keeps the limit."""

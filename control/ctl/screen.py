@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...rendezvous.text import count, duration
+from ..decisions.capacity import SILENT_PART_OF_LEASE
 
 Message = Mapping[str, Any]
 NODES_MAX = 16
 """Nodes above which only the odd ones are listed."""
 EVENTS_MAX = 5
-SILENT = 0.5
-"""The part of the lease after which a node without a sign is called silent."""
 STILL_S = 30.0
 """Without a sign of life of the worker library for so long, a worker is shown as standing still."""
 ODD, PLAIN = True, False
@@ -158,7 +157,11 @@ def _state(node: Message, job: Message) -> str:
 
 
 def _is_silent(node: Message, job: Message) -> bool:
-    return bool(job["leaseS"]) and not node.get("own") and node.get("heardAgeS", 0.0) > SILENT * job["leaseS"]
+    return (
+        bool(job["leaseS"])
+        and not node.get("own")
+        and node.get("heardAgeS", 0.0) > SILENT_PART_OF_LEASE * job["leaseS"]
+    )
 
 
 def _is_odd(node: Message, job: Message) -> bool:

@@ -17,7 +17,7 @@ Event = Mapping[str, Any]
 
 
 @dataclass
-class Told:
+class RoundStory:
     """One round of a job: when it began and ended, why, whom it charged."""
 
     number: int
@@ -40,7 +40,7 @@ class Told:
 class Story:
     """A job, as far as its events show."""
 
-    rounds: list[Told] = field(default_factory=list)
+    rounds: list[RoundStory] = field(default_factory=list)
     began_s: float = 0.0
     ended_s: float = 0.0
     ends: list[str] = field(default_factory=list)
@@ -56,12 +56,12 @@ class Story:
         """Between rounds: from the end of one to the beginning of the next."""
         return sum(pause_s for pause_s in map(self.pause_s, self.rounds) if pause_s is not None)
 
-    def pause_s(self, told: Told) -> float | None:
+    def pause_s(self, round_: RoundStory) -> float | None:
         """From the end of this round to the beginning of the next; None if there is none, or it is not known."""
-        later = next((each for each in self.rounds if each.number > told.number and each.began_s is not None), None)
-        if later is None or later.began_s is None or told.ended_s is None:
+        later = next((each for each in self.rounds if each.number > round_.number and each.began_s is not None), None)
+        if later is None or later.began_s is None or round_.ended_s is None:
             return None
-        return max(0.0, later.began_s - told.ended_s)
+        return max(0.0, later.began_s - round_.ended_s)
 
 
 def normal(event: Event) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def story_of(events: Iterable[Event]) -> Story:
     """The story of these events, which may come in any order."""
     every = [normal(event) for event in events]
     found = _in_order([event for event in every if event["what"] != "goodput"])
-    story, rounds = Story(), dict[int, Told]()
+    story, rounds = Story(), dict[int, RoundStory]()
     names: dict[str, str] = {}
     for event in found:
         story.began_s = story.began_s or event["at_s"]
@@ -93,9 +93,9 @@ def story_of(events: Iterable[Event]) -> Story:
         elif event["what"] == "event":
             _happened(event, rounds)
     known = by_id(found)
-    for told in rounds.values():
-        told.causes = tuple(causes_of(known, found, told.number))
-        told.stages = tuple(stages_of(found, told.number))
+    for round_ in rounds.values():
+        round_.causes = tuple(causes_of(known, found, round_.number))
+        round_.stages = tuple(stages_of(found, round_.number))
     story.account = Account(accounts_of(every))
     story.rounds = [rounds[number] for number in sorted(rounds) if rounds[number].began_s is not None]
     return story
@@ -109,14 +109,14 @@ def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(events, key=lambda event: float(event["at_s"]))
 
 
-def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], story: Story) -> None:
-    told = rounds.setdefault(event["round"], Told(event["round"]))
-    if event["phase"] == "running" and told.began_s is None:
-        _begin(told, event)
-    if event["phase"] in ("over", "closed") and told.ended_s is None and told.began_s is not None:
-        told.ended_s, told.why = event["at_s"], told.why or event["because"]
+def _announced(event: Event, rounds: dict[int, RoundStory], names: Mapping[str, str], story: Story) -> None:
+    round_ = rounds.setdefault(event["round"], RoundStory(event["round"]))
+    if event["phase"] == "running" and round_.began_s is None:
+        _begin(round_, event)
+    if event["phase"] in ("over", "closed") and round_.ended_s is None and round_.began_s is not None:
+        round_.ended_s, round_.why = event["at_s"], round_.why or event["because"]
     if ended := event.get("ended"):
-        of = rounds.setdefault(ended["round"], Told(ended["round"]))
+        of = rounds.setdefault(ended["round"], RoundStory(ended["round"]))
         of.kind, of.why = ended["kind"], ended["because"]
         charged = ended.get("charged", "")
         of.charged, of.failure = names.get(charged, charged), ended.get("failure", "")
@@ -124,30 +124,30 @@ def _announced(event: Event, rounds: dict[int, Told], names: Mapping[str, str], 
     story.outcome = event.get("outcome") or story.outcome
 
 
-def _happened(event: Event, rounds: dict[int, Told]) -> None:
+def _happened(event: Event, rounds: dict[int, RoundStory]) -> None:
     """The same from an event of a node that does not coordinate."""
     if not event["round"]:
         return
-    told = rounds.setdefault(event["round"], Told(event["round"]))
-    if event["phase"] == "working" and told.began_s is None:
-        _begin(told, event)
-    if event["phase"] in ("stopping", "ending", "finished") and told.ended_s is None and told.began_s is not None:
-        told.ended_s, told.why = event["at_s"], told.why or event["because"]
-    if event.get("failure") and not told.failure:
-        told.failure = event["failure"]
+    round_ = rounds.setdefault(event["round"], RoundStory(event["round"]))
+    if event["phase"] == "working" and round_.began_s is None:
+        _begin(round_, event)
+    if event["phase"] in ("stopping", "ending", "finished") and round_.ended_s is None and round_.began_s is not None:
+        round_.ended_s, round_.why = event["at_s"], round_.why or event["because"]
+    if event.get("failure") and not round_.failure:
+        round_.failure = event["failure"]
 
 
-def _begin(told: Told, event: Event) -> None:
-    told.began_s, told.because = event["at_s"], event["because"]
-    told.nodes = tuple(member["name"] for member in event["members"])
-    told.workers = sum(member.get("nproc", 0) for member in event["members"])
+def _begin(round_: RoundStory, event: Event) -> None:
+    round_.began_s, round_.because = event["at_s"], event["because"]
+    round_.nodes = tuple(member["name"] for member in event["members"])
+    round_.workers = sum(member.get("nproc", 0) for member in event["members"])
 
 
 def lines(story: Story) -> list[str]:
     """The story for people."""
     if not story.rounds and not story.ends:
         return ["these events contain no round"]
-    charged = sum(1 for told in story.rounds if told.charged)
+    charged = sum(1 for round_ in story.rounds if round_.charged)
     took = duration(max(0.0, story.ended_s - story.began_s))
     found = [
         f"{count(len(story.rounds), 'round')} in {took}, {count(charged, 'restart')} charged, "
@@ -158,40 +158,40 @@ def lines(story: Story) -> list[str]:
         found.append(f"between rounds, by what ended the one before: {lost}")
     if story.missed:
         found.append(f"{count(story.missed, 'event')} before these are not kept; ELASTIC_AGENT_EVENTS keeps all")
-    for told in story.rounds:
-        found += ["", *_of_round(story, told)]
+    for round_ in story.rounds:
+        found += ["", *_of_round(story, round_)]
     return found + (["", *story.ends] if story.ends else [])
 
 
 def _lost(story: Story) -> str:
     """Time between rounds by what ended the round before, and by the node that was charged; the longest first."""
     by_cause: dict[str, float] = {}
-    for told in story.rounds:
-        if (pause_s := story.pause_s(told)) is not None:
-            cause = (told.kind or "unknown") + (f" on {told.charged}" if told.charged else "")
+    for round_ in story.rounds:
+        if (pause_s := story.pause_s(round_)) is not None:
+            cause = (round_.kind or "unknown") + (f" on {round_.charged}" if round_.charged else "")
             by_cause[cause] = by_cause.get(cause, 0.0) + pause_s
     longest = sorted(by_cause.items(), key=lambda each: -each[1])
     return ", ".join(f"{cause} {duration(lost_s)}" for cause, lost_s in longest)
 
 
-def _of_round(story: Story, told: Told) -> list[str]:
-    at = duration((told.began_s or 0.0) - story.began_s)
-    who = f"{count(len(told.nodes), 'node')}, {count(told.workers, 'worker')}"
-    found = [f"round {told.number}  began {at} into the job with {who}: {told.because}"]
-    if told.ended_s is None or told.began_s is None:
+def _of_round(story: Story, round_: RoundStory) -> list[str]:
+    at = duration((round_.began_s or 0.0) - story.began_s)
+    who = f"{count(len(round_.nodes), 'node')}, {count(round_.workers, 'worker')}"
+    found = [f"round {round_.number}  began {at} into the job with {who}: {round_.because}"]
+    if round_.ended_s is None or round_.began_s is None:
         return [*found, "  still running, or its end is not in these events"]
-    ran = duration(max(0.0, told.ended_s - told.began_s))
-    kind = f" by {told.kind}" if told.kind else ""
-    found.append(f"  ran {ran}, ended{kind}: {told.why}")
-    if told.failure and told.failure not in told.why:
-        found.append(f"  {told.failure}")
-    found += [f"  caused by  {cause}" for cause in told.causes if cause.partition(": ")[2] not in told.why]
-    if told.charged:
-        found.append(f"  {told.charged} is charged a restart")
-    if (pause_s := story.pause_s(told)) is not None:
+    ran = duration(max(0.0, round_.ended_s - round_.began_s))
+    kind = f" by {round_.kind}" if round_.kind else ""
+    found.append(f"  ran {ran}, ended{kind}: {round_.why}")
+    if round_.failure and round_.failure not in round_.why:
+        found.append(f"  {round_.failure}")
+    found += [f"  caused by  {cause}" for cause in round_.causes if cause.partition(": ")[2] not in round_.why]
+    if round_.charged:
+        found.append(f"  {round_.charged} is charged a restart")
+    if (pause_s := story.pause_s(round_)) is not None:
         found.append(f"  {duration(pause_s)} until the next round began")
-        if told.stages:
-            stages = ", ".join(f"{name} after {duration(took_s)}" for name, took_s in told.stages)
+        if round_.stages:
+            stages = ", ".join(f"{name} after {duration(took_s)}" for name, took_s in round_.stages)
             found.append(f"  then, of the slowest node: {stages}")
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...rendezvous.text import duration
 from .asking import begin, call
-from .call import Message, NoAnswer
+from .call import AgentUnreachable, Message
 from .causes import Account, as_account
 from .find import Agent
 
@@ -24,18 +24,19 @@ def together(found: Sequence[Agent], method: str, **fields: object) -> tuple[lis
     for each in found:
         try:
             calls.append(begin(each.path, method, fields))
-        except NoAnswer as error:
+        except AgentUnreachable as error:
             silent.append(str(error))
     for one in calls:
         try:
             answers.append(one.answer())
-        except NoAnswer as error:
+        except AgentUnreachable as error:
             silent.append(str(error))
     return answers, silent
 
 
 def streams(found: Sequence[Agent], method: str, **fields: object) -> Iterator[Message]:
-    """The messages of these agents as they come, until all have ended. Raises NoAnswer where one cannot be asked."""
+    """The messages of these agents as they come, until all have ended. Raises AgentUnreachable where one cannot be
+    asked."""
     calls = {each.fileno(): each for each in (begin(agent.path, method, fields) for agent in found)}
     poll = select.poll()
     for fd in calls:
@@ -113,13 +114,14 @@ def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, lis
     return job, workers, events, silent
 
 
-def told_by(found: Sequence[Agent]) -> list[Message]:
-    """The events that the agents of a job keep here, and their accounts. Raises NoAnswer where none can be asked."""
+def events_kept_by(found: Sequence[Agent]) -> list[Message]:
+    """The events that the agents of a job keep here, and their accounts. Raises AgentUnreachable where none can
+    be asked."""
     accounts, silent = together(found, "Goodput")
     answering = {account["name"] for account in accounts}
     asked = [agent for agent in found if agent.status["name"] in answering]
     if not asked:
-        raise NoAnswer(silent[0])
+        raise AgentUnreachable(silent[0])
     return [*streams(asked, "Events"), *map(as_account, accounts)]
 
 

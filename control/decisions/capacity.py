@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Node(Protocol):
+    class NodeCapacity(Protocol):
         """As `control/service/messages.py` has it."""
 
         @property
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
         def own(self) -> bool: ...
 
 
-SILENT = 0.5
-"""The part of the lease after which a node without a sign is suspect."""
+SILENT_PART_OF_LEASE = 0.5
+"""The part of the lease after which a node without a sign is suspect, and shown as silent."""
 GONE = ("lost", "ended", "leaving")
 
 
-def needed(nodes: Sequence[Node], minimum: int, *, over: bool) -> int:
+def needed(nodes: Sequence[NodeCapacity], minimum: int, *, over: bool) -> int:
     """Nodes without which no round begins."""
     return 0 if over else max(0, minimum - len(_there(nodes)))
 
 
-def helpful(nodes: Sequence[Node], maximum: int, *, over: bool) -> int:
+def helpful(nodes: Sequence[NodeCapacity], maximum: int, *, over: bool) -> int:
     """Nodes that would get a place, those that are needed among them; none while the job ends."""
     return 0 if over else max(0, maximum - len(_there(nodes)))
 
 
-def suspects(nodes: Sequence[Node], lease_s: float, charged: str) -> tuple[str, ...]:
+def suspects(nodes: Sequence[NodeCapacity], lease_s: float, charged: str) -> tuple[str, ...]:
     """Names of nodes that should be looked at, or replaced: silent or lost, and the one that the
     last failure was charged to."""
     return tuple(
@@ -46,11 +46,16 @@ def suspects(nodes: Sequence[Node], lease_s: float, charged: str) -> tuple[str, 
         for node in nodes
         if node.state == "lost"
         or (node.name == charged and node.state not in GONE)
-        or (lease_s and not node.own and (node.heard_age_s or 0.0) > SILENT * lease_s and node.state not in GONE)
+        or (
+            lease_s
+            and not node.own
+            and (node.heard_age_s or 0.0) > SILENT_PART_OF_LEASE * lease_s
+            and node.state not in GONE
+        )
     )
 
 
-def spare(nodes: Sequence[Node], minimum: int, keeps: str, *, over: bool, busy: bool) -> tuple[str, ...]:
+def spare(nodes: Sequence[NodeCapacity], minimum: int, keeps: str, *, over: bool, busy: bool) -> tuple[str, ...]:
     """Names of nodes that may be drained, one after the other in this order: first those without a place, then the
     members of the highest group rank, down to `minimum`. `keeps`: the node without which the job ends, as it hosts the
     store. None while the job ends, or all ranks are about to do something together."""
@@ -63,9 +68,9 @@ def spare(nodes: Sequence[Node], minimum: int, keeps: str, *, over: bool, busy: 
     return tuple(node.name for node in taken[: max(0, len(there) - minimum)])
 
 
-def _rank(node: Node) -> int:
+def _rank(node: NodeCapacity) -> int:
     return node.group_rank or 0
 
 
-def _there(nodes: Sequence[Node]) -> list[Node]:
+def _there(nodes: Sequence[NodeCapacity]) -> list[NodeCapacity]:
     return [node for node in nodes if node.state not in GONE]

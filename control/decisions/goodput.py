@@ -102,7 +102,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Goodput:
+class SecondsAccount:
     """One node's account."""
 
     began_s: float
@@ -119,12 +119,12 @@ class Goodput:
     ends: Mapping[int, RoundEnded] = field(default_factory=dict)
 
 
-def begin(at_s: float) -> Goodput:
+def begin(at_s: float) -> SecondsAccount:
     """Of an agent that begins now."""
-    return Goodput(at_s, workers=(Worker(at_s),))
+    return SecondsAccount(at_s, workers=(Worker(at_s),))
 
 
-def step(state: Goodput, event: Event) -> Goodput:
+def step(state: SecondsAccount, event: Event) -> SecondsAccount:
     """The account after one event."""
     if isinstance(event, RoundEnded):
         return replace(state, ends={**state.ends, event.round: event})
@@ -133,7 +133,7 @@ def step(state: Goodput, event: Event) -> Goodput:
     return _seen(state, event)
 
 
-def totals(state: Goodput, now_s: float) -> list[dict[Key, float]]:
+def totals(state: SecondsAccount, now_s: float) -> list[dict[Key, float]]:
     """What each worker's seconds until now went to, by local rank."""
     made = []
     for worker in state.workers:
@@ -147,7 +147,7 @@ def totals(state: Goodput, now_s: float) -> list[dict[Key, float]]:
 # -- what goes on -----------------------------------------------------------------------------------------------------
 
 
-def _going_on(state: Goodput, worker: Worker) -> Key:
+def _going_on(state: SecondsAccount, worker: Worker) -> Key:
     """Where a worker's seconds since `until_s` go, as far as is known."""
     if not worker.runs:
         return _key(state, state.now)
@@ -160,7 +160,7 @@ def _going_on(state: Goodput, worker: Worker) -> Key:
     return _key(state, DOING.get(worker.shown.doing, Bucket.USEFUL))
 
 
-def _key(state: Goodput, bucket: Bucket) -> Key:
+def _key(state: SecondsAccount, bucket: Bucket) -> Key:
     return bucket, 0 if bucket in GOOD else state.cause
 
 
@@ -175,14 +175,14 @@ def _booked(worker: Worker, key: Key, until_s: float) -> Worker:
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-def _moved(state: Goodput, event: Moved) -> Goodput:
+def _moved(state: SecondsAccount, event: Moved) -> SecondsAccount:
     state = replace(state, hung=max(state.hung, event.hung))
     workers = tuple(_left(state, worker, event) for worker in state.workers)
     now = state.now if event.working and any(worker.runs for worker in workers) else event.bucket
     return replace(state, now=now, cause=max(state.cause, event.cause), workers=workers)
 
 
-def _left(state: Goodput, worker: Worker, event: Moved) -> Worker:
+def _left(state: SecondsAccount, worker: Worker, event: Moved) -> Worker:
     """One worker, once its node has moved."""
     if not worker.runs:
         return _booked(worker, _key(state, state.now), event.at_s)
@@ -193,7 +193,7 @@ def _left(state: Goodput, worker: Worker, event: Moved) -> Worker:
     return replace(_booked(worker, _going_on(state, worker), event.at_s), runs=False, rest=None)
 
 
-def _seen(state: Goodput, seen: WorkersSeen) -> Goodput:
+def _seen(state: SecondsAccount, seen: WorkersSeen) -> SecondsAccount:
     if seen.round < state.round:
         return state
     workers = _enough(state, seen)
@@ -211,7 +211,7 @@ def _seen(state: Goodput, seen: WorkersSeen) -> Goodput:
     return replace(state, workers=made)
 
 
-def _enough(state: Goodput, seen: WorkersSeen) -> tuple[Worker, ...]:
+def _enough(state: SecondsAccount, seen: WorkersSeen) -> tuple[Worker, ...]:
     """With a place for each worker. One that comes later has waited, for whatever the first has not."""
     first, missing = state.workers[0], seen.nproc - len(state.workers)
     if missing <= 0:
@@ -222,13 +222,13 @@ def _enough(state: Goodput, seen: WorkersSeen) -> tuple[Worker, ...]:
     return state.workers + (Worker(first.until_s, waited),) * missing
 
 
-def _entered(state: Goodput, worker: Worker, placed: bool, at_s: float) -> Worker:
+def _entered(state: SecondsAccount, worker: Worker, placed: bool, at_s: float) -> Worker:
     """In a new round, from here on."""
     worker = _booked(worker, _going_on(state, worker), at_s)
     return replace(worker, runs=placed, started=False, shown=Shown(), rest=None)
 
 
-def _followed(state: Goodput, worker: Worker, seen: WorkersSeen, local_rank: int) -> Worker:
+def _followed(state: SecondsAccount, worker: Worker, seen: WorkersSeen, local_rank: int) -> Worker:
     """With what is known of its process now."""
     if not worker.runs or worker.rest is not None:
         return worker
@@ -242,7 +242,7 @@ def _followed(state: Goodput, worker: Worker, seen: WorkersSeen, local_rank: int
     return worker
 
 
-def _spent(state: Goodput, worker: Worker, shown: Shown) -> Worker:
+def _spent(state: SecondsAccount, worker: Worker, shown: Shown) -> Worker:
     """With what it has counted since it was last looked at."""
     if not worker.shown.began_s:
         worker = _booked(worker, _key(state, Bucket.IMPORTING), shown.began_s)
@@ -257,7 +257,7 @@ def _spent(state: Goodput, worker: Worker, shown: Shown) -> Worker:
     return replace(worker, shown=shown)
 
 
-def _exited(state: Goodput, worker: Worker, round_number: int, at_s: float, exit_code: int) -> Worker:
+def _exited(state: SecondsAccount, worker: Worker, round_number: int, at_s: float, exit_code: int) -> Worker:
     """The seconds since its last step were for nothing, unless it exited 0."""
     key = _going_on(state, worker)
     if exit_code and key[0] in (Bucket.USEFUL, Bucket.UNMEASURED) and worker.shown.began_s:

@@ -1,7 +1,7 @@
 """Whether a job stands still: by how long it has shown no sign of life, and how long that takes in its section.
 
     look(before, marks, now, most_s) -> standing
-    judge(standing, learned, patience) -> Finding
+    judge(standing, learned, bounds) -> Finding
 
 A limit is learned for each section (a step, an evaluation, a save, the warm-up) from the job's own times. Pure: times
 are seconds of any clock that never goes backwards.
@@ -26,7 +26,7 @@ OUTLIER = 1.25
 
 
 @dataclass(frozen=True)
-class Patience:
+class LimitBounds:
     """The bounds of what is learned, in seconds."""
 
     least_s: float = 10.0
@@ -79,21 +79,21 @@ def look(before: Mapping[int, Standing], marks: Mapping[int, Mark], now: float, 
     return standing
 
 
-def limit_s(times: Durations, patience: Patience) -> float:
+def limit_s(times: Durations, bounds: LimitBounds) -> float:
     """How long a section may last."""
-    if times.count < max(1, patience.known_from):
-        return patience.unknown_s
+    if times.count < max(1, bounds.known_from):
+        return bounds.unknown_s
     p99_s = times.percentile(99)
     sure_s = max(FACTOR * p99_s, OUTLIER * times.longest_s)
     wide_s = max(sure_s, SPREAD * times.percentile(50)) if times.count < FEW else sure_s
-    return max(patience.least_s, min(wide_s, max(sure_s, patience.unknown_s)))
+    return max(bounds.least_s, min(wide_s, max(sure_s, bounds.unknown_s)))
 
 
-def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], patience: Patience) -> Finding:
+def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], bounds: LimitBounds) -> Finding:
     """A rank that is over the limit of its section stands still, unless another rank is in another section, and may be
     there as long: then it waits for that one."""
     limits = {
-        each.mark.section: limit_s(learned.get(each.mark.section, Durations()), patience) for each in standing.values()
+        each.mark.section: limit_s(learned.get(each.mark.section, Durations()), bounds) for each in standing.values()
     }
     over = {rank: each for rank, each in standing.items() if each.still_s >= limits[each.mark.section]}
     if not over:
@@ -109,7 +109,7 @@ def judge(standing: Mapping[int, Standing], learned: Mapping[str, Durations], pa
     return Finding(
         tuple(order),
         f"{named(over)}: no progress for {duration(worst.still_s)} in {section} "
-        f"({_why(limits[section], learned.get(section, Durations()), patience)})",
+        f"({_why(limits[section], learned.get(section, Durations()), bounds)})",
     )
 
 
@@ -135,10 +135,10 @@ def _longest(standing: Mapping[int, Standing], limits: Mapping[str, float]) -> s
     return f"rank {rank} showed progress {duration(each.still_s)} ago, in {each.mark.section} (limit {limit})"
 
 
-def _why(limit: float, times: Durations, patience: Patience) -> str:
-    if times.count < max(1, patience.known_from):
+def _why(limit: float, times: Durations, bounds: LimitBounds) -> str:
+    if times.count < max(1, bounds.known_from):
         return f"limit {duration(limit)}, as too few times are known yet"
-    if limit <= patience.least_s:
+    if limit <= bounds.least_s:
         return f"limit {duration(limit)}, the smallest"
     known = f"of {times.count} so far 99 % took at most {duration(times.percentile(99))}"
     return f"limit {duration(limit)}: {known}, the longest {duration(times.longest_s)}"

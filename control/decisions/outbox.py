@@ -16,7 +16,7 @@ RETRY_TOLD_MOST_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class SendPace:
     """How messages of one channel are spread."""
 
     gather_s: float = 1.0
@@ -61,7 +61,7 @@ class _Pending:
 class Outbox:
     """Events to one channel. At most one message is under way; what it holds is kept until it has been delivered."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: SendPace) -> None:
         self._pace = pace
         self._waiting = _Pending()
         self._under_way: _Pending | None = None

@@ -28,7 +28,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepPace:
     """One rank's steps over some time."""
 
     steps: int
@@ -50,15 +50,15 @@ class Straggler:
     text: str
 
 
-def pace(before: Counts, after: Counts) -> Pace:
+def pace(before: Counts, after: Counts) -> StepPace:
     """The steps between two looks."""
     steps = after.steps - before.steps
     if steps <= 0:
-        return Pace(0, 0.0, 0.0)
-    return Pace(steps, (after.stepped_s - before.stepped_s) / steps, (after.own_s - before.own_s) / steps)
+        return StepPace(0, 0.0, 0.0)
+    return StepPace(steps, (after.stepped_s - before.stepped_s) / steps, (after.own_s - before.own_s) / steps)
 
 
-def straggler(paces: Mapping[int, Pace], nodes: Mapping[int, str] | None = None) -> Straggler | None:
+def straggler(paces: Mapping[int, StepPace], nodes: Mapping[int, str] | None = None) -> Straggler | None:
     """The slowest of two ranks or more; None where there are fewer, or too few steps. `nodes`: names of the nodes by
     rank, where there are several."""
     known = {rank: pace for rank, pace in paces.items() if pace.steps >= LEAST_STEPS and pace.step_s > 0}
@@ -79,7 +79,7 @@ def straggler(paces: Mapping[int, Pace], nodes: Mapping[int, str] | None = None)
     return Straggler(slowest, lost, of_waits, text)
 
 
-def _where(slowest: int, known: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
+def _where(slowest: int, known: Mapping[int, StepPace], nodes: Mapping[int, str]) -> str:
     """The slowest rank's node, and whether it is that node that is slow."""
     if slowest not in nodes:
         return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 
-class Verdict(Enum):
+class ReadingResult(Enum):
     """What a reading says about its threshold."""
 
     OVER = "over"
@@ -29,14 +29,14 @@ class Change(Enum):
     CLEARED = "cleared"
     BLIND = "blind"
     """It cannot be read, for as long as would have let it fire."""
-    SEES = "sees again"
+    READABLE = "sees again"
 
 
 @dataclass(frozen=True)
 class Reading:
     """One look at what is watched."""
 
-    verdict: Verdict
+    verdict: ReadingResult
     text: str
     """For people: the thing and the number, such as `3.1 hours left at 12 GB an hour`."""
 
@@ -63,18 +63,18 @@ class WatchState:
     blind: bool = False
 
 
-def observe(rule: Rule, state: WatchState, verdict: Verdict, now: float) -> tuple[WatchState, tuple[Change, ...]]:
+def observe(rule: Rule, state: WatchState, verdict: ReadingResult, now: float) -> tuple[WatchState, tuple[Change, ...]]:
     """The state after a reading at `now`, and what it changed, in order.
 
     A reading that failed neither counts nor breaks a time that others began: a file server that hangs does not disarm.
     """
-    if verdict is Verdict.NOT_YET:
+    if verdict is ReadingResult.NOT_YET:
         return state, ()
-    if verdict is Verdict.UNKNOWN:
+    if verdict is ReadingResult.UNKNOWN:
         return _unknown(rule, state, now)
-    changes: list[Change] = [Change.SEES] if state.blind else []
+    changes: list[Change] = [Change.READABLE] if state.blind else []
     state = replace(state, unknown_since=None, blind=False)
-    if verdict is Verdict.OVER:
+    if verdict is ReadingResult.OVER:
         state, change = _over(rule, state, now)
     else:
         state, change = _under(rule, state, now)

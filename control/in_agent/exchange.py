@@ -44,11 +44,11 @@ Answer = Callable[[Question], Mapping[str, Any] | None]
 """Answers a question; None: nothing is to be answered. Called on a thread of its own."""
 
 
-class Alone(Exception):
+class NodesUnreachable(Exception):
     """Other nodes cannot be asked: there is no store, it does not answer, or a number is not to be had. One line."""
 
 
-class NoStore(Alone):
+class NoStore(NodesUnreachable):
     """The job has no store, and will have none."""
 
 
@@ -100,7 +100,7 @@ class Exchange:
         self, kind: str, round_number: int, body: Mapping[str, Any], nodes: Mapping[str, str], wait_s: float
     ) -> dict[str, dict[str, Any]]:
         """The answers by the nodes' names; `nodes`: names by identity. Who does not answer in time is missing. Raises
-        Alone."""
+        NodesUnreachable."""
         with self._session() as session:
             number = self._put(session, self._question(kind, round_number, body))
             return self._gather(session, number, nodes, wait_s)
@@ -112,11 +112,11 @@ class Exchange:
         body: Mapping[str, Any],
         nodes: Mapping[str, str],
         wait_s: float,
-        think: Callable[[dict[str, dict[str, Any]]], Mapping[str, Any]],
+        conclude_from: Callable[[dict[str, dict[str, Any]]], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        """What `think` makes of the answers, and an empty name. Where another node asks the same in this round just
-        now, or has in the last `again_s`, its conclusion, and its name. Raises Alone."""
+        """What `conclude_from` makes of the answers, and an empty name. Where another node asks the same in this
+        round just now, or has in the last `again_s`, its conclusion, and its name. Raises NodesUnreachable."""
         question, number = self._question(kind, round_number, body), 0
         with self._session() as session:
             while not number:
@@ -126,14 +126,15 @@ class Exchange:
             answers = self._gather(session, number, nodes, wait_s)
         made: Mapping[str, Any] = {}
         try:
-            made = think(answers)
+            made = conclude_from(answers)
         finally:  # others wait for it
-            with suppress(Alone), self._session() as session:
+            with suppress(NodesUnreachable), self._session() as session:
                 self._put(session, self._question(kind + CONCLUSION, round_number, {**made, "of": number}))
         return made, ""
 
     def publish_once(self, kind: str, round_number: int, body: Mapping[str, Any]) -> None:
-        """Let all nodes know this, unless a node has published something of this kind in this round. Raises Alone."""
+        """Let all nodes know this, unless a node has published something of this kind in this round. Raises
+        NodesUnreachable."""
         with self._session() as session:
             while not self._has_seen(kind, round_number):
                 if self._put_first(session, self._question(kind, round_number, body)):
@@ -164,7 +165,7 @@ class Exchange:
         for _ in range(TRIES):
             if number := self._put_first(session, question):
                 return number
-        raise Alone(f"another node took each of {TRIES} question numbers")
+        raise NodesUnreachable(f"another node took each of {TRIES} question numbers")
 
     def _put_first(self, session: SharedValues, question: Question) -> int:
         """Write it as the next question; its number, or 0 if another node was first, whose question is seen then."""
@@ -172,10 +173,10 @@ class Exchange:
         with self._changed:
             # Not read here: a question that has just been asked would be skipped, and not seen.
             if not self._changed.wait_for(lambda: self._follows or self._closing.is_set(), SEEN_S):
-                raise Alone(f"this node has not read the newest question number within {SEEN_S:g} s")
+                raise NodesUnreachable(f"this node has not read the newest question number within {SEEN_S:g} s")
             number = self._newest + 1
         if len(value) > MAX_VALUE_BYTES:
-            raise Alone(f"a question of {len(value)} bytes is longer than {MAX_VALUE_BYTES}")
+            raise NodesUnreachable(f"a question of {len(value)} bytes is longer than {MAX_VALUE_BYTES}")
         if session.write_value(f"question/{number}", value):
             session.write_value(NEWEST, b"%d" % number, over=True)
             session.delete_values([f"question/{number - KEEP}"])
@@ -183,9 +184,9 @@ class Exchange:
             return number
         with self._changed:
             if not self._changed.wait_for(lambda: self._newest >= number or self._closing.is_set(), SEEN_S):
-                raise Alone(f"question {number} of another node was not received within {SEEN_S:g} s")
+                raise NodesUnreachable(f"question {number} of another node was not received within {SEEN_S:g} s")
             if self._closing.is_set():
-                raise Alone("the agent ends")
+                raise NodesUnreachable("the agent ends")
         return 0
 
     def _gather(
@@ -211,7 +212,7 @@ class Exchange:
                 pause_s = RETRY_FIRST_S
             except NoStore:
                 return
-            except Alone:
+            except NodesUnreachable:
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             finally:
@@ -275,12 +276,12 @@ class Exchange:
                 session.write_value(f"answer/{number}/{self._identity()}", value, over=True)
                 for each in old:
                     session.delete_values([f"answer/{each}/{self._identity()}"])
-        except Alone:
+        except NodesUnreachable:
             return  # the store is away: the node that asks will not wait for ever
 
     @contextmanager
     def _session(self) -> Iterator[SharedValues]:
-        """A connection of its own. Raises Alone for what the store raises."""
+        """A connection of its own. Raises NodesUnreachable for what the store raises."""
         session = None
         try:
             session = self._values()
@@ -288,7 +289,7 @@ class Exchange:
                 raise NoStore("this node has no store by which to ask others")
             yield session
         except (StoreError, OSError) as error:
-            raise Alone(f"cannot ask other nodes: the store does not answer: {error}") from None
+            raise NodesUnreachable(f"cannot ask other nodes: the store does not answer: {error}") from None
         finally:
             if session is not None:
                 session.close()

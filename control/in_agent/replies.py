@@ -9,13 +9,13 @@ from ..actions import everywhere
 from ..actions.in_job import end_asked
 from ..decisions import questions
 from ..decisions.questions import Question
-from ..inside import Job
+from ..job_view import JobView
 from ..readings.clock import shown_clock
 from ..readings.progress import shown_paces, shown_standing
 from ..table.watch import Table
 
 
-def reply(job: Job, table: Table, question: Question) -> Mapping[str, Any] | None:
+def reply(job: JobView, table: Table, question: Question) -> Mapping[str, Any] | None:
     """The answer; None where there is none to give, as to a question of another version. `table`: of this node."""
     if question.kind == questions.STACKS:
         hangs = [watch for watch in table.watches if watch.what == "hang"]

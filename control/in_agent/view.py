@@ -16,9 +16,9 @@ from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
 from ...rendezvous.records import Member
 from ..decisions.questions import Question
-from ..inside import Answers
+from ..job_view import Answers
 from ..table.watch import Table
-from .exchange import Alone, Exchange
+from .exchange import Exchange, NodesUnreachable
 from .replies import reply
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the directory that is made there is this user's alone
@@ -29,7 +29,7 @@ _LOOKS = 3
 
 
 class AgentsJob:
-    """`control.inside.Job`, on an agent that runs. Owns the directory in which workers show their progress."""
+    """`control.job_view.JobView`, on an agent that runs. Owns the directory in which workers show their progress."""
 
     def __init__(self) -> None:
         """Raises OSError where no directory can be made."""
@@ -110,7 +110,7 @@ class AgentsJob:
         if self._exchange is not None and len(nodes) > 1:
             try:
                 return _answers(self._exchange.ask(kind, number, body, nodes, wait_s), nodes)
-            except Alone as error:
+            except NodesUnreachable as error:
                 trouble = str(error)
         return self._own_answer(kind, body, nodes, trouble)
 
@@ -119,7 +119,7 @@ class AgentsJob:
         kind: str,
         body: Mapping[str, Any],
         wait_s: float,
-        think: Callable[[Answers], Mapping[str, Any]],
+        conclude_from: Callable[[Answers], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
         number, nodes = self.round, self._nodes()
@@ -127,18 +127,18 @@ class AgentsJob:
         if self._exchange is not None and len(nodes) > 1:
             try:
                 return self._exchange.conclude(
-                    kind, number, body, nodes, wait_s, lambda found: think(_answers(found, nodes)), again_s
+                    kind, number, body, nodes, wait_s, lambda found: conclude_from(_answers(found, nodes)), again_s
                 )
-            except Alone as error:
+            except NodesUnreachable as error:
                 trouble = str(error)
-        return think(self._own_answer(kind, body, nodes, trouble)), ""
+        return conclude_from(self._own_answer(kind, body, nodes, trouble)), ""
 
     def publish(self, kind: str, body: Mapping[str, Any]) -> bool:
         if self._exchange is None:
             return False
         try:
             self._exchange.publish_once(kind, self.round, body)
-        except Alone:
+        except NodesUnreachable:
             return False
         return True
 

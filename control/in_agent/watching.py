@@ -22,7 +22,7 @@ from ..notify.notifier import Notifier
 from ..table.parse import check_actions, parse_table
 from ..table.watch import Table
 from ..watcher.runner import Runner
-from .usual import USUAL, table_of
+from .usual_watches import USUAL, table_of
 from .view import AgentsJob
 
 CLOSE_S = 10.0

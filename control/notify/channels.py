@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...agent.errors import UsageError
-from ..commands import Asker, NoAnswer
+from ..commands import Asker, NoReading
 from .secrets import HIDDEN, fill, hide, shown
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class _Command:
                 argv.append(text)
                 secrets += found
             Asker().run(argv, SEND_S, message.to_json())
-        except (NoAnswer, UsageError) as error:
+        except (NoReading, UsageError) as error:
             raise NotDelivered(hide(str(error), secrets)) from None
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ...rendezvous.text import count, duration
-from ..decisions.outbox import Digest, Outbox, Pace
+from ..decisions.outbox import Digest, Outbox, SendPace
 from .channels import Channel, Message, NotDelivered
 
 TITLE_MAX = 120
@@ -18,7 +18,7 @@ class Notifier:
     """Takes events at any time and from any thread; sends them at the pace of each channel, until closed."""
 
     def __init__(
-        self, channels: Iterable[Channel], pace: Pace, job: str, node: str, log: Callable[[str], None]
+        self, channels: Iterable[Channel], pace: SendPace, job: str, node: str, log: Callable[[str], None]
     ) -> None:
         self._lines: list[_Line] = []
         for channel in channels:

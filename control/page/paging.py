@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ...agent.agent import Agent
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import Service
+from ..control_socket import Service
 from ..service import http
 from ..service.connection import Connection
 from ..service.describe import event_of, job_of, workers_of
@@ -101,16 +101,16 @@ class _Served(Serving):
         base = f"/{self._paging.secret}/"
         asked, agent = request.path.encode(), self._paging.agent
         if agent is None or not any(hmac.compare_digest(asked, f"{base}{each}".encode()) for each in ("", "stream")):
-            raise http.Refused(404, "open the address that the agent has printed")
+            raise http.RequestRefused(404, "open the address that the agent has printed")
         if request.method != "GET":
-            raise http.Refused(405, "the page takes GET only")
+            raise http.RequestRefused(405, "the page takes GET only")
         if request.path == base:
             one.closing = one.closing or not request.keeps
             one.send(http.answer(200, render(), keeps=request.keeps, kind=HTML, more=NOT_KEPT))
             one.progress(self._loop.now())
             return
         if not request.chunks:
-            raise http.Refused(505, "the stream needs HTTP/1.1")
+            raise http.RequestRefused(505, "the stream needs HTTP/1.1")
         head = http.begin_stream(chunks=True, kind=STREAM, more=NOT_KEPT)
         one.follow(_Watching(self._paging, one, agent, self._wake), head, chunks=True)
         self._pump(one)
@@ -184,7 +184,7 @@ class Paging:
             self.tell(f"no page is served: {host}:{port}: {error.strerror}; give another --page-address", False)
             return
         self._served = _Served(self, self._listener, loop)
-        self._service.records.append(self.happened)
+        self._service.recorders.append(self.happened)
         self.tell(f"the page of this job: http://{shown}/{self.secret}/", False)
 
     def happened(self, what: AgentEvent | Round | Verdict | Entry) -> None:

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from ...rendezvous.text import count, duration
-from ..commands import NoAnswer
+from ..commands import NoReading
 from ..decisions.clocks import skew
 from ..decisions.questions import CLOCK
 from ..decisions.watches import Reading
@@ -38,7 +38,7 @@ class Clock(Reader):
             else:
                 behind_s, unsure_s = _http(where.scheme, where.netloc, where.path or "/")
         except (OSError, HTTPException, ValueError) as error:
-            raise NoAnswer(f"no time from {where.scheme}://{where.hostname}: {error}") from None
+            raise NoReading(f"no time from {where.scheme}://{where.hostname}: {error}") from None
         off_s = max(0.0, abs(behind_s) - unsure_s)
         side = "behind" if behind_s > 0 else "ahead of"
         text = f"this clock is {duration(abs(behind_s))} {side} {where.hostname}"
@@ -52,7 +52,7 @@ class Clocks(Reader):
 
     def read(self, now: float) -> Reading:
         if self._job is None:
-            raise NoAnswer("clocks of nodes are compared by an agent only; give a reference, or run it by --watch")
+            raise NoReading("clocks of nodes are compared by an agent only; give a reference, or run it by --watch")
         sent, begun = time.time(), time.monotonic()
         answers = self._job.ask_nodes(CLOCK, {}, ASK_S)
         # Half the time that all took: each answer was made in that time, nobody knows when.

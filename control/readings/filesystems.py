@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoAnswer, TimedOut
+from ..commands import Asker, NoReading, TimedOut
 from ..decisions import trend
-from ..decisions.watches import Reading, Verdict
-from ..inside import Job
+from ..decisions.watches import Reading, ReadingResult
+from ..job_view import JobView
 from ..table.quantities import Dimension, quantity, size_text
 from ..table.watch import Watch
 from .reader import AskingReader, judged, not_yet, stock
@@ -19,14 +19,14 @@ WALK_S = 30.0
 """How long the sizes of checkpoints may take to be found."""
 
 
-_WORST = (Verdict.NOT_YET, Verdict.UNDER, Verdict.UNKNOWN, Verdict.OVER)
+_WORST = (ReadingResult.NOT_YET, ReadingResult.UNDER, ReadingResult.UNKNOWN, ReadingResult.OVER)
 """Of several readings, the one with the last of these is reported."""
 
 
 class Disk(AskingReader):
     """`disk` and `inodes`: how much of a file system is used, or how long what is free will last."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._inodes = watch.what == "inodes"
         self._askers: dict[str, Asker] = {}
@@ -43,15 +43,15 @@ class Disk(AskingReader):
     def _of_job(self, path: str, now: float) -> Reading:
         try:
             found = self._look(path, now, self._askers.setdefault(path, Asker()), path)
-        except NoAnswer as error:
-            return Reading(Verdict.UNKNOWN, str(error))
+        except NoReading as error:
+            return Reading(ReadingResult.UNKNOWN, str(error))
         return Reading(found.verdict, f"{path}: {found.text}")
 
     def _look(self, path: str, now: float, asker: Asker, key: str) -> Reading:
         answer = asker.ask("statvfs", path)
         total, free, used = answer[1 if self._inodes else 0]
         if self._inodes and not total:
-            raise NoAnswer(f"the file system of {path} does not count inodes")
+            raise NoReading(f"the file system of {path} does not count inodes")
         if self._threshold.dimension is not Dimension.TIME:
             return stock(self._threshold, total, free, used, "inodes" if self._inodes else "")
         trend.keep(self.samples.setdefault(key, []), (now, used), self._watch.window_s)
@@ -87,12 +87,12 @@ class Quota(AskingReader):
         out = self._asker.run(self._watch.command, QUOTA_S)
         used, limit = parse_quota(out, self._watch.pattern)
         if self._threshold.dimension is Dimension.SIZE and limit == 100.0:
-            raise NoAnswer(f"{self._watch.command[0]} printed a percentage, and the limit is {self._threshold.text}")
+            raise NoReading(f"{self._watch.command[0]} printed a percentage, and the limit is {self._threshold.text}")
         return stock(self._threshold, limit, max(0.0, limit - used), used)
 
 
 def parse_quota(out: str, pattern: str = "") -> tuple[float, float]:
-    """(used, limit) of a command's output; a percentage has the limit 100. Raises NoAnswer with what was printed.
+    """(used, limit) of a command's output; a percentage has the limit 100. Raises NoReading with what was printed.
 
     With a pattern, its groups `percent`, or `used` and `limit`; else the first percentage, or the first two sizes.
     """
@@ -100,7 +100,7 @@ def parse_quota(out: str, pattern: str = "") -> tuple[float, float]:
     if pattern:
         match = re.search(pattern, out)
         if not match:
-            raise NoAnswer(f"the pattern {pattern!r} is not in the output, which begins {first!r}")
+            raise NoReading(f"the pattern {pattern!r} is not in the output, which begins {first!r}")
         groups = match.groupdict()
         texts = [f"{groups['percent']} %"] if groups.get("percent") else [groups["used"], groups["limit"]]
     else:
@@ -109,7 +109,7 @@ def parse_quota(out: str, pattern: str = "") -> tuple[float, float]:
     if len(values) == 1 and "%" in texts[0]:
         return values[0], 100.0
     if len(values) != 2 or not values[1]:
-        raise NoAnswer(f"neither a percentage nor two sizes in the output, which begins {first!r}")
+        raise NoReading(f"neither a percentage nor two sizes in the output, which begins {first!r}")
     return values[0], values[1]
 
 
@@ -118,7 +118,7 @@ def _size(text: str) -> float:
     short = re.fullmatch(r"\s*([\d.]+)\s*([KMGTP])\s*", text)
     found = quantity(f"{short[1]} {short[2]}iB" if short else text)
     if found is None:
-        raise NoAnswer(f"{text!r} is no size")
+        raise NoReading(f"{text!r} is no size")
     return found[0]
 
 

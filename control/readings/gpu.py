@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 from ..answers import ask
-from ..commands import NoAnswer
-from ..decisions.watches import Reading, Verdict
-from ..inside import Job
+from ..commands import NoReading
+from ..decisions.watches import Reading, ReadingResult
+from ..job_view import JobView
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
 from .reader import Reader, judged, stock
@@ -25,7 +25,7 @@ XIDS_MAX = 100
 class Gpu(Reader):
     """`gpu`: over while any device of this node is. One that was there at an earlier look and is not now is lost."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._nvml: Any = None  # an untyped module of another package
         self._events: Any = None
@@ -42,10 +42,10 @@ class Gpu(Reader):
                 return self._xid(nvml, number)
             readings = [self._device(nvml, index) for index in range(number)]
         except nvml.NVMLError as error:
-            raise NoAnswer(f"NVML: {error}") from None
+            raise NoReading(f"NVML: {error}") from None
         over = [reading for reading in readings if reading.verdict.value == "over"]
         if not readings:
-            raise NoAnswer("NVML finds no GPU here")
+            raise NoReading("NVML finds no GPU here")
         return over[0] if over else readings[0]
 
     def _open(self) -> Any:  # noqa: ANN401 - as above
@@ -53,11 +53,11 @@ class Gpu(Reader):
             try:
                 nvml = importlib.import_module("pynvml")
             except ImportError:
-                raise NoAnswer("GPUs cannot be read: install nvidia-ml-py") from None
+                raise NoReading("GPUs cannot be read: install nvidia-ml-py") from None
             try:
                 nvml.nvmlInit()
             except nvml.NVMLError as error:
-                raise NoAnswer(f"NVML: {error}") from None
+                raise NoReading(f"NVML: {error}") from None
             self._nvml = nvml
         return self._nvml
 
@@ -81,7 +81,7 @@ class Gpu(Reader):
         if limit.side == "lost":
             return judged(False, f"{name} is there")
         found = stock(limit, memory.total, memory.free, memory.used)
-        if found.verdict is Verdict.OVER and self._job is not None:
+        if found.verdict is ReadingResult.OVER and self._job is not None:
             # Only now are the workers asked: torch keeps what it has freed, and would give it back.
             cached = min(self._cached(nvml, device), memory.used)
             found = stock(limit, memory.total, memory.free + cached, memory.used - cached)

@@ -7,20 +7,20 @@ from urllib.parse import urlsplit
 
 from ...rendezvous.endpoint import parse_endpoint
 from ...rendezvous.store import StoreError, StoreUnreachable
-from ..commands import NoAnswer
+from ..commands import NoReading
 
 ANSWER_S = 10.0
 
 
 def runs(store: str, run_id: str) -> bool:
     """Whether a node of the job is there. `store`: `c10d://HOST:PORT` or `etcd://HOST:PORT,...[/PREFIX]`. Raises
-    NoAnswer where that cannot be read: a c10d store that refuses connections has no nodes, because one of them serves
+    NoReading where that cannot be read: a c10d store that refuses connections has no nodes, because one of them serves
     it."""
     where = urlsplit(store)
     try:
         return _in_etcd(where.netloc, where.path, run_id) if where.scheme == "etcd" else _in_c10d(where.netloc, run_id)
     except (StoreError, ValueError, OSError) as error:
-        raise NoAnswer(f"{where.scheme}://{where.netloc}: {error}") from None
+        raise NoReading(f"{where.scheme}://{where.netloc}: {error}") from None
 
 
 def _in_c10d(endpoint: str, run_id: str) -> bool:

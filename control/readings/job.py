@@ -8,7 +8,7 @@ from ...proto.durations import Durations
 from ...rendezvous.text import count, duration
 from ..decisions import hang
 from ..decisions.watches import Reading
-from ..inside import Job as AroundJob
+from ..job_view import JobView
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from . import in_store
@@ -20,7 +20,7 @@ SQUEUE_S = 30.0
 """How long squeue may take; a controller that is busy answers late."""
 
 
-class Job(AskingReader):
+class JobReader(AskingReader):
     """`job`: over while it neither runs nor waits, by its run id in its store, by the name of its
     SLURM jobs, or by its processes; of several, by none."""
 
@@ -47,7 +47,7 @@ class Job(AskingReader):
 class Hang(AskingReader):
     """`hang`: how long the newest of the files has not changed. Under while no process of the job runs."""
 
-    def __init__(self, watch: Watch, job: AroundJob | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._last: list[float] = []
         self._changed_at = 0.0
@@ -70,7 +70,7 @@ class Hang(AskingReader):
         limit_s = self._threshold.value
         limit = self._threshold.text
         if self._threshold.side == LEARNED:
-            limit_s = hang.limit_s(self._gaps, hang.Patience(self._watch.least_s, KNOWN, self._watch.most_s))
+            limit_s = hang.limit_s(self._gaps, hang.LimitBounds(self._watch.least_s, KNOWN, self._watch.most_s))
             limit = f"{duration(limit_s)}, learned from {count(self._gaps.count, 'change')}"
         text = f"{self._watch.path} has not changed for {duration(age_s)} (limit {limit})"
         return judged(age_s >= limit_s, text)

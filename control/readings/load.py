@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..decisions.watches import Reading
-from ..inside import Job
+from ..job_view import JobView
 from ..table.watch import Watch
 from .processes import Stat, pids, stat
 from .reader import Reader, judged, not_yet
@@ -17,7 +17,7 @@ KTHREADD = 2
 class Load(Reader):
     """`load`: cores that others use, between two looks. What started and ended between them is not seen."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._before: tuple[float, dict[tuple[int, int], float]] | None = None
 

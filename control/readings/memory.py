@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...rendezvous.text import duration
-from ..commands import NoAnswer
+from ..commands import NoReading
 from ..decisions import trend
 from ..decisions.watches import Reading
-from ..inside import Job
+from ..job_view import JobView
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
@@ -84,7 +84,7 @@ def _fields(text: str) -> dict[str, float]:
 class Memory(Reader):
     """`memory`: of the host, or of the job's own cgroup where that has less left."""
 
-    def __init__(self, watch: Watch, job: Job | None = None, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         super().__init__(watch, job)
         self._proc, self._cgroups = proc, cgroups
 
@@ -103,7 +103,7 @@ class Memory(Reader):
             for pid in members or [os.getpid()]:
                 rooms += cgroup_rooms(pid, self._proc, self._cgroups)
         except OSError as error:
-            raise NoAnswer(f"memory cannot be read: {error.strerror}") from None
+            raise NoReading(f"memory cannot be read: {error.strerror}") from None
         return min(rooms, key=lambda room: room.available)
 
 
@@ -114,7 +114,7 @@ class Swap(Reader):
         try:
             fields = _fields((PROC / "meminfo").read_text())
         except OSError as error:
-            raise NoAnswer(f"swap cannot be read: {error.strerror}") from None
+            raise NoReading(f"swap cannot be read: {error.strerror}") from None
         total, free = fields["SwapTotal"] * 1024, fields["SwapFree"] * 1024
         return stock(self._threshold, total, free, total - free)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from ...proto.durations import Durations
 from ...proto.progress import Progress
-from ..commands import NoAnswer
+from ..commands import NoReading
 from ..decisions import standing
-from ..decisions.hang import Finding, Mark, Patience, Standing, judge, look
+from ..decisions.hang import Finding, LimitBounds, Mark, Standing, judge, look
 from ..decisions.questions import PACES, STANDING
 from ..decisions.slow import Counts, pace, straggler
 from ..decisions.watches import Reading
-from ..inside import Answers, Job
+from ..job_view import Answers, JobView
 from ..table.kinds import LEARNED
 from ..table.watch import Watch
 from .reader import Reader, judged, not_yet
@@ -35,7 +35,7 @@ MISSED = 2.0
 class Stillness(Reader):
     """`hang` without a path: over while ranks stand still, by their own marks, else by the output of all."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._standing: dict[int, Standing] = {}
         self._of_round = 0
@@ -48,7 +48,7 @@ class Stillness(Reader):
 
     def read(self, now: float) -> Reading:
         if self._job is None:
-            raise NoAnswer("a hang without a path is watched by an agent only; give a path, or run it by --watch")
+            raise NoReading("a hang without a path is watched by an agent only; give a path, or run it by --watch")
         if self._job.round != self._of_round:
             self._of_round, self._standing, self._earlier = self._job.round, {}, self._learned
         running = self._job.workers()
@@ -65,7 +65,7 @@ class Stillness(Reader):
         self.stands = finding.stands
         return judged(bool(finding.stands), finding.because)
 
-    def _marks(self, job: Job, running: dict[int, int]) -> dict[int, Mark]:
+    def _marks(self, job: JobView, running: dict[int, int]) -> dict[int, Mark]:
         progress = {rank: each for rank, each in job.progress().items() if rank in running}
         if progress:
             self._learned = _together(self._earlier, progress)
@@ -84,7 +84,7 @@ class Stillness(Reader):
         """No worker of this node shows progress."""
         return any(each.mark.section == OUTPUT for each in self._standing.values())
 
-    def _judged_with_others(self, job: Job) -> Finding:
+    def _judged_with_others(self, job: JobView) -> Finding:
         """Ranks of other nodes may be where these have to wait for them."""
         found, _ = job.conclude(
             STANDING, {}, STANDING_S, lambda answers: standing.summed_up(answers.found.values()), STANDING_AGAIN_S
@@ -97,8 +97,8 @@ class Stillness(Reader):
             least_s, known = self._watch.least_s, 1
             if self._by_output:
                 least_s, known = max(least_s, OUTPUT_LEAST_S), OUTPUT_KNOWN
-            return judge(ranks, learned, Patience(least_s, known, self._watch.most_s))
-        return judge(ranks, {}, Patience(0.0, unknown_s=self._threshold.value))
+            return judge(ranks, learned, LimitBounds(least_s, known, self._watch.most_s))
+        return judge(ranks, {}, LimitBounds(0.0, unknown_s=self._threshold.value))
 
 
 def _together(earlier: dict[str, Durations], progress: dict[int, Progress]) -> dict[str, Durations]:
@@ -114,13 +114,13 @@ class Slow(Reader):
     """`slow`: over while one rank costs the others the threshold's share of the time, or more. One node compares the
     ranks of all nodes, unless each is to compare its own."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._before: tuple[int, dict[int, Counts]] = (0, {})
 
     def read(self, now: float) -> Reading:
         if self._job is None:
-            raise NoAnswer("slow ranks are found by an agent only; run the watch by --watch")
+            raise NoReading("slow ranks are found by an agent only; run the watch by --watch")
         several = self._watch.whole_job and self._job.nodes > 1
         number, before = self._before
         answers = self._job.ask_nodes(PACES, {}, PACES_S) if several else Answers({"": shown_paces(self._job)})
@@ -141,7 +141,7 @@ class Slow(Reader):
         )
 
 
-def shown_standing(job: Job) -> dict[str, Any]:
+def shown_standing(job: JobView) -> dict[str, Any]:
     """A node's answer: in which sections its ranks are, as `decisions/standing.py` says."""
     progress, now_s = job.progress(), time.monotonic()
     last: dict[str, int] = {}
@@ -157,12 +157,12 @@ def shown_standing(job: Job) -> dict[str, Any]:
     return {"sections": found}
 
 
-def shown_paces(job: Job) -> dict[str, Any]:
+def shown_paces(job: JobView) -> dict[str, Any]:
     """A node's answer: what each of its ranks has counted."""
     return {"ranks": {str(rank): [each.steps, each.stepped_s, each.own_s] for rank, each in job.progress().items()}}
 
 
-def _counts(job: Job, answers: Answers, several: bool) -> tuple[dict[int, str], dict[int, Counts]]:
+def _counts(job: JobView, answers: Answers, several: bool) -> tuple[dict[int, str], dict[int, Counts]]:
     """(node by rank, what it has counted); what a node says of ranks of others is left out."""
     nodes, counts = {}, {}
     for node, answer in answers.found.items():

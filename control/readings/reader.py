@@ -7,8 +7,8 @@ from functools import cached_property
 
 from ..commands import Asker
 from ..decisions.trend import Sample
-from ..decisions.watches import Reading, Verdict
-from ..inside import Job
+from ..decisions.watches import Reading, ReadingResult
+from ..job_view import JobView
 from ..table.kinds import Threshold
 from ..table.quantities import Dimension, size_text
 from ..table.watch import Watch
@@ -18,7 +18,7 @@ from .processes import matching
 class Reader(ABC):
     """Reads what one watch is about. Used by one thread at a time."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         """`job`: the one around it, where it runs in an agent."""
         self._watch = watch
         self._job = job
@@ -45,7 +45,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, now: float) -> Reading:
-        """One look. `now`: seconds of a clock that never goes backwards. Raises NoAnswer where it cannot be read."""
+        """One look. `now`: seconds of a clock that never goes backwards. Raises NoReading where it cannot be read."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what it holds."""
@@ -54,7 +54,7 @@ class Reader(ABC):
 class AskingReader(Reader):
     """One that asks through a helper process or a command, which may hang."""
 
-    def __init__(self, watch: Watch, job: Job | None = None) -> None:
+    def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._asker = Asker()
 
@@ -64,12 +64,12 @@ class AskingReader(Reader):
 
 def judged(over: bool, text: str) -> Reading:
     """A reading over its threshold, or under it."""
-    return Reading(Verdict.OVER if over else Verdict.UNDER, text)
+    return Reading(ReadingResult.OVER if over else ReadingResult.UNDER, text)
 
 
 def not_yet(text: str) -> Reading:
     """A reading that needs more looks."""
-    return Reading(Verdict.NOT_YET, text)
+    return Reading(ReadingResult.NOT_YET, text)
 
 
 def stock(threshold: Threshold, total: float, free: float, used: float, noun: str = "") -> Reading:

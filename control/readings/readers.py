@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..inside import Job
+from ..job_view import JobView
 from ..table.watch import Watch
 from .reader import Reader
 
@@ -18,7 +18,7 @@ _HOMES = {
     "swap": "memory:Swap",
     "load": "load:Load",
     "clock": "clock:Clock",
-    "job": "job:Job",
+    "job": "job:JobReader",
     "hang": "job:Hang",
     "slow": "progress:Slow",
     "gpu": "gpu:Gpu",
@@ -26,7 +26,7 @@ _HOMES = {
 """Loaded when they are needed: a table without a clock needs no HTTP."""
 
 
-def reader_of(watch: Watch, job: Job | None = None) -> Reader:
+def reader_of(watch: Watch, job: JobView | None = None) -> Reader:
     """The reader of a watch; `job`: the one around it. Loads only what its kind needs."""
     home = _HOMES[watch.what]
     if watch.what == "hang" and not watch.path:

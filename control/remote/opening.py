@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...agent.errors import UsageError
-from ..beside import Service
+from ..control_socket import Service
 from .tokens import Tokens
 
 TYPE_CHECKING = False

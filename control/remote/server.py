@@ -23,12 +23,13 @@ from ...proto import control_pb2, health_pb2
 from ...rendezvous.driver.events import LoopAsked
 from ...rendezvous.records import Round
 from ...rendezvous.text import count
-from ..beside import Service
+from ..control_socket import Service
+from ..service.connection import TAKEN_S
 from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
 from .conversion import fill, request_of
-from .streams import HEALTH_MAX, TAKEN_S, Streams, TooMany
+from .streams import HEALTH_MAX, Streams, TooMany
 from .tokens import Holder, Tokens
 
 SERVICE, HEALTH, READY = "elastic.control.v1.Control", "grpc.health.v1.Health", "ready"
@@ -118,7 +119,7 @@ class Remote:
         """Serve no more; who follows gets what is left. Idempotent."""
         if self._loop is not None:
             self._loop = None
-            for listener in self._service.listeners:
+            for listener in self._service.on_change:
                 listener()
         try:
             self._server.stop(CLOSE_S).wait(2 * CLOSE_S)

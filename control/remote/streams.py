@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from ..service.connection import TAKEN_S
+
 STREAMS_MAX = 32
 """Streams at a time: each has a thread."""
 HEALTH_MAX = 8
 """Streams of the health service at a time. They need no token, so they take no place of those that do."""
-TAKEN_S = 10.0
-"""How long a reader may take nothing of what waits for it."""
 Message = TypeVar("Message")
 
 

@@ -12,7 +12,7 @@ from sys import byteorder
 from ...agent.errors import UsageError
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import Service
+from ..control_socket import Service
 from . import http
 from .connection import Connection
 from .followers import LogFollower
@@ -47,7 +47,7 @@ class Connections(Serving):
         pid, uid = (int.from_bytes(found[at : at + 4], byteorder, signed=True) for at in (0, 4))
         if uid not in self._uids:
             denied = f"uid {uid} has no access to the agent of uid {self._uids[0]}"
-            raise http.Refused(403, f"{denied}; run elasticctl as that user or as root")
+            raise http.RequestRefused(403, f"{denied}; run elasticctl as that user or as root")
         return f"uid {uid} (pid {pid})"
 
     def happened(self) -> None:
@@ -71,13 +71,13 @@ class Connections(Serving):
         name = request.path.removeprefix(PREFIX).removeprefix("/")
         method = METHODS.get(name)
         if method is None:
-            raise http.Refused(404, f"there is no {request.path:.80}; there are {', '.join(METHODS)}")
+            raise http.RequestRefused(404, f"there is no {request.path:.80}; there are {', '.join(METHODS)}")
         if request.method not in (("GET", "POST") if method.reads else ("POST",)):
-            raise http.Refused(405, f"{name} takes POST" + (" or GET" if method.reads else " only"))
+            raise http.RequestRefused(405, f"{name} takes POST" + (" or GET" if method.reads else " only"))
         try:
             message = from_json(method.request, request.body)
         except ValueError as error:
-            raise http.Refused(400, f"{name}: {error}") from None
+            raise http.RequestRefused(400, f"{name}: {error}") from None
         if method.waits or (method.lists and reads_nodes(self._service)):
             self._in_thread(one, name, method, message)
             return

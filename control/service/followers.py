@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...agent.agent import Agent
 from ...agent.output.streams import Stream
-from ..beside import Service
+from ..control_socket import Service
 from .describe import event_of
 from .messages import EventsRequest, LogPart, LogsRequest
 
@@ -56,7 +56,7 @@ def followed(
     `when_gone` is handed what is to be called then."""
     changed = threading.Semaphore(0)
     with _LISTENERS:
-        service.listeners = (*service.listeners, changed.release)
+        service.on_change = (*service.on_change, changed.release)
     try:
         if when_gone is not None:
             when_gone(changed.release)
@@ -84,7 +84,7 @@ def followed(
             follower.close()
     finally:
         with _LISTENERS:
-            service.listeners = tuple(each for each in service.listeners if each != changed.release)
+            service.on_change = tuple(each for each in service.on_change if each != changed.release)
 
 
 class EventFollower:

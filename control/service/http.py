@@ -47,7 +47,7 @@ class Request(NamedTuple):
     """The client takes an answer that is compressed by gzip."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not carried out: a status, and one line for the client."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -56,18 +56,18 @@ class Refused(Exception):
 
 
 def take(received: bytearray) -> Request | None:
-    """The first request of what was received, which is removed from it; None while it is not whole. Raises Refused;
-    then nothing more that was received means anything."""
+    """The first request of what was received, which is removed from it; None while it is not whole. Raises
+    RequestRefused; then nothing more that was received means anything."""
     end = received.find(b"\r\n\r\n", 0, HEAD_MAX + 4)
     if end < 0:
         if len(received) > HEAD_MAX:
-            raise Refused(431, f"the request's head is longer than {HEAD_MAX} bytes")
+            raise RequestRefused(431, f"the request's head is longer than {HEAD_MAX} bytes")
         return None
     first, *lines = bytes(received[:end]).split(b"\r\n")
     method, path, version = _first(first)
     headers = _headers(lines)
     if b"transfer-encoding" in headers:
-        raise Refused(411, "a chunked body is not supported; send Content-Length")
+        raise RequestRefused(411, "a chunked body is not supported; send Content-Length")
     length = _length(headers.get(b"content-length", b"0"))
     begin = end + 4
     if len(received) < begin + length:
@@ -84,9 +84,9 @@ def take(received: bytearray) -> Request | None:
 def _first(line: bytes) -> tuple[str, str, bytes]:
     parts = line.split(b" ")
     if len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not parts[1].startswith(b"/") or not parts[1].isascii():
-        raise Refused(400, "the first line is not `METHOD /PATH HTTP/1.1`")
+        raise RequestRefused(400, "the first line is not `METHOD /PATH HTTP/1.1`")
     if parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise Refused(505, "only HTTP/1.0 and HTTP/1.1 are supported")
+        raise RequestRefused(505, "only HTTP/1.0 and HTTP/1.1 are supported")
     return parts[0].decode(), parts[1].decode().partition("?")[0], parts[2]
 
 
@@ -95,19 +95,19 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not _NAME.fullmatch(name):
-            raise Refused(400, "a header is not `NAME: VALUE`")
+            raise RequestRefused(400, "a header is not `NAME: VALUE`")
         name = name.lower()
         if name == b"content-length" and name in headers:
-            raise Refused(400, "Content-Length is given twice")
+            raise RequestRefused(400, "Content-Length is given twice")
         headers[name] = value.strip()
     return headers
 
 
 def _length(text: bytes) -> int:
     if not text.isdigit() or len(text) > 9:
-        raise Refused(400, "Content-Length is no number")
+        raise RequestRefused(400, "Content-Length is no number")
     if int(text) > BODY_MAX:
-        raise Refused(413, f"the body is longer than {BODY_MAX} bytes")
+        raise RequestRefused(413, f"the body is longer than {BODY_MAX} bytes")
     return int(text)
 
 

@@ -13,7 +13,7 @@ from ...agent.lifecycle.state import Phase
 from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
-from ..beside import Service
+from ..control_socket import Service
 from . import describe
 from .followers import EventFollower, LogFollower
 from .messages import (

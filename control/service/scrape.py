@@ -10,7 +10,7 @@ from ...agent.lifecycle.state import Phase, Verdict
 from ...agent.loop import Loop
 from ...agent.report import AgentEvent
 from ...rendezvous.records import Round
-from ..beside import Service
+from ..control_socket import Service
 from . import http
 from .connection import Connection
 from .metrics import Counted, samples_of, text_of, time_samples, worker_samples
@@ -36,9 +36,9 @@ class _Scraped(Serving):
     def carry_out(self, one: Connection, request: http.Request) -> None:
         """One of the three paths."""
         if request.path not in ("/metrics", "/healthz", "/readyz"):
-            raise http.Refused(404, "there are /metrics, /healthz and /readyz")
+            raise http.RequestRefused(404, "there are /metrics, /healthz and /readyz")
         if request.method not in ("GET", "HEAD"):
-            raise http.Refused(405, f"{request.path} takes GET only")
+            raise http.RequestRefused(405, f"{request.path} takes GET only")
         status, body, kind = self._scraping.answer(request.path)
         one.closing = one.closing or not request.keeps
         whole = http.answer(status, body, keeps=request.keeps, kind=kind)
@@ -66,7 +66,7 @@ class Scraping:
     def begin(self, agent: Agent, loop: Loop) -> None:
         """Serve from now on. Where the address is taken, the job runs without, and one line says so."""
         self._agent = agent
-        self._service.records.append(self._counted.recorded)
+        self._service.recorders.append(self._counted.recorded)
         host, port = self._address
         try:
             self._listener, shown = listen(host, port)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...agent.loop import Loop
 from ...rendezvous.driver.events import LoopAsked
-from ..beside import BACKLOG
+from ..control_socket import BACKLOG
 from . import http
 from .connection import Connection
 
@@ -42,11 +42,11 @@ class Serving:
         loop.watch(self._epoll.fileno(), self._observe)
 
     def admit(self, sock: _socket.socket) -> str:
-        """Who asks, for people. Raises Refused."""
+        """Who asks, for people. Raises RequestRefused."""
         raise NotImplementedError
 
     def carry_out(self, one: Connection, request: http.Request) -> None:
-        """Answer one request, now or later. Raises Refused."""
+        """Answer one request, now or later. Raises RequestRefused."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Serving:
         made = Connection(sock, self._loop.now())
         try:
             made.who = self.admit(sock)
-        except http.Refused as refused:
+        except http.RequestRefused as refused:
             self._refuse(made, refused.status, str(refused))
             return
         if len(self._open) >= CONNECTIONS_MAX:
@@ -151,7 +151,7 @@ class Serving:
                 if request is None:
                     break
                 self.carry_out(one, request)
-        except http.Refused as refused:
+        except http.RequestRefused as refused:
             self._answer(one, refused.status, error_body(refused.status, str(refused)), keeps=False)
         if one.ended and not one.busy and not one.unsent:
             self._drop(one)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ...agent.errors import UsageError
-from ..decisions.outbox import Pace
+from ..decisions.outbox import SendPace
 from ..decisions.watches import Rule
 from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, INSIDE_REFERENCE, KINDS, RESTARTS, Kind, Threshold
 from .quantities import size_b, time_s
@@ -67,7 +67,7 @@ def parse_table(text: str, path: str, *, inside: bool = False) -> Table:
         _below(root, top.text("save_switch")),
         _below(root, top.text("kill_switch")),
         _below(root, top.text("dumps", "stacks")),
-        Pace(top.time("gather", Pace.gather_s), top.time("pause", Pace.pause_s)),
+        SendPace(top.time("gather", SendPace.gather_s), top.time("pause", SendPace.pause_s)),
     )
     return replace(table, watches=_distinct(table.watches))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..decisions.outbox import Pace
+from ..decisions.outbox import SendPace
 from ..decisions.watches import Rule
 from .kinds import Threshold
 
@@ -68,4 +68,4 @@ class Table:
     kill_switch: str = ""
     dumps: str = ""
     """The directory for stacks."""
-    pace: Pace = field(default_factory=Pace)
+    pace: SendPace = field(default_factory=SendPace)

@@ -12,7 +12,7 @@ import click
 
 from ...agent.errors import UsageError
 from ...rendezvous.text import count, duration
-from ..commands import Asker, NoAnswer
+from ..commands import Asker, NoReading
 from ..decisions.interval import Measured, cost, daly_s, failure_s, young_s
 from ..table.quantities import time_s
 
@@ -155,7 +155,7 @@ def of_manifests(path: str) -> float | None:
 def _ask(question: str, path: str) -> list[list[float]]:
     try:
         return Asker().ask(question, os.path.abspath(path))
-    except NoAnswer as error:
+    except NoReading as error:
         raise UsageError(f"--checkpoints {path}: {error}") from None
 
 

@@ -35,7 +35,7 @@ NEEDS_TIME = ("load",)
 @click.option(
     "--once", is_flag=True, help="Read everything once and end, for cron; --state keeps what the next run needs."
 )
-@click.option("--state", metavar="PATH", help="What --once remembers. [FILE.toml.state]")
+@click.option("--state", metavar="PATH", help="File that keeps the state between runs of --once. [FILE.toml.state]")
 @click.option("--notify", metavar="URL", multiple=True, help="A channel, beside those of the file; may be repeated.")
 @click.option("--job", metavar="NAME", help="Name of the job in messages, instead of that in the file.")
 @click.option("--save-switch", metavar="PATH", help="The file that 'save' makes.")

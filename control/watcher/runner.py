@@ -14,9 +14,9 @@ from queue import Empty, SimpleQueue
 
 from ...rendezvous.text import duration
 from ..actions.perform import Actor, Happening
-from ..commands import NoAnswer
-from ..decisions.watches import Reading, Verdict, WatchState, observe
-from ..inside import Job
+from ..commands import NoReading
+from ..decisions.watches import Reading, ReadingResult, WatchState, observe
+from ..job_view import JobView
 from ..readings.reader import Reader
 from ..readings.readers import reader_of
 from ..table.watch import Table, Watch
@@ -55,7 +55,7 @@ class Runner:
         table: Table,
         actor: Actor,
         detail: Callable[[str], None] = lambda line: None,
-        job: Job | None = None,
+        job: JobView | None = None,
     ) -> None:
         """`detail` gets a line for each reading. `job`: the one around it, where it runs in an agent."""
         self._actor, self._detail, self._job = actor, detail, job
@@ -68,7 +68,7 @@ class Runner:
         for each in self._running:
             each.state = remembered.states.get(_identity(each.watch), WatchState())
             each.reader.samples = remembered.samples.get(_identity(each.watch), {})
-            self._look(each)
+            self._begin_reading(each)
         happenings = []
         deadline = clock() + STUCK_S
         while any(each.looking_since is not None for each in self._running) and clock() < deadline:
@@ -108,26 +108,26 @@ class Runner:
         if self._job is not None and each.watch.whole_job and not self._job.elected:
             each.state = WatchState()  # another node watches it; should this one be elected, it begins anew
         elif each.looking_since is None:
-            self._look(each)
+            self._begin_reading(each)
         elif now - each.looking_since >= STUCK_S:
             for happening in self._judge(each, _stuck(each)):
                 self._to_do.put(happening)
 
-    def _look(self, each: _Running) -> None:
+    def _begin_reading(self, each: _Running) -> None:
         each.looking_since = clock()
         try:
             threading.Thread(target=self._read, args=(each,), name="elastic-agent-reading", daemon=True).start()
         except RuntimeError as error:  # the host refuses threads
             why = f"this host refuses a thread ({error}); raise ulimit -u"
-            self._looked.put((each, Reading(Verdict.UNKNOWN, why)))
+            self._looked.put((each, Reading(ReadingResult.UNKNOWN, why)))
 
     def _read(self, each: _Running) -> None:
         try:
             reading = each.reader.read(clock())
-        except NoAnswer as error:
-            reading = Reading(Verdict.UNKNOWN, str(error))
+        except NoReading as error:
+            reading = Reading(ReadingResult.UNKNOWN, str(error))
         except Exception as error:  # noqa: BLE001 - a file of /proc in another form, say, must not end the other watches
-            reading = Reading(Verdict.UNKNOWN, f"{type(error).__name__}: {error}")
+            reading = Reading(ReadingResult.UNKNOWN, f"{type(error).__name__}: {error}")
         self._looked.put((each, reading))
 
     def _take(self, until: float) -> list[Happening]:
@@ -162,5 +162,5 @@ def _identity(watch: Watch) -> str:
 
 def _stuck(each: _Running) -> Reading:
     return Reading(
-        Verdict.UNKNOWN, f"a reading has not returned for {duration(clock() - (each.looking_since or clock()))}"
+        ReadingResult.UNKNOWN, f"no result of the reading for {duration(clock() - (each.looking_since or clock()))}"
     )

@@ -1,4 +1,4 @@
-"""What `--once` remembers for its next run: since when what is over, what was measured, what was not delivered."""
+"""What a run of `--once` keeps for the next: since when what is over, what was measured, what was not delivered."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class LaunchConfig:
     watch: str | os.PathLike[str] = ""
     """A file of watches, in TOML, that this node's agent runs, or names of usual ones, "hang,disk"; empty: none."""
     notify: str | Iterable[str] = ()
-    """Where failures of the job and alarms of the watches are told: URLs, see docs/guardrails.md."""
+    """Where failures of the job and alarms of `--watch` are sent: URLs, see docs/guardrails.md."""
     page: bool = False
     """Serve a page that shows this job live; a line names its address."""
     page_address: str = ""

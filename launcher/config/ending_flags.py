@@ -15,10 +15,6 @@ CLOUDS = ("aws", "gcp", "azure")
 _STOP = "Restarts and stopping"
 
 
-def _text(name: str, value: str) -> str:
-    return value
-
-
 def _cloud(name: str, value: str) -> str:
     if value not in CLOUDS:
         raise UsageError(f"{name} is {value!r}{values.suggest(value, CLOUDS)}; give one of {', '.join(CLOUDS)}")
@@ -50,7 +46,7 @@ ENDING_FLAGS: tuple[Flag, ...] = (
         "deadline",
         _STOP,
         "The same at a time: Unix seconds, or such as 2026-11-22T17:30:00. (that of SLURM, if there is one)",
-        _text,
+        values.text,
         "",
         "TIME",
         ours=True,

@@ -18,10 +18,6 @@ from .guard_flags import GUARD_FLAGS
 from .rdzv_conf import split_rdzv_conf
 
 
-def _text(name: str, value: str) -> str:
-    return value
-
-
 def _whole(name: str, value: str, least: int = 0, most: int = values.MAX_COUNT) -> int:
     return values.whole(name, value, least=least, most=most)
 
@@ -82,12 +78,12 @@ FLAGS: tuple[Flag, ...] = (
         "N|NAME",
     ),
     Flag("standalone", _MEET, "Run on this node alone; the other rendezvous flags are ignored."),
-    Flag("rdzv-backend", _MEET, "How nodes meet: c10d, etcd or static. (static)", _text, "static", "NAME"),
+    Flag("rdzv-backend", _MEET, "How nodes meet: c10d, etcd or static. (static)", values.text, "static", "NAME"),
     Flag(
         "rdzv-endpoint",
         _MEET,
         "Where nodes meet. c10d: the node that hosts the store (port 29400). etcd: its servers (port 2379).",
-        _text,
+        values.text,
         "",
         "HOST[:PORT],...",
     ),
@@ -95,7 +91,7 @@ FLAGS: tuple[Flag, ...] = (
         "rdzv-id",
         _MEET,
         "Identity of the job, the same on all its nodes; empty: a random one. (none)",
-        _text,
+        values.text,
         "none",
         "ID",
     ),
@@ -112,12 +108,12 @@ FLAGS: tuple[Flag, ...] = (
         "local-addr",
         _MEET,
         "Address at which other nodes reach this one. (that of the route to the store)",
-        _text,
+        values.text,
         None,
         "ADDR",
     ),
     Flag("node-rank", _MEET, "Rank of this node. static: each node its own (0); else a preference.", _whole, None, "N"),
-    Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", _text, "127.0.0.1", "ADDR"),
+    Flag("master-addr", _STATIC, "Address of node 0. (127.0.0.1)", values.text, "127.0.0.1", "ADDR"),
     Flag("master-port", _STATIC, "Port of node 0. (29500)", partial(_whole, most=65535), None, "PORT"),
     Flag("module", _RUN, "SCRIPT is a module, run as python -m runs it.", short="m"),
     Flag("no-python", _RUN, "SCRIPT is a program, not a Python file."),
@@ -140,7 +136,7 @@ FLAGS: tuple[Flag, ...] = (
         env=False,
     ),
     Flag("run-path", _RUN, "Run SCRIPT with runpy.run_path; takes precedence over --no-python."),
-    Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", _text, "default", "NAME"),
+    Flag("role", _RUN, "Name of the workers' role, for ROLE_NAME and logs. (default)", values.text, "default", "NAME"),
     Flag("virtual-local-rank", _RUN, "Each worker sees only its own GPU, as device 0; LOCAL_RANK is 0 for all."),
     Flag(
         "start-method",
@@ -172,7 +168,7 @@ FLAGS: tuple[Flag, ...] = (
         _RUN,
         "Let workers keep checkpoints in DIR and go on where they were: Lightning's scripts as they are, others with "
         "elastic_agent.worker. (off)",
-        _text,
+        values.text,
         "",
         "DIR",
         ours=True,
@@ -280,7 +276,9 @@ FLAGS: tuple[Flag, ...] = (
     ),
     *ENDING_FLAGS,
     *GUARD_FLAGS,
-    Flag("log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", _text, None, "DIR"),
+    Flag(
+        "log-dir", _LOGS, "Directory for log files; /dev/null for none. (a new temporary one)", values.text, None, "DIR"
+    ),
     Flag("redirects", _LOGS, f"Streams that go to files only: {_STREAMS}", _streams, "0", "STREAMS", short="r"),
     Flag("tee", _LOGS, f"Streams that go to files and the console: {_STREAMS}", _streams, "0", "STREAMS", short="t"),
     Flag(
@@ -314,7 +312,7 @@ FLAGS: tuple[Flag, ...] = (
         "event-log-handler",
         _MORE,
         "Where torch's events of workers and agent go: null, console (stderr). (null)",
-        _text,
+        values.text,
         "null",
         "NAME",
     ),
@@ -322,7 +320,7 @@ FLAGS: tuple[Flag, ...] = (
         "logs-specs",
         _MORE,
         "Log files as a class of another package says, an entry point of torchrun.logs_specs. (torch's layout)",
-        _text,
+        values.text,
         None,
         "NAME",
         env=False,

@@ -82,7 +82,7 @@ GUARD_FLAGS: tuple[Flag, ...] = (
     Flag(
         "notify",
         _GUARDS,
-        "Where failures of the job and alarms of --watch are told: smtp://..., smtps://..., https://..., slack://..., "
+        "Where failures of the job and alarms of --watch are sent: smtp://..., smtps://..., https://..., slack://..., "
         "exec:COMMAND; may be repeated. (nowhere)",
         _lines,
         (),
@@ -168,7 +168,8 @@ def guards(
 
 
 def ignored_signals(forwards: Iterable[int], asks: GuardSpec) -> dict[str, str]:
-    """The variables that make workers ignore what is passed on to them, or meant for their agent, from birth."""
+    """The variables that make a worker ignore what is passed on to it, or meant for its agent, from the start of its
+    process."""
     by_name = {FORWARDED: forwards, ASKING: (asks.kill_signal, asks.save_signal)}
     texts = {name: ",".join(str(number) for number in numbers if number) for name, numbers in by_name.items()}
     return {name: text for name, text in texts.items() if text}

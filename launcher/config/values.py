@@ -40,6 +40,11 @@ def suggest(typed: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def text(name: str, value: str) -> str:
+    """Any text, as it is."""
+    return value
+
+
 def whole(name: str, value: str | float, *, least: int = 0, most: int = MAX_COUNT) -> int:
     """A whole number from `least` to `most`."""
     try:

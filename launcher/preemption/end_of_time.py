@@ -1,6 +1,6 @@
 """Until when a job's time lasts, and how long its processes have once they are asked to stop: what schedulers say.
 
-Times of day are this host's: the workers of this node are told, and no other host compares them.
+Times of day are this host's: the workers of this node get them, and no other host compares them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SlurmTimes:
     """What SLURM says."""
 
     end_s: float | None = None
@@ -94,16 +94,16 @@ def read_kill_wait(text: str) -> float | None:
     return None
 
 
-def ask_slurm(env: Mapping[str, str], run: Callable[[list[str], float], str]) -> Told:
+def ask_slurm(env: Mapping[str, str], run: Callable[[list[str], float], str]) -> SlurmTimes:
     """What SLURM's controller says of this job, which is asked twice. `run`: gives what a command prints within so many
-    seconds, and raises NoAnswer."""
-    from ...control.commands import NoAnswer
+    seconds, and raises NoReading."""
+    from ...control.commands import NoReading
 
     try:
         end_s = read_end(run(["scontrol", "show", "job", env[SLURM_JOB]], ANSWER_S))
-        return Told(end_s, read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S)))
-    except NoAnswer as error:
-        return Told(trouble=f"until when SLURM's job {env[SLURM_JOB]} may run is not known: {error}")
+        return SlurmTimes(end_s, read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S)))
+    except NoReading as error:
+        return SlurmTimes(trouble=f"until when SLURM's job {env[SLURM_JOB]} may run is not known: {error}")
 
 
 def grace_below(known_s: float) -> float:
@@ -126,7 +126,7 @@ def fitted(
     now_s: float | None = None,
 ) -> WorkerSpec:
     """The workers' specification with what the scheduler says: the deadline in their environment, and a grace that ends
-    before its own does, unless the user chose one. Asks SLURM only in a job of SLURM that was not told its end.
+    before its own does, unless the user chose one. Asks SLURM only in a job of SLURM whose environment has no end.
 
     Raises UsageError where a variable is no number.
     """
@@ -135,12 +135,12 @@ def fitted(
     if env.get(SLURM_JOB) and not base_env.get(DEADLINE):
         from ...control.commands import Asker
 
-        told = ask_slurm(env, Asker().run)
-        if told.trouble:
-            tell(told.trouble, True)
-        known_s = told.kill_wait_s if known_s is None else known_s
-        if told.end_s is not None:
-            base_env[DEADLINE] = f"{told.end_s:.0f}"
+        times = ask_slurm(env, Asker().run)
+        if times.trouble:
+            tell(times.trouble, True)
+        known_s = times.kill_wait_s if known_s is None else known_s
+        if times.end_s is not None:
+            base_env[DEADLINE] = f"{times.end_s:.0f}"
     if base_env.get(DEADLINE):
         left_s = float(base_env[DEADLINE]) - (time.time() if now_s is None else now_s)
         tell(f"the job's time ends in {duration(max(0.0, left_s))} ({DEADLINE})", True)

@@ -22,7 +22,7 @@ from ...rendezvous.text import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...control.beside import Service
+    from ...control.control_socket import Service
     from ...control.service.messages import Goodput
 
 VARIABLE = "ELASTIC_AGENT_EVENTS"
@@ -61,7 +61,7 @@ class EventFile:
     def follow(self, name: str, service: Service) -> None:
         """Record the events of this service. name: what other nodes call its agent."""
         self.name, self.goodput = name, service.goodput
-        service.records.append(self.record)
+        service.recorders.append(self.record)
 
     def record(self, entry: Entry) -> None:
         """Append a line for one event, and behind some of them one for the account of the workers' seconds."""

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def patience_s(wait_s: float, lease_s: float) -> float:
     """How long a call may take that waits for up to `wait_s`, in seconds. Half of it is for the connection that there
-    is, which may have broken without a word; then the call is made again on another, and may wait again."""
+    is, which may have broken without an error; then the call is made again on another, and may wait again."""
     return max(ANSWER_S, lease_s, 2 * wait_s + ANSWER_S / 2)
 
 

@@ -221,10 +221,11 @@ class Driver:
         """Whether this node may send a heartbeat. If not, it does not coordinate either: `resign` gets the epoch."""
         term = self._term
         # While the writer itself gets no answers, the store is away for all: that says nothing of any one thread.
-        deaf = health.deaf({}, {}) if self._guard.broken else health.deaf(self._awaited(term), self._under_way(term))
-        self._guard.noticed(deaf or self._host_trouble)
+        awaited, calls = ({}, {}) if self._guard.broken else (self._awaited(term), self._under_way(term))
+        not_receiving = health.why_not_receiving(awaited, calls)
+        self._guard.noticed(not_receiving or self._host_trouble)
         self._renew(health.to_renew, term)
-        if not health.loop_stands() and not deaf:
+        if not health.loop_stands() and not not_receiving:
             self._well.set()
             return True
         was_well = self._well.is_set()

@@ -72,7 +72,7 @@ class Newest:
 
 
 class Health:
-    """What is wrong with this node, in words. Used by the writer only."""
+    """Why this node must not send a heartbeat, as one sentence; empty if it may. Used by the writer only."""
 
     def __init__(self, loop: LoopWatch, limit_s: float, interval_s: float) -> None:
         """`limit_s`: how long something may stand still; `interval_s`: time between two looks."""
@@ -85,14 +85,14 @@ class Health:
         self._calls: dict[str, Standstill] = {}
         self._half_over: set[str] = set()
         self.to_renew: set[str] = set()
-        """As of the last call of `deaf`: threads for which half of a limit has just passed. Their connection may have
-        broken without a word, so that another one would do."""
+        """As of the last call of `why_not_receiving`: threads for which half of a limit has just passed. Their
+        connection may have broken without an error, so that another one would do."""
 
     def loop_stands(self) -> bool:
         """Whether the agent's loop has stood still for too long."""
         return self._loop.standing_s() >= self._limit_s
 
-    def deaf(self, newest: Mapping[str, Newest], calls: Mapping[str, tuple[int, float]]) -> str:
+    def why_not_receiving(self, newest: Mapping[str, Newest], calls: Mapping[str, tuple[int, float]]) -> str:
         """Why this node receives nothing; empty if it does. `newest`: by thread, what it waits for. `calls`: by thread
         with a call under way, the number of the call and how long it may take, in seconds."""
         over: set[str] = set()

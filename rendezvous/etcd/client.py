@@ -121,7 +121,8 @@ class EtcdClient:
         return self._cluster.current().endpoint
 
     def switch_endpoint(self) -> None:
-        """Use the next endpoint from now on. Ends the watches of all sessions. For a server known to be faulty."""
+        """Use the next endpoint from now on. Ends the watches of all sessions. For tests of what
+        changes with the server; no store calls it."""
         self._cluster.switch_from(self._cluster.current())
 
     def end_calls_at(self, deadline: float) -> None:
@@ -222,7 +223,8 @@ class EtcdClient:
         return int(self._time_to_live(lease.id).TTL)
 
     def revoke(self, lease: Lease) -> None:
-        """End it and delete its keys, at once. No error if it has ended already."""
+        """End it and delete its keys, at once. No error if it has ended already. For tests of what ends with a lease;
+        no store calls it."""
         try:
             self._calls.call(REVOKE, pb.LeaseRevokeRequest(ID=lease.id), f"revocation of lease {lease.id:x}")
         except EtcdLeaseGone:

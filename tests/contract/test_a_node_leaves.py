@@ -7,7 +7,7 @@ import time
 from support.harness import SHORT_LEASE, SHORT_LEASE_S, Cluster
 
 
-def test_survivors_go_on_when_a_node_says_goodbye(cluster: Cluster) -> None:
+def test_survivors_go_on_when_a_node_announces_its_departure(cluster: Cluster) -> None:
     """A node leaves by SIGTERM: the survivor runs again at once, without waiting for a lease."""
     a, b = cluster.start("a", nnodes="1:2"), cluster.start("b", nnodes="1:2")
     world = cluster.desk.wait_world(2)

@@ -55,7 +55,7 @@ PROCESS_OWNERS = {
 PICKLERS = {
     "launcher/in_worker/function_worker.py",
     "launcher/in_worker/functions.py",
-    "trainer/parcels.py",
+    "trainer/pickled_values.py",
     "worker/data/packing.py",
 }
 

@@ -57,7 +57,7 @@ class Node:
         raise NotImplementedError
 
     def vanish(self) -> None:
-        """End without a goodbye, workers included."""
+        """End without announcing it, workers included."""
         raise NotImplementedError
 
     def wait_text(self, part: str, bound_s: float = BOUND_S) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .. import parcels
+from .. import pickled_values
 from ..errors import StateLost, WrongReturn
 from ..files import save
 from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
@@ -140,12 +140,12 @@ class Calls:
         for model in models:
             model.zero_grad(set_to_none=True)
         name = f"model-{number}"
-        parcels.write(self._folder, name, "the model", models)
+        pickled_values.write(self._folder, name, "the model", models)
         return name
 
     def _applied(self, name: str, parcel: str) -> list[Any]:
         """What a function of the program gave on each worker, by rank."""
-        function = parcels.read(self._folder, parcel)
+        function = pickled_values.read(self._folder, parcel)
         value = numbers(function() if name == WORKERS else function(self._operator))
         try:
             told = json.dumps({"plain": value})

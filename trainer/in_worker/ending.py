@@ -23,7 +23,7 @@ _FINAL = (UsageError, Misused, NotResumable, WrongState)
 
 
 @dataclass
-class Phase:
+class WorkerStage:
     """Where a worker is."""
 
     building: bool = True
@@ -31,17 +31,17 @@ class Phase:
 
 
 @contextmanager
-def ending(channel: Channel, rank: int) -> Iterator[Phase]:
+def ending(channel: Channel, rank: int) -> Iterator[WorkerStage]:
     """Around all that a worker does. An exception ends this process without waiting for threads, loader processes or
     process groups, so that no other worker waits for it."""
-    phase = Phase()
+    stage = WorkerStage()
     try:
-        yield phase
+        yield stage
     except EOFError:
         os._exit(1)  # the program is gone, and with it who could be told
     except Exception as error:  # noqa: BLE001 - whatever it is, this worker ends
         first = os.environ.get("ELASTIC_AGENT_ROUND") == "1"
-        final = isinstance(error, _FINAL) or (phase.building and first and not _of_peers(error))
+        final = isinstance(error, _FINAL) or (stage.building and first and not _of_peers(error))
         _end(channel, rank, error, FORBIDDEN if final else 1)
 
 

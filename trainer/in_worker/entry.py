@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from .. import parcels
+from .. import pickled_values
 from ..names import FOLDER, HOOK, PATHS
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     with open(os.path.join(folder, PATHS), encoding="utf-8") as file:
         paths = json.load(file)["paths"]
     sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
-    hook = parcels.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
+    hook = pickled_values.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
     if hook is not None:
         hook()
     from .session import serve

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ...worker import Every
+from ...worker.data.batching import batches_are_sliced
 from ...worker.data.loader import Loader
 from ...worker.frameworks.driven import DrivenRun
 from ..names import BATCH_SIZE
@@ -73,7 +74,7 @@ class Batches:
         self.exact: Loader | None = None
         if around.program["add_dist_sampler"]:
             options: dict[str, Any] = {"train": name == "train"}
-            if _cut_by_us(loader):
+            if batches_are_sliced(loader):
                 options["global_batch"] = _global_batch(loader, around)
             self.exact = run.take_over(loader, name, **options)
 
@@ -88,7 +89,7 @@ class Batches:
         if self.exact is None:
             return False
         total, batch, workers = self.exact.total, self.exact.global_batch, self._around.world_size
-        if total is None or not _cut_by_us(self._loader):
+        if total is None or not batches_are_sliced(self._loader):
             return workers > 1
         return bool(batch % workers or total % batch % workers)
 
@@ -121,7 +122,7 @@ class Batches:
             return
         if self.epoch != epoch:
             return  # it was over when the state was kept
-        exact, workers, cut = self.exact, around.world_size, _cut_by_us(self._loader)
+        exact, workers, cut = self.exact, around.world_size, batches_are_sliced(self._loader)
         held = run.account.cursors[self.name].held
         for batch in exact:
             around.weight = exact.weight
@@ -147,10 +148,6 @@ def _global_batch(loader: DataLoader[Any], around: Surroundings) -> int:
     if whole is not None and own in (whole, around.config[BATCH_SIZE]):
         return whole
     return own * int(around.program["num_workers"])
-
-
-def _cut_by_us(loader: DataLoader[Any]) -> bool:
-    return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler
 
 
 def _leading(batch: Any) -> float:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import parcels
+from .. import pickled_values
 from ..names import BATCH_SIZE, PARCEL, PASSES, READS, SHUTDOWN
-from .agreeing import Agreeing
 from .build import build
+from .call_agreement import CallAgreement
 from .calls import Calls
 from .channel import Channel
 from .ending import ending
@@ -28,8 +28,8 @@ def serve(folder: str) -> None:
     """Serve calls until the program shuts the trainer down. An exception is reported to it, and ends this process."""
     channel = Channel(folder)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    with ending(channel, rank) as phase:
-        program = parcels.read(folder, PARCEL)
+    with ending(channel, rank) as stage:
+        program = pickled_values.read(folder, PARCEL)
         logging.getLogger("elastic_agent.worker").setLevel(program["log_level"])
         around = _surroundings(program, rank, size)
         if size > 1:
@@ -50,9 +50,9 @@ def serve(folder: str) -> None:
         later.append(passes)
         if passes.uneven:
             weigh(operator._wrapped, around)
-        agreeing = Agreeing(channel, run.world, record, program)
+        agreeing = CallAgreement(channel, run.world, record, program)
         agreeing.greet()
-        phase.building = False
+        stage.building = False
         calls = Calls(folder, operator, around, run, record, passes, channel)
         run.attend(False)
         while (call := agreeing.next())["name"] != SHUTDOWN:

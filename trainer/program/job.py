@@ -18,11 +18,11 @@ from ...rendezvous.endpoint import parse_endpoint
 from ...rendezvous.failures import PASSIVE, WorkerFailure, looks_like_an_echo
 from ...rendezvous.text import count
 from ..errors import Diverged, TrainingFailed, WrongReturn
-from .desk import Desk
-from .room import Room
+from .call_server import CallServer
+from .resources import Room
 
 log = logging.getLogger("elastic_agent")
-MOVES = 3
+ENDPOINT_ROUNDS = 3
 """How often all endpoints are tried, without a round in between, before a lost store ends the job."""
 LOOK_S = 2.0
 """How long a host gets to accept a connection when one is looked for."""
@@ -39,12 +39,12 @@ class Job:
     """Begins when it is made."""
 
     def __init__(
-        self, config: LaunchConfig, desk: Desk, room: Room, max_retries: int, endpoints: Sequence[str] = ()
+        self, config: LaunchConfig, call_server: CallServer, room: Room, max_retries: int, endpoints: Sequence[str] = ()
     ) -> None:
         """room: for this node's workers; where there is none, waits for it. max_retries: failures of workers that are
         answered with a restart before the first call. endpoints: where nodes may find each other, one after the other
         as their hosts are lost. Raises what NodeAgent raises."""
-        self._desk, self._room = desk, room
+        self._call_server, self._room = call_server, room
         self._lock = threading.Lock()
         self._allowed, self._used, self._base = max_retries, 0, 0
         self._former = 0
@@ -60,7 +60,7 @@ class Job:
         self._watch = threading.Thread(target=room.watch, args=(self._resize,), name="trainer-room", daemon=True)
         self._thread.start()
         if room.changes:
-            desk.on_look = self._look
+            call_server.on_look = self._look
             self._watch.start()
         atexit.register(self.stop)
 
@@ -126,16 +126,16 @@ class Job:
     def _run(self) -> None:
         """Until the job has ended. Where the host of its store is lost, it goes on with the other nodes on another
         host; where this node has resources for no worker, when it has some again."""
-        moves = 0
+        failed_endpoints = 0
         try:
             while True:
-                round_before = self._desk.rounds
+                round_before = self._call_server.rounds
                 try:
                     self._agent.run()
                     break
                 except StoreLost as error:
-                    moves = 0 if self._desk.rounds > round_before else moves + 1
-                    if self._stopping or moves >= MOVES * len(self._endpoints):
+                    failed_endpoints = 0 if self._call_server.rounds > round_before else failed_endpoints + 1
+                    if self._stopping or failed_endpoints >= ENDPOINT_ROUNDS * len(self._endpoints):
                         raise
                     log.warning("the host of the store is lost (%s); trying the other endpoints", error)
                 except UsageError:
@@ -145,11 +145,11 @@ class Job:
         except BaseException as error:  # noqa: BLE001 - it is raised again wherever the program calls
             self.error = error
         why = self._why()
-        self._desk.end(lambda: why)
+        self._call_server.end(lambda: why)
 
     def _begin_again(self) -> None:
         """With another agent. Raises what NodeAgent raises, and HostFailed."""
-        self._desk.left()
+        self._call_server.left()
         agent = self._make_agent()
         with self._lock:
             self._agent, self._former = agent, self._used
@@ -161,8 +161,8 @@ class Job:
             self._used = self._former + event.restarts_used
             if event.failure is not None:
                 self._failures.append(event.failure)
-            # Of several nodes the workers count, so that all programs end alike; see `in_worker/agreeing.py`.
-            counts = self._config.max_nodes == 1 or not self._desk.rounds
+            # Of several nodes the workers count, so that all programs end alike; see `in_worker/call_agreement.py`.
+            counts = self._config.max_nodes == 1 or not self._call_server.rounds
             if counts and self._used - self._base > self._allowed and not self._exceeded:
                 self._exceeded = True
                 self._agent.stop()
@@ -172,7 +172,7 @@ class Job:
         error = self.error
         if self._exceeded:
             return self._failed(f"failed more often than max_retries={self._allowed} allows")
-        if error is None and not self._desk.rounds:
+        if error is None and not self._call_server.rounds:
             return UsageError("the job has ended without this node, which was a spare: it has nothing to train")
         if error is None:
             return UsageError("the trainer is shut down; make another one")
@@ -187,7 +187,7 @@ class Job:
 
     def _refused(self, cause: WorkerFailure, text: str, traceback: str) -> BaseException:
         """Of a failure that another start would only repeat."""
-        told = next((each for each in self._desk.failures if each["pid"] == cause.pid), None)
+        told = next((each for each in self._call_server.failures if each["pid"] == cause.pid), None)
         kind, _, message = (told["message"] if told else cause.message or text).partition(": ")
         traceback = (told["traceback"] if told else traceback or cause.said).rstrip()
         where = f"(rank {cause.rank} on {cause.node})"
@@ -202,7 +202,7 @@ class Job:
             cause = cause or _cause(self._failures)
         if cause is None:
             return TrainingFailed(f"workers {what}", node=self.name)
-        said = next((each for each in self._desk.failures if each["pid"] == cause.pid), None)
+        said = next((each for each in self._call_server.failures if each["pid"] == cause.pid), None)
         traceback = said["traceback"] if said else cause.said
         text = f"the workers {what}: {cause}"
         if said and said["message"] not in text:

@@ -14,7 +14,7 @@ class Bar:
         self._pass = ""
 
     def show(self, what: dict[str, Any]) -> None:
-        """Called from the desk's thread with what rank 0 says of the pass that is going on."""
+        """Called from a thread of the call server with what rank 0 says of the pass that is going on."""
         made = self._of(what)
         if made is None:
             return

@@ -1,4 +1,4 @@
 """Checkpoints that cannot lie: written aside, checked, and only then given their name.
 
-Knows files and states, and nothing of loaders or steps. Stands on `worker.errors`; imports torch.
+Handles files and states, not loaders or steps. Stands on `worker.errors`; imports torch.
 """

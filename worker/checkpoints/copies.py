@@ -6,7 +6,6 @@ delays training: it has a thread of its own, and what it could not do is said.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import threading
@@ -18,7 +17,7 @@ from typing import Protocol
 
 from ..errors import CheckpointDamaged, Misused, WorkerLibraryError
 from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
-from .folder import Folder, Retention, name_of, newest_first
+from .folder import Folder, Retention, first_name, newest_first
 from .lineage import ends, left_behind, starts_of
 from .manifest import NAME, Manifest
 
@@ -135,11 +134,12 @@ def send(storage: Storage, path: Path) -> None:
 def _free(storage: Storage, manifest: Manifest) -> str:
     """The name of a copy: that of the checkpoint, unless a copy of another one of this step has it. So a worker of an
     older round that still lives, on a node whose files nobody else sees, changes no copy of a newer one's."""
-    for again in itertools.count(1):
-        there = _manifest_of(storage, name := name_of(manifest.step, again))
-        if there is None or there.identity() == manifest.identity():
-            return name
-    raise AssertionError("unreachable: itertools.count() has no end")
+
+    def fits(name: str) -> bool:
+        there = _manifest_of(storage, name)
+        return there is None or there.identity() == manifest.identity()
+
+    return first_name(manifest.step, fits)
 
 
 def _manifest_of(storage: Storage, folder: str) -> Manifest | None:

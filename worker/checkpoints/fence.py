@@ -19,9 +19,9 @@ from .files import read_file, sync_directory, write_file
 
 NAME = "round.json"
 _MOST_NODES = 1000
-"""Agents of a job that the fence remembers."""
+"""Agents of a job that the file keeps."""
 _MOST_STARTS = 64
-"""Starts that the fence remembers."""
+"""Starts that the file keeps."""
 
 
 @dataclass(frozen=True)

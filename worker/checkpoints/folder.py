@@ -44,6 +44,14 @@ def name_of(step: int, again: int = 1) -> str:
     return f"step-{step:06d}" + (f"-{again}" if again > 1 else "")
 
 
+def first_name(step: int, fits: Callable[[str], bool]) -> str:
+    """The first of the names that checkpoints of a step may have, in order, that fits."""
+    again = 1
+    while not fits(name := name_of(step, again)):
+        again += 1
+    return name
+
+
 def newest_first(names: Iterable[str]) -> list[tuple[str, int]]:
     """The names among them that checkpoints have, with their steps, the newest first. Of the same step there may be a
     second one, which holds more of an evaluation, say."""
@@ -118,25 +126,26 @@ class Folder:
 
         One with the same content may be there: another node that shares this directory was first.
         """
-        for again in itertools.count(1):
-            named = self.path / name_of(manifest.step, again)
-            if named.exists():
-                try:
-                    other = Manifest.read(named)
-                except CheckpointDamaged:
-                    continue  # set aside at the next start
-                if other.identity() == manifest.identity():
-                    shutil.rmtree(aside)
-                    return named
-                continue
+        return self.path / first_name(manifest.step, lambda name: self._take(self.path / name, aside, manifest))
+
+    def _take(self, named: Path, aside: Path, manifest: Manifest) -> bool:
+        """Give it this name. Whether its content has the name now."""
+        if named.exists():
             try:
-                aside.rename(named)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-                continue
-            return named
-        raise AssertionError("unreachable: itertools.count() has no end")
+                other = Manifest.read(named)
+            except CheckpointDamaged:
+                return False  # set aside at the next start
+            if other.identity() != manifest.identity():
+                return False
+            shutil.rmtree(aside)
+            return True
+        try:
+            aside.rename(named)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return False
+        return True
 
     def set_aside(self, path: Path, why: str, ending: str = "bad") -> None:
         """Renames a checkpoint that does not verify, or is stale, and leaves the reason inside. Nothing is deleted.
@@ -168,7 +177,7 @@ class Folder:
         """Raises WrongState where another start has claimed the directory since."""
         check(self.path, mine)
 
-    def sweep(self, token: str) -> None:
+    def remove_leftovers(self, token: str) -> None:
         """Removes what earlier processes left half written."""
         for entry in list(os.scandir(self.path)):
             if _ASIDE.fullmatch(entry.name) and not entry.name.endswith(f".{token}"):

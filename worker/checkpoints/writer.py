@@ -39,7 +39,7 @@ _INODES = 8
 """Files of a checkpoint that each rank may write."""
 
 
-class Alone(Party):
+class SingleWriter(Party):
     """One rank that writes all of it."""
 
 
@@ -53,7 +53,7 @@ class Order:
     texts: dict[str, bytes]
     """Further small files."""
     manifest: Callable[[dict[str, Content]], Manifest]
-    writers: Party = field(default_factory=Alone)
+    writers: Party = field(default_factory=SingleWriter)
     homes: Homes = field(default_factory=Homes)
     """Which of the writers see the same files: in each home the first commits what its ranks wrote, and a copy of what
     those of the home before wrote."""

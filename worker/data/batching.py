@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
 from ..keys import mix
 from .randomness import Draws, generators_in
 from .sharded import Division, slices_of
 from .slicing import part_of
 from .source import COLLATE
+
+
+def batches_are_sliced(loader: DataLoader[Any]) -> bool:
+    """Whether this library cuts the batches, so that a global batch can be asked for."""
+    return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
+from ..data.batching import batches_are_sliced
 from ..data.cursors import Account, Cursor, Pass, Span
 from ..data.loader import Loader
 from ..data.randomness import key_everything
@@ -162,7 +163,7 @@ class DrivenRun(Run):
             self._loaders.pop(name)
             self._found = None
         kept = self._found.run["loaders"].get(name) if self._found is not None else None
-        if kept is not None and "global_batch" not in options and _cut_by_us(loader):
+        if kept is not None and "global_batch" not in options and batches_are_sliced(loader):
             options["global_batch"] = int(kept["batch"])
         try:
             made = self.loader(loader, name=name, **options)
@@ -206,8 +207,3 @@ class DrivenRun(Run):
     def _save(self, label: str) -> None:
         self._capture()
         super()._save(label)
-
-
-def _cut_by_us(loader: DataLoader[Any]) -> bool:
-    """Whether batches are cut by this library, so that a global batch can be asked for."""
-    return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
 from ..errors import CheckpointDamaged, NotResumable
-from .stateful import Alone, StatefulLoader
+from .stateful import NoRun, StatefulLoader
 
 MANIFEST = "elastic-agent.json"
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class _Epochs:
     def __init__(self, loader: Any, args: Any) -> None:
         self._args, self._skipped = args, 0
         seed = args.data_seed if args.data_seed is not None else args.seed
-        self._loader = StatefulLoader(loader, Alone(seed), "train")
+        self._loader = StatefulLoader(loader, NoRun(seed), "train")
         self.dataset, self.batch_sampler = loader.dataset, None
 
     def __len__(self) -> int:

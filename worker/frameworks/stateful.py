@@ -26,7 +26,7 @@ from ..loop.log import RunLog
 from .driven import DrivenAccount
 
 
-class Alone:
+class NoRun:
     """What a loader needs of a run, where there is none: a seed, and this rank among all."""
 
     account: Account
@@ -50,7 +50,7 @@ class Alone:
 class StatefulLoader(Loader):
     """A loader that says where it is, and can be put there."""
 
-    def __init__(self, loader: DataLoader[Any], context: Alone, name: str, **options: Any) -> None:
+    def __init__(self, loader: DataLoader[Any], context: NoRun, name: str, **options: Any) -> None:
         context.account.cursors[name] = Cursor()
         self._alone = context
         super().__init__(context, loader, name, **options)
@@ -94,4 +94,4 @@ def exact(
     Raises NotResumable.
     """
     options = {"global_batch": global_batch, "random": random, "on_sample": on_sample, "replay": replay}
-    return StatefulLoader(loader, Alone(seed), name, **options)
+    return StatefulLoader(loader, NoRun(seed), name, **options)

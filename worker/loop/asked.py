@@ -22,7 +22,7 @@ class Asked:
         if threading.current_thread() is not threading.main_thread():
             return
         for signum in numbers_of(environment.get(FORWARDED, "")):
-            # Ignored from the worker's birth, by the agent: that is no choice of the script's.
+            # Ignored from the start of the worker's process, by the agent: that is no choice of the script's.
             if signal.getsignal(signum) in (signal.SIG_IGN, signal.SIG_DFL):
                 signal.signal(signum, self._receive)
                 self.taken.append(signum)

@@ -141,7 +141,7 @@ class Channel:
             orders = Orders(asked, common[steps.ACTS], label.decode("utf-8", "replace"))
             if common[steps.AT]:
                 self._pending.append((common[steps.AT], orders))
-            self._known = self._slot[steps.HEARD] = asked
+            self._known = self._slot[steps.NEWEST_READ] = asked
             self._report()
 
     def _wait(self) -> None:

@@ -32,7 +32,7 @@ def private(): return int(open("/proc/self/smaps_rollup").read().split("Private_
 class Agent: pass
 private()
 loop, agent, before, began = Loop(), Agent(), private(), time.process_time()
-from elastic_agent.control.beside import Service
+from elastic_agent.control.control_socket import Service
 service = Service("job", print, None)
 service.begin(agent, loop)
 print((time.process_time() - began) * 1e3, private() - before)

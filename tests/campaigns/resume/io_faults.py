@@ -175,7 +175,7 @@ def _act(place: Path, form: str, act: str) -> None:
         send(Directory(place / "copies"), folder.path / "step-000002")
     else:
         folder.claim(claim)
-        folder.sweep(claim.token)
+        folder.remove_leftovers(claim.token)
         if act == "restore":
             found = fetch(Directory(place / "copies"), folder, claim.token, lambda text: None)
         else:
@@ -213,7 +213,7 @@ def _judge(place: Path, form: str, act: str, ended: int) -> str:
     folder, claim = _quiet(place), Claim("after")
     try:
         folder.claim(claim)
-        folder.sweep(claim.token)
+        folder.remove_leftovers(claim.token)
         found = folder.newest()
         if found is None and act == "restore":
             found = fetch(Directory(place / "copies"), folder, claim.token, lambda text: None)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from support.trainers.told import tell
+from support.trainers.reports import tell
 
 PASSES = 1
 BATCH = 64

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingOperator
-from support.trainers.told import Told, tell
+from support.trainers.reports import Reports, tell
 
 from . import digits_job
 
@@ -52,7 +52,7 @@ class Clocked(TrainingOperator):
         return made
 
 
-def _took(told: Told, pid: int = 0) -> Took:
+def _took(told: Reports, pid: int = 0) -> Took:
     parts = [told.next(pid) for _ in range(WORKERS)]
     return Took(max(wall_s for wall_s, _ in parts), sum(processor_s for _, processor_s in parts))
 
@@ -61,8 +61,8 @@ class Plain:
     """The script, one pass at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._told = Told(folder / "told")
-        self._go = [Told(folder / f"go{rank}") for rank in range(WORKERS)]
+        self._told = Reports(folder / "told")
+        self._go = [Reports(folder / f"go{rank}") for rank in range(WORKERS)]
         command = ["-m", "elastic_agent", "--standalone", "--nproc-per-node", str(WORKERS)]
         command += ["--no-python", sys.executable, "-m", "campaigns.trainer.digits_job", str(folder)]
         self._process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
@@ -125,14 +125,14 @@ def pairs(count: int) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[Told]:
+def _told() -> Iterator[Reports]:
     with tempfile.TemporaryDirectory() as folder:
-        made = Told(Path(folder) / "told")
+        made = Reports(Path(folder) / "told")
         yield made
         made.close()
 
 
-def _trainer(told: Told) -> TorchTrainer:
+def _trainer(told: Reports) -> TorchTrainer:
     return TorchTrainer(
         model_creator=digits_job.make_model,
         data_creator=digits_job.make_data,

@@ -292,7 +292,7 @@ def test_a_mistake_of_ours_costs_a_connection_and_not_the_job(tmp_path: Path, mo
     cluster = Cluster("memory", tmp_path)
     try:
         node = cluster.start("one", nnodes="1", max_restarts=0)
-        node.agent._service.others.append(Failing())
+        node.agent._service.companions.append(Failing())
         cluster.desk.wait_world(1)
         path = asking.path(os.getpid())
         with socket.socket(socket.AF_UNIX) as link:

@@ -187,7 +187,7 @@ def test_an_agent_that_nobody_asks_loads_next_to_nothing(asking: Asking, tmp_pat
     )
     _, unasked, asked = done.stdout.splitlines()
     ours = [name for name in unasked.split() if name.startswith("elastic_agent.control")]
-    assert ours == ["elastic_agent.control", "elastic_agent.control.beside", "elastic_agent.control.stream"]
+    assert ours == ["elastic_agent.control", "elastic_agent.control.control_socket", "elastic_agent.control.stream"]
     assert not {"json", "socket", "google.protobuf", "http"} & set(unasked.split())
     assert "json" in asked.split()
     assert "google.protobuf" not in asked.split()

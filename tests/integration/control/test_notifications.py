@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.control.decisions.outbox import Outbox, Pace
+from elastic_agent.control.decisions.outbox import Outbox, SendPace
 from elastic_agent.control.notify import channels
 from elastic_agent.control.notify.channels import Message, NotDelivered, channel
 from elastic_agent.control.notify.notifier import Notifier, message_of
@@ -92,7 +92,7 @@ def quiet(line: str) -> None:
     """A log that nobody reads."""
 
 
-def notifier(url: str, pace: Pace, log: Callable[[str], None] = quiet) -> Notifier:
+def notifier(url: str, pace: SendPace, log: Callable[[str], None] = quiet) -> Notifier:
     return Notifier([channel(url)], pace, "job1", "n1", log)
 
 
@@ -109,7 +109,7 @@ def test_a_mail_arrives_with_job_node_and_cause() -> None:
 
 def test_the_bytes_of_a_name_that_is_no_text_and_its_line_breaks_are_replaced() -> None:
     """A directory may be called anything, and a mail that no server takes would be tried for ever."""
-    outbox = Outbox(Pace(0, 0))
+    outbox = Outbox(SendPace(0, 0))
     outbox.add("a", "disk a\udcff\rb: full\nnext: look", 0.0)
     digest = outbox.take(0.0)
     assert digest is not None
@@ -190,7 +190,7 @@ def test_a_redirect_is_no_delivery(web: WebServer) -> None:
 
 def test_a_storm_of_a_thousand_events_is_one_message_and_a_count(web: WebServer) -> None:
     """From ten threads' worth of causes, within a second."""
-    told = notifier(f"http://127.0.0.1:{web.port}/hook", Pace(gather_s=0.3, pause_s=60))
+    told = notifier(f"http://127.0.0.1:{web.port}/hook", SendPace(gather_s=0.3, pause_s=60))
     for number in range(1000):
         told.tell(f"cause {number % 10}", f"text {number % 10}")
     web.wait_for(bodies=1)
@@ -205,7 +205,7 @@ def test_a_server_that_refuses_gets_the_message_once_it_recovers(web: WebServer)
     """503 twice, then 200: one message arrives, with what happened meanwhile, and the log has two lines."""
     lines: list[str] = []
     web.status = 503
-    told = notifier(f"http://127.0.0.1:{web.port}/hook", Pace(0, 0), lines.append)
+    told = notifier(f"http://127.0.0.1:{web.port}/hook", SendPace(0, 0), lines.append)
     told.tell("a", "first")
     web.wait_for(requests=1)
     told.tell("b", "second")
@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_gets_the_message_once_it_is(monkeypatch: pyt
     with Sink() as sink:
         port = sink.port
     lines: list[str] = []
-    told = notifier(f"smtp://localhost:{port}/?to=a@example.org", Pace(0, 0), lines.append)
+    told = notifier(f"smtp://localhost:{port}/?to=a@example.org", SendPace(0, 0), lines.append)
     told.tell("a", "first")
     deadline = time.monotonic() + 10
     while not lines and time.monotonic() < deadline:
@@ -245,7 +245,7 @@ def test_a_mail_server_that_refuses_gets_the_message_once_it_recovers() -> None:
     lines: list[str] = []
     with Sink() as sink:
         sink.refusing.set()
-        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", Pace(0, 0), lines.append)
+        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", SendPace(0, 0), lines.append)
         told.tell("a", "first")
         deadline = time.monotonic() + 10
         while not lines and time.monotonic() < deadline:
@@ -268,7 +268,7 @@ def test_a_mail_server_that_hangs_is_given_up_and_gets_the_message_once_it_recov
     lines: list[str] = []
     with Sink() as sink:
         sink.answering.clear()
-        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", Pace(0, 0), lines.append)
+        told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", SendPace(0, 0), lines.append)
         begun = time.monotonic()
         told.tell("a", "first")
         assert time.monotonic() - begun < 0.4
@@ -286,7 +286,7 @@ def test_a_server_that_hangs_delays_nobody_and_is_given_up(web: WebServer, monke
     web.hanging.set()
     with web_server() as other:
         urls = [f"http://127.0.0.1:{server.port}/hook" for server in (web, other)]
-        told = Notifier([channel(url) for url in urls], Pace(0, 0), "job1", "n1", quiet)
+        told = Notifier([channel(url) for url in urls], SendPace(0, 0), "job1", "n1", quiet)
         begun = time.monotonic()
         told.tell("a", "first")
         assert time.monotonic() - begun < 0.8
@@ -301,7 +301,7 @@ def test_a_server_that_hangs_delays_nobody_and_is_given_up(web: WebServer, monke
 def test_what_was_not_delivered_at_the_end_is_handed_back(web: WebServer) -> None:
     """After the limit, by channel, so that the next run can send it."""
     web.status = 500
-    told = notifier(f"http://127.0.0.1:{web.port}/hook", Pace(0, 0))
+    told = notifier(f"http://127.0.0.1:{web.port}/hook", SendPace(0, 0))
     told.tell("a", "first")
     web.wait_for(requests=1)
     begun = time.monotonic()

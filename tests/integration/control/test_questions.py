@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.control.decisions.questions import Question
-from elastic_agent.control.in_agent.exchange import KEEP, Alone, Answer, Exchange
+from elastic_agent.control.in_agent.exchange import KEEP, Answer, Exchange, NodesUnreachable
 from elastic_agent.rendezvous.shared_values import MAX_VALUE_BYTES, SharedValues
 from elastic_agent.rendezvous.store import Store
 from support.store_stages import BOUND_S, ELECTING, HOSTED, Stage, opened
@@ -139,11 +139,11 @@ def test_of_nodes_that_find_the_same_at_once_one_asks(stage: Stage) -> None:
 def test_a_conclusion_serves_for_a_while_and_for_its_round_only(stage: Stage) -> None:
     """Limits of nodes differ, so they find one hang within seconds of each other; another round has other processes."""
     with nodes(stage, 2, greet) as (first, second):
-        think: Callable[[object], Mapping[str, Any]] = lambda found: {"made": 1}  # noqa: E731
-        assert first.conclude("stacks", ROUND, {}, named(2), 10.0, think, 60.0)[1] == ""
-        assert second.conclude("stacks", ROUND, {}, named(2), 10.0, think, 60.0)[1] == "n0"
-        assert second.conclude("stacks", ROUND + 1, {}, named(2), 10.0, think, 60.0)[1] == ""
-        assert first.conclude("stacks", ROUND + 1, {}, named(2), 10.0, think, 0.0)[1] == ""
+        conclude_from: Callable[[object], Mapping[str, Any]] = lambda found: {"made": 1}  # noqa: E731
+        assert first.conclude("stacks", ROUND, {}, named(2), 10.0, conclude_from, 60.0)[1] == ""
+        assert second.conclude("stacks", ROUND, {}, named(2), 10.0, conclude_from, 60.0)[1] == "n0"
+        assert second.conclude("stacks", ROUND + 1, {}, named(2), 10.0, conclude_from, 60.0)[1] == ""
+        assert first.conclude("stacks", ROUND + 1, {}, named(2), 10.0, conclude_from, 0.0)[1] == ""
 
 
 def test_a_node_that_concludes_nothing_leaves_it_to_the_next(stage: Stage) -> None:
@@ -232,5 +232,5 @@ def test_bytes_that_are_no_question_are_passed_over(stage: Stage) -> None:
 def test_without_a_store_other_nodes_cannot_be_asked() -> None:
     """It is said at once."""
     made = Exchange(lambda: None, lambda: "n0", "n0", partial(greet, "n0"), warned.append)
-    with pytest.raises(Alone, match="no store"):
+    with pytest.raises(NodesUnreachable, match="no store"):
         made.ask("paces", ROUND, {}, named(2), 60.0)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from elastic_agent.control.answers import Answer
-from elastic_agent.control.commands import NoAnswer
-from elastic_agent.control.decisions.watches import Reading, Verdict
+from elastic_agent.control.commands import NoReading
+from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.clock import SINCE_1900_S
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
@@ -62,10 +62,10 @@ def test_a_clock_that_is_off_is_found_by_ntp(time_server: tuple[int, list[float]
     """Five seconds, and on which side."""
     port, ahead = time_server
     text = f"what = 'clock'\nreference = 'ntp://127.0.0.1:{port}'\nthreshold = '2 s'"
-    assert look(text).verdict is Verdict.UNDER
+    assert look(text).verdict is ReadingResult.UNDER
     ahead[0] = ahead_s
     reading = look(text)
-    assert reading.verdict is Verdict.OVER
+    assert reading.verdict is ReadingResult.OVER
     assert reading.text.startswith(f"this clock is 5 s {side} 127.0.0.1, within ")
 
 
@@ -73,9 +73,9 @@ def test_a_clock_that_is_off_is_found_by_a_web_servers_date() -> None:
     """Whose whole seconds are not taken for an error of the clock."""
     with web_server() as server:
         text = f"what = 'clock'\nreference = 'http://127.0.0.1:{server.port}/'\nthreshold = '1 s'"
-        assert look(text).verdict is Verdict.UNDER
+        assert look(text).verdict is ReadingResult.UNDER
         server.date_shift_s = -10
-        assert look(text).verdict is Verdict.OVER
+        assert look(text).verdict is ReadingResult.OVER
 
 
 def test_a_reference_that_does_not_answer_is_no_clock_that_is_off() -> None:
@@ -83,7 +83,7 @@ def test_a_reference_that_does_not_answer_is_no_clock_that_is_off() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(NoAnswer, match=r"no time from ntp://127\.0\.0\.1: "):
+    with pytest.raises(NoReading, match=r"no time from ntp://127\.0\.0\.1: "):
         look(f"what = 'clock'\nreference = 'ntp://127.0.0.1:{port}'\nthreshold = '2 s'")
 
 
@@ -147,7 +147,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_worst_gpu_decides(nvml: SimpleNamespace) -> None:
     """One of two is too hot, and is named; and one is too full."""
     assert look("what = 'gpu'\nthreshold = '90 C'").text == "GPU 1 has 95 C (limit 90 C)"
-    assert look("what = 'gpu'\nthreshold = '96 C'").verdict is Verdict.UNDER
+    assert look("what = 'gpu'\nthreshold = '96 C'").verdict is ReadingResult.UNDER
     assert look("what = 'gpu'\nthreshold = '85 % used'").text.startswith("GPU 1: 90.0 % used, 10 GB free")
 
 
@@ -164,10 +164,10 @@ def test_memory_that_torch_holds_and_does_not_use_counts_as_free(
     monkeypatch.setattr("elastic_agent.control.readings.gpu.ask", ask)
     job: Any = SimpleNamespace(workers=lambda: {0: 7, 1: 8}, answers=str)
     reader = reader_of(parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = '85 % used'", "w").watches[0], job)
-    assert reader.read(0).verdict is Verdict.UNDER
+    assert reader.read(0).verdict is ReadingResult.UNDER
     assert asked == ["0", "1"]
     nvml.used = [10, 80]
-    assert reader.read(1).verdict is Verdict.UNDER
+    assert reader.read(1).verdict is ReadingResult.UNDER
     assert asked == ["0", "1"]
     nvml.used = [95, 10]
     assert reader.read(2).text == "GPU 0: 95.0 % used, 5 GB free (limit 85 % used)"
@@ -175,28 +175,28 @@ def test_memory_that_torch_holds_and_does_not_use_counts_as_free(
 
 def test_a_power_cap_is_no_throttling(nvml: SimpleNamespace) -> None:
     """What an operator has set is no alarm; heat is."""
-    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is Verdict.UNDER
+    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is ReadingResult.UNDER
     nvml.reasons |= 0x40
-    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is Verdict.OVER
+    assert look("what = 'gpu'\nthreshold = 'throttled'").verdict is ReadingResult.OVER
 
 
 def test_uncorrected_errors_of_memory_count(nvml: SimpleNamespace) -> None:
     """One is enough."""
-    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.UNDER
+    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is ReadingResult.UNDER
     nvml.errors = 1
-    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is Verdict.OVER
+    assert look("what = 'gpu'\nthreshold = 'ecc'").verdict is ReadingResult.OVER
 
 
 def test_a_critical_error_that_the_driver_reports_is_named(nvml: SimpleNamespace) -> None:
     """An Xid counts once, in the look after it; the reader listens to all devices."""
     [watch] = parse_table("[[watch]]\nwhat = 'gpu'\nthreshold = 'xid'", "w.toml").watches
     reader = reader_of(watch)
-    assert reader.read(0).verdict is Verdict.UNDER
+    assert reader.read(0).verdict is ReadingResult.UNDER
     assert nvml.listening == [0, 1]
     nvml.xids = [79, 79, 48]
     over = reader.read(1)
-    assert (over.verdict, over.text) == (Verdict.OVER, "the driver reports Xid 79, 48 (NVIDIA's list of Xids)")
-    assert reader.read(2).verdict is Verdict.UNDER
+    assert (over.verdict, over.text) == (ReadingResult.OVER, "the driver reports Xid 79, 48 (NVIDIA's list of Xids)")
+    assert reader.read(2).verdict is ReadingResult.UNDER
     reader.close()
     assert nvml.listening == []
 
@@ -208,7 +208,7 @@ def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:
     nvml.lost = ()
     [watch] = parse_table("[[watch]]\nwhat = 'gpu'", "w.toml").watches
     reader = reader_of(watch)
-    assert reader.read(0).verdict is Verdict.UNDER
+    assert reader.read(0).verdict is ReadingResult.UNDER
     nvml.count = 1
     assert reader.read(1).text == "1 of 2 GPUs are there"
 
@@ -216,5 +216,5 @@ def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:
 def test_without_nvml_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no alarm, and no crash."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(NoAnswer, match="install nvidia-ml-py"):
+    with pytest.raises(NoReading, match="install nvidia-ml-py"):
         look("what = 'gpu'")

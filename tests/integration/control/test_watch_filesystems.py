@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.commands import Asker, NoAnswer, TimedOut
-from elastic_agent.control.decisions.watches import Reading, Verdict
+from elastic_agent.control.commands import Asker, NoReading, TimedOut
+from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.filesystems import parse_quota
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
@@ -50,11 +50,11 @@ def test_a_disk_is_over_once_it_is_filled_to_the_threshold(disk: Path, threshold
     """12 of 16 MiB are not, 13 are."""
     a_watch = watch("disk", threshold, path=str(disk))
     fill(disk / "a", 11)
-    assert look(a_watch).verdict is Verdict.UNDER
+    assert look(a_watch).verdict is ReadingResult.UNDER
     fill(disk / "b", 2)
     reading = look(a_watch)
     assert (reading.verdict, reading.text) == (
-        Verdict.OVER,
+        ReadingResult.OVER,
         f"81.2 % used, 3.15 MB free (limit {threshold})",
     )
 
@@ -68,12 +68,12 @@ def test_a_disk_without_a_free_byte_is_read(disk: Path) -> None:
 
 def test_inodes_run_out_though_bytes_are_free(disk: Path) -> None:
     """90 empty files are a full file system to the inodes' watch, and an empty one to the disk's."""
-    assert look(watch("inodes", "80 % used", path=str(disk))).verdict is Verdict.UNDER
+    assert look(watch("inodes", "80 % used", path=str(disk))).verdict is ReadingResult.UNDER
     for number in range(90):
         (disk / str(number)).touch()
-    assert look(watch("inodes", "80 % used", path=str(disk))).verdict is Verdict.OVER
-    assert look(watch("inodes", "20 free", path=str(disk))).verdict is Verdict.OVER
-    assert look(watch("disk", "10 % used", path=str(disk))).verdict is Verdict.UNDER
+    assert look(watch("inodes", "80 % used", path=str(disk))).verdict is ReadingResult.OVER
+    assert look(watch("inodes", "20 free", path=str(disk))).verdict is ReadingResult.OVER
+    assert look(watch("disk", "10 % used", path=str(disk))).verdict is ReadingResult.UNDER
 
 
 def test_hours_left_come_from_the_sizes_and_times_of_the_last_checkpoints(disk: Path) -> None:
@@ -83,9 +83,9 @@ def test_hours_left_come_from_the_sizes_and_times_of_the_last_checkpoints(disk: 
         fill(file, 2)
         os.utime(file, (1e9 + 3600 * number, 1e9 + 3600 * number))
     reading = look(watch("disk", "5 hours left", path=str(disk)))
-    assert reading.verdict is Verdict.OVER
+    assert reading.verdict is ReadingResult.OVER
     assert reading.text.startswith("4 h 0 min left: 10.5 MB free, 2.1 MB an hour, a checkpoint takes 2.1 MB")
-    assert look(watch("disk", "3 hours left", path=str(disk))).verdict is Verdict.UNDER
+    assert look(watch("disk", "3 hours left", path=str(disk))).verdict is ReadingResult.UNDER
 
 
 def test_the_biggest_family_of_names_is_the_checkpoints(disk: Path) -> None:
@@ -104,14 +104,14 @@ def test_hours_left_come_from_the_measured_rate_where_there_are_no_checkpoints(d
     for hour in range(8):
         fill(disk / ("x" * (hour + 1)), 1)
         readings.append(reader.read(3600.0 * hour))
-    assert [reading.verdict for reading in readings[:4]] == [Verdict.NOT_YET] * 4
-    assert readings[-1].verdict is Verdict.OVER
+    assert [reading.verdict for reading in readings[:4]] == [ReadingResult.NOT_YET] * 4
+    assert readings[-1].verdict is ReadingResult.OVER
     assert readings[-1].text.startswith("8 h 0 min left: 8.39 MB free, 1.05 MB an hour")
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     """The reason is the file system's own."""
-    with pytest.raises(NoAnswer, match=r"No such file or directory: .*absent"):
+    with pytest.raises(NoReading, match=r"No such file or directory: .*absent"):
         look(watch("disk", "90 % used", path=str(tmp_path / "absent")))
 
 
@@ -121,13 +121,13 @@ def test_a_dead_mount_is_found_in_time_and_hangs_nothing(tmp_path: Path) -> None
         begun = time.monotonic()
         reading = look(watch("mount", "0.3 s", path=str(path)))
         assert time.monotonic() - begun < 10
-    assert reading.verdict is Verdict.OVER
+    assert reading.verdict is ReadingResult.OVER
     assert reading.text == f"no answer from the file system of {path} in 0.3 s"
 
 
 def test_a_mount_that_answers_is_fine(tmp_path: Path) -> None:
     """So that the test above does not pass for another reason."""
-    assert look(watch("mount", "10 s", path=str(tmp_path))).verdict is Verdict.UNDER
+    assert look(watch("mount", "10 s", path=str(tmp_path))).verdict is ReadingResult.UNDER
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_quota_is_over_by_what_its_command_prints() -> None:
     """A real command, with its arguments."""
     a_watch = watch("quota", "90 % used", command=[sys.executable, "-c", "print('19 GB', '20 GB')"])
     assert look(a_watch).text == "95.0 % used, 1 GB free (limit 90 % used)"
-    assert look(a_watch).verdict is Verdict.OVER
+    assert look(a_watch).verdict is ReadingResult.OVER
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_quota_is_over_by_what_its_command_prints() -> None:
 )
 def test_a_quota_command_that_fails_says_why(code: str, said: str) -> None:
     """It is neither over nor under then."""
-    with pytest.raises(NoAnswer, match=said):
+    with pytest.raises(NoReading, match=said):
         look(watch("quota", "90 % used", command=shlex.join([sys.executable, "-c", code])))
 
 
@@ -169,7 +169,7 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children() -> None:
     """Nothing of it is left behind, which the fixture of all tests checks."""
     nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     begun = time.monotonic()
-    with pytest.raises(NoAnswer, match="no answer from python"):
+    with pytest.raises(NoReading, match="no answer from python"):
         Asker().run([sys.executable, "-c", nested], 0.3)
     assert time.monotonic() - begun < 20
 

@@ -262,7 +262,7 @@ def test_the_agent_loads_nothing_of_this_room() -> None:
     assert "elastic_agent.agent" in done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     control = {name for name in loaded if name.startswith("elastic_agent.control")}
-    assert control == {"elastic_agent.control", "elastic_agent.control.beside", "elastic_agent.control.stream"}
+    assert control == {"elastic_agent.control", "elastic_agent.control.control_socket", "elastic_agent.control.stream"}
 
 
 def test_importing_the_room_loads_no_module_of_it() -> None:

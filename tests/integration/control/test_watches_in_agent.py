@@ -342,5 +342,5 @@ def test_without_the_flags_nothing_of_the_watches_is_there(tmp_path: Path) -> No
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=BOUND_S, check=True)
     lines = ran.stdout.splitlines()
-    beside = ["elastic_agent.control", "elastic_agent.control.beside", "elastic_agent.control.stream"]
+    beside = ["elastic_agent.control", "elastic_agent.control.control_socket", "elastic_agent.control.stream"]
     assert sorted(lines) == sorted([json.dumps({"shown": False}), str(beside), "[]"])

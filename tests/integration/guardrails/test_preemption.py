@@ -159,7 +159,7 @@ def test_a_complete_training_ends_every_later_start_at_once_with_0(tmp_path: Pat
 
 
 def test_a_schedulers_own_copy_of_a_forwarded_signal_ends_no_worker_that_still_imports(tmp_path: Path) -> None:
-    """From its birth on the worker ignores the signal; its handler gets what comes once it is there."""
+    """The worker ignores the signal from the start of its process; its handler gets what comes once it is there."""
     script = tmp_path / "imports.py"
     script.write_text(
         "import os, signal, sys, time\n"

@@ -150,7 +150,7 @@ def test_a_relative_switch_is_in_the_working_directory_and_a_directory_is_refuse
 def test_a_schedulers_own_copy_of_the_kill_or_save_signal_ends_no_worker(
     tmp_path: Path, preload: tuple[str, ...]
 ) -> None:
-    """From its birth on a worker ignores both: SLURM may send them to every process, and they are for the agent."""
+    """A worker ignores both from its start: SLURM may send them to every process, and they are for the agent."""
     script = tmp_path / "imports.py"
     script.write_text(
         "import os, sys, time\n"

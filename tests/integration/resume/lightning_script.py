@@ -1,4 +1,4 @@
-"""A training script of Lightning's that knows nothing of elastic-agent; it dies by SIGKILL where KILL says.
+"""A training script of Lightning's that does not import elastic-agent; SIGKILL ends it where KILL says.
 
 Writes what it saw to the file SEEN.<rank>, a line of JSON each: batches with their samples and draws, what callbacks
 find at the end of an epoch, and the parameters at the end of the training.

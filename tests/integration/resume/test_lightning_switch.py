@@ -53,13 +53,13 @@ def test_each_batch_is_that_of_a_run_without_restarts(one_rank: tuple[Job, Job])
 def test_the_model_has_the_same_bits(one_rank: tuple[Job, Job]) -> None:
     """Dropout in the model included."""
     whole, killed = one_rank
-    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
 
 
 def test_means_and_metrics_of_an_epoch_are_the_same(one_rank: tuple[Job, Job]) -> None:
     """self.log's means and maxima, a torchmetrics.Metric, and the state of a callback, at the end of each epoch and of
     each validation: four of six were interrupted."""
-    whole, killed = (job.told() for job in one_rank)
+    whole, killed = (job.reported() for job in one_rank)
     places = [("epoch", epoch) for epoch in range(3)] + [("validated", epoch) for epoch in range(3)]
     assert [killed[place] for place in places] == [whole[place] for place in places]
     assert {"loss_epoch", "seldom", "error", "val/dataloader_idx_0"} <= whole["epoch", 1][2].keys()
@@ -79,7 +79,7 @@ def test_several_training_loaders_go_on_together(python: str, tmp_path: Path) ->
     killed = Lightning(tmp_path, "killed", TWO="1").life(KILL="train:0:6").life(KILL="train:1:2").life()
     play(python, SCRIPT, [whole, killed], IMPORTS)
     assert differences(whole, killed) == []
-    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
 
 
 def test_another_number_of_ranks_goes_on_with_the_same_batches(python: str, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(python: str, tmp_
     play(python, SCRIPT, [whole, killed], IMPORTS)
     assert differences(whole, killed) == []
     for epoch in range(3):
-        mean, found = (job.told()["validated", epoch][2]["val/dataloader_idx_0"] for job in (whole, killed))
+        mean, found = (job.reported()["validated", epoch][2]["val/dataloader_idx_0"] for job in (whole, killed))
         assert found == pytest.approx(mean, rel=1e-9)
 
 
@@ -146,7 +146,7 @@ def test_the_flag_makes_a_killed_job_go_on(python: str, tmp_path: Path, one_rank
     done = launched(python, job.directory, SCRIPT, KILL="train:1:4", ELASTIC_AGENT_SAVE_EVERY="2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert differences(one_rank[0], job) == []
-    assert job.told()["end", 3] == one_rank[0].told()["end", 3]
+    assert job.reported()["end", 3] == one_rank[0].reported()["end", 3]
 
 
 def test_a_script_that_does_not_use_the_library_is_told_so(tmp_path: Path) -> None:

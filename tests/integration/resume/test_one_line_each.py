@@ -35,7 +35,7 @@ def test_a_killed_job_goes_on_exactly(python: str, tmp_path: Path, tool: str) ->
     killed.life(KILL="1:5").life(PROCESSES="2")
     play(python, SCRIPT, [whole, killed], IMPORTS[tool])
     assert differences(whole, killed) == []
-    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
     assert again(killed) <= 5
 
 
@@ -48,5 +48,5 @@ def test_two_killed_ranks_go_on_exactly(python: str, tmp_path: Path, tool: str) 
     play(python, SCRIPT, [whole, killed], IMPORTS[tool])
     assert {len(parts) for parts in whole.batches().values()} == {2}
     assert differences(whole, killed) == []
-    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
     assert again(killed) <= len(whole.batches()) + 2 * 5

@@ -76,7 +76,7 @@ def test_a_stream_of_hugging_faces_datasets_goes_on_exactly(tmp_path: Path) -> N
     killed = Job(tmp_path, "killed", MODE="streams ours").life(KILL="1:5").life(PROCESSES="1")
     play(python, Path(support.resume.__path__[0]) / "tools_script.py", [whole, killed], ["torch", "datasets"])
     assert differences(whole, killed) == []
-    assert killed.told()["end", 3] == whole.told()["end", 3]
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
     assert again(killed) <= 5
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.commands import NoAnswer
-from elastic_agent.control.decisions.watches import Verdict
+from elastic_agent.control.commands import NoReading
+from elastic_agent.control.decisions.watches import ReadingResult
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from support.outside.slurm_cluster import SlurmCluster
@@ -28,18 +28,18 @@ def test_a_job_is_found_by_its_name_while_it_waits_and_while_it_runs(
         monkeypatch.setenv(name, cluster.env[name])
     [watch] = parse_table("[[watch]]\nwhat = 'job'\njob = 'train-70b'", "w.toml").watches
     reader = reader_of(watch)
-    assert reader.read(0).verdict is Verdict.OVER
+    assert reader.read(0).verdict is ReadingResult.OVER
     job = cluster.run("sbatch", "--parsable", "--hold", "--job-name=train-70b", "--wrap=sleep 600").strip()
     waits = reader.read(1)
-    assert (waits.verdict, waits.text) == (Verdict.UNDER, f"SLURM job {job} PENDING JobHeldUser")
+    assert (waits.verdict, waits.text) == (ReadingResult.UNDER, f"SLURM job {job} PENDING JobHeldUser")
     cluster.run("scontrol", "release", job)
     cluster.wait(lambda: f"SLURM job {job} RUNNING" in reader.read(2).text, "the start of the job")
     cluster.run("scancel", job)
-    cluster.wait(lambda: reader.read(3).verdict is Verdict.OVER, "the end of the job")
+    cluster.wait(lambda: reader.read(3).verdict is ReadingResult.OVER, "the end of the job")
     assert reader.read(4).text == "no SLURM job named 'train-70b' runs or is queued"
     cluster.daemons["slurmctld"].kill()
     cluster.daemons["slurmctld"].wait()
-    with pytest.raises(NoAnswer, match="squeue"):
+    with pytest.raises(NoReading, match="squeue"):
         reader.read(5)
 
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
 from support.source_tree import ROOT
 from support.trainers import training
-from support.trainers.told import Told, tell
+from support.trainers.reports import Reports, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -75,7 +75,7 @@ def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_eve
         weights, last = trainer.get_model().state_dict(), trainer.state_dict()["operator"]
     dice = random.Random(5)
     killed: list[int] = []
-    told = Told(tmp_path / "told")
+    told = Reports(tmp_path / "told")
     tells = {training.TELLS: str(told.path)}
     with TorchTrainer(**settings(tmp_path / "killed", save_every=save_every, config=tells)) as trainer:
         found = []
@@ -97,7 +97,7 @@ def test_a_killed_worker_costs_nothing_that_one_can_see(tmp_path: Path, save_eve
     )
 
 
-def kill_at(told: Told, epoch: int, batch: int, pid: int, killed: list[int]) -> None:
+def kill_at(told: Reports, epoch: int, batch: int, pid: int, killed: list[int]) -> None:
     """Kill a worker as soon as it trains on this batch."""
     while told.next(pid) != [pid, epoch, batch]:
         pass
@@ -122,7 +122,7 @@ def make_both(config: dict[str, Any]) -> Any:
 
 def test_a_worker_that_is_killed_in_a_validation_costs_nothing(tmp_path: Path) -> None:
     """The means are over each sample once, and those of a validation that nothing happened to."""
-    told, killed = Told(tmp_path / "told"), []  # type: tuple[Told, list[int]]
+    told, killed = Reports(tmp_path / "told"), []  # type: tuple[Reports, list[int]]
     given = settings(tmp_path / "seen", config={training.TELLS: str(told.path)}, save_every={"steps": 3})
     with TorchTrainer(**{**given, "training_operator_cls": Halting, "data_creator": make_both}) as trainer:
         whole = trainer.validate()

@@ -20,7 +20,7 @@ import torch
 
 from support.network import free_port
 from support.source_tree import ROOT
-from support.trainers.told import Told
+from support.trainers.reports import Reports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,7 +36,7 @@ class Nodes:
         (work / "seen").mkdir()
         self.endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
         self.running: dict[str, subprocess.Popen[str]] = {}
-        self.told = Told(work / "told")
+        self.told = Reports(work / "told")
         self.calls: Counter[str] = Counter()
 
     def start(self, name: str, nnodes: str = "1:3", workers: int = 2, **env: str) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingOperator, WrongReturn
 from support.trainers import training
-from support.trainers.told import Told, tell
+from support.trainers.reports import Reports, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -34,8 +34,8 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
-    made = Told(tmp_path / "told")
+def told(tmp_path: Path) -> Iterator[Reports]:
+    made = Reports(tmp_path / "told")
     yield made
     made.close()
 
@@ -72,7 +72,7 @@ class Own(TrainingOperator):
         self.passes = state["passes"]
 
 
-def test_an_operator_has_loops_and_state_of_its_own(told: Told) -> None:
+def test_an_operator_has_loops_and_state_of_its_own(told: Reports) -> None:
     """Its means are over the samples of both workers, also in a pass in which one is killed; `save` and `restore` are
     called then, and for `state_dict` and `load_state_dict`."""
     settings = {**FULL, "training_operator_cls": Own, "save_every": {"steps": 2}}
@@ -103,7 +103,7 @@ def passes_of(operator: Any) -> int:
     return int(operator.passes)
 
 
-def kill_in(told: Told, pid: int, passes: int, batches: int) -> None:
+def kill_in(told: Reports, pid: int, passes: int, batches: int) -> None:
     """Kill a worker as it begins this batch of a pass."""
     for _ in range(batches):
         while told.next(pid) != [pid, passes]:
@@ -111,7 +111,7 @@ def kill_in(told: Told, pid: int, passes: int, batches: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_hook_runs_in_each_process_before_torch_also_after_a_restart(told: Told) -> None:
+def test_a_hook_runs_in_each_process_before_torch_also_after_a_restart(told: Reports) -> None:
     path = str(told.path)
 
     def hook() -> None:

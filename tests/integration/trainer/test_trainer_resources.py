@@ -15,9 +15,9 @@ from torch import nn
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
-from elastic_agent.trainer.program import room
+from elastic_agent.trainer.program import resources
 from support.trainers import training
-from support.trainers.told import Told
+from support.trainers.reports import Reports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ class Devices:
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[dict[str, Any]]:
     (tmp_path / "seen").mkdir()
-    told = Told(tmp_path / "told")
+    told = Reports(tmp_path / "told")
     yield {
         "told": told,
         "model_creator": training.make_model,
@@ -63,7 +63,7 @@ def batches_and_passes(operator: Any) -> list[int]:
     return [operator.mine, operator.epoch]
 
 
-def at(told: Told, epoch: int, batch: int) -> int:
+def at(told: Reports, epoch: int, batch: int) -> int:
     """Wait until a worker begins this batch; which one."""
     while (line := told.next())[1:] != [epoch, batch]:
         pass
@@ -111,7 +111,7 @@ def test_a_node_without_resources_waits_longer_each_time(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And goes on at the next batch, with what there is then; beyond the last look it says so."""
-    monkeypatch.setattr(room, "FIRST_S", 0.25)
+    monkeypatch.setattr(resources, "FIRST_S", 0.25)
     devices, told, passes = Devices(2), settings.pop("told"), []
     with TorchTrainer(**settings, num_workers=2, resources=devices) as trainer:
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=1)))
@@ -127,7 +127,7 @@ def test_a_node_without_resources_waits_longer_each_time(
         assert (passes[0]["num_samples"], passes[0]["batch_count"], trainer.num_workers) == (250, 25, 1)
         pauses = [record.message.split()[-2] for record in caplog.records if "looking again in" in record.message]
         assert pauses[:3] == ["0.25", "0.5", "1"]
-        monkeypatch.setattr(room, "LOOKS", 2)
+        monkeypatch.setattr(resources, "LOOKS", 2)
         devices.count = 0
         with pytest.raises(Exception, match=r"had resources for no worker in 0.25 s; free a device"):
             trainer.train(autoscale=True)

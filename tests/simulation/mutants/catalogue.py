@@ -294,7 +294,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("overtaken announcements are handled", store_events.overtaken, returned(0).becomes(False)),
     # -- nodes that live but do not do their part
     Mutant("a heartbeat says nothing of the loop", Driver._does_its_part, branch(0).operand(0).removed()),
-    Mutant("a heartbeat says nothing of what is received", health.Health.deaf, branch(0).never()),
+    Mutant("a heartbeat says nothing of what is received", health.Health.why_not_receiving, branch(0).never()),
     Mutant("a coordinator that stands still keeps its term", Driver._does_its_part, branch(1).never()),
     Mutant("a node that stands still stands for coordinator", Driver._campaign, choice(0).always()),
     Mutant("nobody looks at the host's heartbeat", health.Health.host_stands, returned(0).becomes(False)),

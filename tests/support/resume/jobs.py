@@ -45,7 +45,7 @@ class Job:
                 found.setdefault(place, []).append([tuple(sample) for sample in what])
         return found
 
-    def told(self) -> dict[tuple[Any, ...], list[Any]]:
+    def reported(self) -> dict[tuple[Any, ...], list[Any]]:
         """What was said last at each place that is no batch."""
         return {(kind, first): rest for kind, first, *rest in self.seen() if kind not in ("train", "val")}
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elastic_agent.control.decisions.watches import Reading, Verdict
+from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.reader import Reader
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
@@ -45,7 +45,7 @@ def child(code: str, name: str, *more: str, **environ: str) -> Iterator[subproce
         kill_and_read(process)
 
 
-def until(reader: Reader, wanted: Verdict) -> Reading:
+def until(reader: Reader, wanted: ReadingResult) -> Reading:
     """Look on and on until a reading is the wanted one."""
     deadline = time.monotonic() + WAIT_S
     while (reading := reader.read(time.monotonic())).verdict is not wanted:

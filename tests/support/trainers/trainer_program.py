@@ -18,7 +18,7 @@ from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
 from support.trainers import training
-from support.trainers.told import tell
+from support.trainers.reports import tell
 
 QUICK = {"lease": 2, "beat": 0.4, "store_grace": 3, "quiet": 0.5, "last_call_timeout": 5}
 """A lost node is missed soon."""

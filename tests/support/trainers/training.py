@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from elastic_agent.trainer import BATCH_SIZE, TrainingOperator
-from support.trainers.told import tell
+from support.trainers.reports import tell
 
 SAMPLES = 250
 SEEN = "seen"
@@ -20,7 +20,7 @@ SEEN = "seen"
 IMPORTED_BY = os.getpid()
 """The process that imported this module: an earlier one in a worker that was forked with it."""
 TELLS = "tells"
-"""Key of the config: a `Told` that gets process, pass and batch of each batch as it begins."""
+"""Key of the config: a `Reports` that gets process, pass and batch of each batch as it begins."""
 
 
 def make_model(config: dict[str, Any]) -> nn.Module:

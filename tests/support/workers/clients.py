@@ -47,7 +47,7 @@ def early() -> None:
     first = int(store.get("pid 0"))
     dist.barrier()
     if RANK == 0:
-        os._exit(0)  # without a goodbye to the others
+        os._exit(0)  # without announcing it to the others
     # The exit of another process, as an event; the agent's own descriptors do not matter here.
     import select
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from elastic_agent.control.decisions.hang import FEW, Mark, Patience, Standing, judge, limit_s, look, named
+from elastic_agent.control.decisions.hang import FEW, LimitBounds, Mark, Standing, judge, limit_s, look, named
 from elastic_agent.proto.durations import Durations
 
-QUICK = Patience(least_s=0.0, unknown_s=1800.0)
+QUICK = LimitBounds(least_s=0.0, unknown_s=1800.0)
 
 
 def learned(*times_s: float) -> Durations:
@@ -81,7 +81,7 @@ def test_few_times_are_not_believed_as_much_as_many() -> None:
 
 def test_a_limit_has_a_least_value() -> None:
     """A job of 5 ms a step is not said to hang because of a pause of the network."""
-    assert limit_s(learned(*[0.005] * 500), Patience(10.0)) == 10.0
+    assert limit_s(learned(*[0.005] * 500), LimitBounds(10.0)) == 10.0
 
 
 def test_ranks_that_wait_for_one_in_another_section_do_not_hang() -> None:

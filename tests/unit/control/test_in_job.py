@@ -13,9 +13,9 @@ import pytest
 from elastic_agent.control.actions import everywhere, in_job
 from elastic_agent.control.actions.everywhere import compare
 from elastic_agent.control.actions.flight import begun, behind
-from elastic_agent.control.actions.stacks import Stacks, grouped
+from elastic_agent.control.actions.stacks import ProcessStack, grouped
 from elastic_agent.control.decisions.questions import END
-from elastic_agent.control.inside import Answers
+from elastic_agent.control.job_view import Answers
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Table
 from elastic_agent.proto.progress import Progress
@@ -69,10 +69,10 @@ class Job:
         kind: str,
         body: Mapping[str, Any],
         wait_s: float,
-        think: Callable[[Answers], Mapping[str, Any]],
+        conclude_from: Callable[[Answers], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        return self.of_another or (think(self.ask_nodes(kind, body, wait_s)), "")
+        return self.of_another or (conclude_from(self.ask_nodes(kind, body, wait_s)), "")
 
     def publish(self, kind: str, body: Mapping[str, Any]) -> bool:
         self.published.append((kind, dict(body)))
@@ -215,7 +215,7 @@ def test_the_rank_that_did_not_come_to_a_collective_is_found_across_nodes() -> N
 
 def test_texts_of_a_node_are_bounded_and_each_group_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many workers it has, and however deep they are."""
-    taken = [Stacks(f"pid {pid}", "x" * 20_000, f"{pid % 3}", "f", pid) for pid in range(40)]
+    taken = [ProcessStack(f"pid {pid}", "x" * 20_000, f"{pid % 3}", "f", pid) for pid in range(40)]
     monkeypatch.setattr(everywhere, "stacks_of", lambda *_: grouped(taken))
     job = Job()
     monkeypatch.setattr(job, "workers", lambda: {pid: pid for pid in range(40)})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastic_agent.control.decisions.outbox import LINES_MAX, RETRY_MOST_S, Digest, Outbox, Pace
+from elastic_agent.control.decisions.outbox import LINES_MAX, RETRY_MOST_S, Digest, Outbox, SendPace
 
-PACE = Pace(gather_s=1, pause_s=60)
+PACE = SendPace(gather_s=1, pause_s=60)
 
 
 def sent(outbox: Outbox, now: float) -> Digest:
@@ -96,7 +96,7 @@ def test_a_server_may_ask_for_a_longer_pause_but_not_for_ever() -> None:
 
 def test_only_one_message_is_under_way() -> None:
     """A second is not begun before the first has arrived or failed."""
-    outbox = Outbox(Pace(0, 0))
+    outbox = Outbox(SendPace(0, 0))
     outbox.add("a", "a", 0.0)
     assert outbox.take(0.0) is not None
     outbox.add("b", "b", 1.0)
@@ -105,7 +105,7 @@ def test_only_one_message_is_under_way() -> None:
 
 def test_what_waits_and_what_is_under_way_is_the_backlog() -> None:
     """A program that ends can keep what did not arrive."""
-    outbox = Outbox(Pace(0, 0))
+    outbox = Outbox(SendPace(0, 0))
     outbox.add("a", "a", 0.0, 3)
     outbox.take(0.0)
     outbox.add("b", "b", 1.0)

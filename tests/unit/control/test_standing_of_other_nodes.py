@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.control.decisions.hang import Mark, Patience, Standing, judge
+from elastic_agent.control.decisions.hang import LimitBounds, Mark, Standing, judge
 from elastic_agent.control.decisions.standing import read, summed_up
 from elastic_agent.control.readings import progress
 from elastic_agent.control.readings.progress import shown_standing
@@ -55,7 +55,7 @@ def judged(*nodes: dict[int, Progress]) -> tuple[int, ...]:
     answers = [through_the_store(shown(node)) for node in nodes]
     others, learned = read(through_the_store(summed_up(answers)))
     own = {9: Standing(Mark("step", 40), 60.0, 100.0)}
-    return judge({**others, **own}, {**learned, "step": STEPS}, Patience()).stands
+    return judge({**others, **own}, {**learned, "step": STEPS}, LimitBounds()).stands
 
 
 def test_a_rank_waits_for_one_of_another_node_that_is_in_another_section() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_agent.control.decisions.questions import PACES
 from elastic_agent.control.in_agent.view import AgentsJob
-from elastic_agent.control.inside import Answers
+from elastic_agent.control.job_view import Answers
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.rendezvous.records import Member
 from elastic_agent.rendezvous.store import StoreUnreachable
@@ -50,10 +50,10 @@ def test_where_others_cannot_be_asked_this_node_alone_answers(job: AgentsJob) ->
         answers.trouble == "cannot ask other nodes: the store does not answer: store.example:29400: connection refused"
     )
 
-    def think(found: Answers) -> Mapping[str, Any]:
+    def conclude_from(found: Answers) -> Mapping[str, Any]:
         return {"because": found.trouble}
 
-    assert job.conclude(PACES, {}, 60.0, think, 60.0) == ({"because": answers.trouble}, "")
+    assert job.conclude(PACES, {}, 60.0, conclude_from, 60.0) == ({"because": answers.trouble}, "")
     assert not job.publish("end", {})
     assert time.monotonic() - began < 10.0
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.control.decisions.watches import Change, Rule, Verdict, WatchState, observe
+from elastic_agent.control.decisions.watches import Change, ReadingResult, Rule, WatchState, observe
 
-OVER, UNDER, UNKNOWN, NOT_YET = Verdict.OVER, Verdict.UNDER, Verdict.UNKNOWN, Verdict.NOT_YET
+OVER, UNDER, UNKNOWN, NOT_YET = ReadingResult.OVER, ReadingResult.UNDER, ReadingResult.UNKNOWN, ReadingResult.NOT_YET
 
 
-def play(rule: Rule, readings: Iterable[tuple[float, Verdict]]) -> list[tuple[float, Change]]:
+def play(rule: Rule, readings: Iterable[tuple[float, ReadingResult]]) -> list[tuple[float, Change]]:
     """The changes, with their times."""
     state, found = WatchState(), []
     for at, verdict in readings:
@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_reported_once_and_neither_fires_nor_clears() -> 
     """A file server that hangs leaves the alarm as it was, and is reported itself after as long."""
     readings = [(0, OVER), (5, OVER), (6, UNKNOWN), (10, UNKNOWN), (11, UNKNOWN), (20, UNKNOWN), (21, OVER)]
     changes = play(Rule(for_s=5), readings)
-    assert changes == [(5, Change.FIRED), (11, Change.BLIND), (21, Change.SEES)]
+    assert changes == [(5, Change.FIRED), (11, Change.BLIND), (21, Change.READABLE)]
 
 
 def test_a_reading_that_is_not_ready_changes_nothing() -> None:
@@ -72,8 +72,8 @@ def test_a_reading_that_is_not_ready_changes_nothing() -> None:
     assert play(Rule(), [(0, NOT_YET), (1, NOT_YET)]) == []
 
 
-@given(st.lists(st.sampled_from(list(Verdict)), max_size=60), st.sampled_from([0.0, 1.0, 3.0]))
-def test_alarms_and_clearings_alternate(verdicts: list[Verdict], for_s: float) -> None:
+@given(st.lists(st.sampled_from(list(ReadingResult)), max_size=60), st.sampled_from([0.0, 1.0, 3.0]))
+def test_alarms_and_clearings_alternate(verdicts: list[ReadingResult], for_s: float) -> None:
     """No two alarms without a clearing between them, whatever the readings."""
     changes = [change for _, change in play(Rule(for_s), ((float(at), each) for at, each in enumerate(verdicts)))]
     alarms = [change for change in changes if change in (Change.FIRED, Change.CLEARED)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.control.in_agent.usual import USUAL, table_of
+from elastic_agent.control.in_agent.usual_watches import USUAL, table_of
 from elastic_agent.control.notify.channels import channel
 from elastic_agent.control.table.kinds import KINDS
 from elastic_agent.control.table.parse import check_actions, parse_table, read_table

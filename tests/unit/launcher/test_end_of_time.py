@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.control.commands import NoAnswer
+from elastic_agent.control.commands import NoReading
 from elastic_agent.launcher.preemption import end_of_time
 from elastic_agent.launcher.preemption.end_of_time import DEADLINE, SLURM_END, SLURM_JOB, TERMINATION_GRACE
 from support.rigs.plans import planned
@@ -59,7 +59,7 @@ def test_what_slurm_prints_is_read() -> None:
 
 def test_a_controller_that_does_not_answer_is_said_and_ends_nothing() -> None:
     def silent(argv: list[str], limit_s: float) -> str:
-        raise NoAnswer("no answer from scontrol in 2 s")
+        raise NoReading("no answer from scontrol in 2 s")
 
     told = end_of_time.ask_slurm({SLURM_JOB: "8841"}, silent)
     assert told.end_s is None

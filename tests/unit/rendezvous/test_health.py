@@ -84,12 +84,14 @@ def test_a_version_that_does_not_arrive_is_named_with_what_was_received(clock: C
     node = Questions().health
     renewed = []
     for _ in range(5):
-        assert node.deaf(announced(7, 9), {}) == ""
+        assert node.why_not_receiving(announced(7, 9), {}) == ""
         renewed.append(node.to_renew)
         clock.now += BEAT_S
     assert renewed == [set(), set(), set(), {"watcher"}, set()]
-    assert node.deaf(announced(7, 9), {}) == "announcement 9 was not received for 5 s; the last one here is 7"
-    assert node.deaf(announced(9, 9), {}) == ""
+    assert (
+        node.why_not_receiving(announced(7, 9), {}) == "announcement 9 was not received for 5 s; the last one here is 7"
+    )
+    assert node.why_not_receiving(announced(9, 9), {}) == ""
 
 
 def test_a_record_that_the_coordinator_does_not_receive_is_found_as_an_announcement_is(clock: Clock) -> None:
@@ -97,18 +99,18 @@ def test_a_record_that_the_coordinator_does_not_receive_is_found_as_an_announcem
     node = Questions().health
     heard = {**announced(9, 9), "reader": Newest("notification", 20, 23)}
     for _ in range(5):
-        assert node.deaf(heard, {}) == ""
+        assert node.why_not_receiving(heard, {}) == ""
         clock.now += BEAT_S
-    assert node.deaf(heard, {}) == "notification 23 was not received for 5 s; the last one here is 20"
-    assert node.deaf(announced(9, 9), {}) == ""
-    assert node.deaf(heard, {}) == ""
+    assert node.why_not_receiving(heard, {}) == "notification 23 was not received for 5 s; the last one here is 20"
+    assert node.why_not_receiving(announced(9, 9), {}) == ""
+    assert node.why_not_receiving(heard, {}) == ""
 
 
 def test_a_node_that_receives_one_version_after_the_other_does_not_lag(clock: Clock) -> None:
     """The store may always be one ahead."""
     node = Questions().health
     for version in range(20):
-        assert node.deaf(announced(version, version + 1), {}) == ""
+        assert node.why_not_receiving(announced(version, version + 1), {}) == ""
         clock.now += BEAT_S
 
 
@@ -116,12 +118,12 @@ def test_a_thread_whose_call_takes_too_long_is_named(clock: Clock) -> None:
     """Half way it gets another connection, once. Calls that end are none of its concern, however many there are."""
     node, renewed = Questions().health, []
     for call in range(11):
-        assert node.deaf({}, {"watcher": (call, 3.0), "reader": (1, 11.0)}) == ""
+        assert node.why_not_receiving({}, {"watcher": (call, 3.0), "reader": (1, 11.0)}) == ""
         renewed.append(node.to_renew)
         clock.now += BEAT_S
     assert renewed == [{"reader"} if second == 6 else set() for second in range(11)]
-    assert node.deaf({}, {"reader": (1, 11.0)}) == "the reader of this agent got no answer in time"
-    assert node.deaf({}, {"reader": (2, 11.0)}) == ""
+    assert node.why_not_receiving({}, {"reader": (1, 11.0)}) == "the reader of this agent got no answer in time"
+    assert node.why_not_receiving({}, {"reader": (2, 11.0)}) == ""
 
 
 @pytest.mark.parametrize("lease_s", [1.0, 5.0, 30.0])

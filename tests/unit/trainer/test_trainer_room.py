@@ -1,4 +1,4 @@
-"""When a trainer looks for resources, and what it then asks for: `program/room.py`, with the clock of waits in hand."""
+"""When a trainer looks for resources, and what it then asks for: `program/resources.py`, with a clock of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from elastic_agent.agent.errors import HostFailed, UsageError
-from elastic_agent.trainer.program import room
-from elastic_agent.trainer.program.room import Room
+from elastic_agent.trainer.program import resources
+from elastic_agent.trainer.program.resources import Room
 
 
 class Waits(threading.Event):
@@ -70,7 +70,7 @@ def test_what_a_function_gave_that_is_no_number_is_named() -> None:
 
 def test_more_workers_are_asked_for_once_there_are_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the function fails in between; and for nothing while all workers are there, or none."""
-    monkeypatch.setattr(room, "FIRST_S", 0.001)
+    monkeypatch.setattr(resources, "FIRST_S", 0.001)
     answers: list[int | Exception] = [1, 1, OSError("not now"), 1, 2]
     asked: list[tuple[int, int]] = []
     done = threading.Event()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.decisions.watches import Verdict
+from elastic_agent.control.decisions.watches import ReadingResult
 from elastic_agent.control.readings import memory
 from elastic_agent.control.readings.readers import reader_of
 from support.rigs.watched import LOOK_S, WAIT_S, child, until, watch
@@ -26,7 +26,7 @@ def test_a_leak_is_found_before_it_reaches_the_limit() -> None:
     code = f"kept = []; print('up', flush=True)\nwhile True: {LEAK}"
     with child(code, "leaky", RANK="3") as process:
         a_watch = watch("worker-memory", threshold="1 hours left", process="leaky$", limit="2 GB", every="0.02 s")
-        reading = until(reader_of(a_watch), Verdict.OVER)
+        reading = until(reader_of(a_watch), ReadingResult.OVER)
     assert reading.text.startswith(f"rank 3 (pid {process.pid}) grows by ")
 
 
@@ -45,10 +45,10 @@ while True:
     with child(code, "sharing"):
         a_watch = watch("worker-memory", threshold="1 hours left", process="sharing$", limit="10 GB", every="0.02 s")
         reader = reader_of(a_watch)
-        until(reader, Verdict.UNDER)
+        until(reader, ReadingResult.UNDER)
         for _ in range(20):
             time.sleep(LOOK_S)
-            assert reader.read(time.monotonic()).verdict is Verdict.UNDER
+            assert reader.read(time.monotonic()).verdict is ReadingResult.UNDER
 
 
 def test_a_worker_over_its_size_is_named() -> None:
@@ -57,14 +57,14 @@ def test_a_worker_over_its_size_is_named() -> None:
     with child(code, "big one", RANK="1") as process, child("print('up', flush=True); time.sleep(60)", "big two"):
         over = reader_of(watch("worker-memory", threshold="90 MB used", process="big (one|two)$")).read(0)
         under = reader_of(watch("worker-memory", threshold="1 GB used", process="big (one|two)$")).read(0)
-    assert (over.verdict, under.verdict) == (Verdict.OVER, Verdict.UNDER)
+    assert (over.verdict, under.verdict) == (ReadingResult.OVER, ReadingResult.UNDER)
     assert re.match(rf"rank 1 \(pid {process.pid}\) uses 1\d\d MB \(limit 90 MB used\)", over.text)
 
 
 def test_the_hosts_memory_is_read() -> None:
     """At least this process uses some, and not all is used."""
-    assert reader_of(watch("memory", threshold="0.001 % used")).read(0).verdict is Verdict.OVER
-    assert reader_of(watch("memory", threshold="100 % used")).read(0).verdict is Verdict.UNDER
+    assert reader_of(watch("memory", threshold="0.001 % used")).read(0).verdict is ReadingResult.OVER
+    assert reader_of(watch("memory", threshold="100 % used")).read(0).verdict is ReadingResult.UNDER
 
 
 def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_cgroup_that_is_tighter_than_the_host_counts(tmp_path: Path) -> None:
     a_watch = watch("memory", threshold="60 % used")
     reading = memory.Memory(a_watch, proc=proc, cgroups=cgroups).read(0)
     assert (reading.verdict, reading.text) == (
-        Verdict.OVER,
+        ReadingResult.OVER,
         "memory in its cgroup: 70.0 % used, 3 GB free (limit 60 % used)",
     )
 
@@ -126,14 +126,14 @@ time.sleep(60)
         reader = reader_of(watch("memory", threshold="60 % used", process="held there"))
         assert "file" in (cgroup / "memory.stat").read_text()
         under = reader.read(0)
-        assert (under.verdict, under.text[:20]) == (Verdict.UNDER, "memory in its cgroup")
+        assert (under.verdict, under.text[:20]) == (ReadingResult.UNDER, "memory in its cgroup")
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "grown\n"
         over = reader.read(1)
-    assert over.verdict is Verdict.OVER
+    assert over.verdict is ReadingResult.OVER
     assert re.match(r"memory in its cgroup: \d\d\.\d % used, .* \(limit 60 % used\)", over.text), over.text
 
 
@@ -142,7 +142,7 @@ def test_a_leak_in_a_cgroup_is_found_before_it_reaches_the_limit() -> None:
     code = f"{ENTER}kept = []; print('up', flush=True)\nwhile True: {LEAK}"
     with memory_cgroup(2_000_000_000) as cgroup, child(code, "leaks there", str(cgroup)) as process:
         a_watch = watch("memory", threshold="1 hours left", process="leaks there", every="0.02 s")
-        reading = until(reader_of(a_watch), Verdict.OVER)
+        reading = until(reader_of(a_watch), ReadingResult.OVER)
         assert process.poll() is None
     assert reading.text.startswith("memory in its cgroup grows by "), reading.text
 
@@ -151,6 +151,10 @@ def test_swap_is_over_by_what_is_used_of_it(tmp_path: Path, monkeypatch: pytest.
     """And never where the host has none. Real swap would be the whole host's, so the kernel's file is one of ours."""
     monkeypatch.setattr(memory, "PROC", tmp_path)
     reader = reader_of(watch("swap", threshold="50 % used"))
-    for total, free, verdict in ((1000, 600, Verdict.UNDER), (1000, 400, Verdict.OVER), (0, 0, Verdict.UNDER)):
+    for total, free, verdict in (
+        (1000, 600, ReadingResult.UNDER),
+        (1000, 400, ReadingResult.OVER),
+        (0, 0, ReadingResult.UNDER),
+    ):
         (tmp_path / "meminfo").write_text(f"SwapTotal: {total} kB\nSwapFree: {free} kB\n")
         assert reader.read(0).verdict is verdict

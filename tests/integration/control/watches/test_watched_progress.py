@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.commands import NoAnswer
-from elastic_agent.control.decisions.watches import Verdict
+from elastic_agent.control.commands import NoReading
+from elastic_agent.control.decisions.watches import ReadingResult
 from elastic_agent.control.readings.load import Load
 from elastic_agent.control.readings.processes import stat
 from elastic_agent.control.readings.readers import reader_of
@@ -44,7 +44,7 @@ def test_foreign_load_is_measured_and_the_jobs_own_is_not() -> None:
             assert (foreign.cores(time.monotonic()), own.cores(time.monotonic())) == (None, None)
             wait_for_work(pid)
             used, others = foreign.cores(time.monotonic()), own.cores(time.monotonic())
-            assert foreign.read(time.monotonic() + 1).verdict is not Verdict.NOT_YET
+            assert foreign.read(time.monotonic() + 1).verdict is not ReadingResult.NOT_YET
         finally:
             os.kill(pid, signal.SIGKILL)
     assert used is not None
@@ -59,7 +59,7 @@ def test_a_job_is_over_once_its_process_is_gone() -> None:
     with child("print('up', flush=True); time.sleep(60)", "my training") as process:
         assert reader.read(0).text == f"pid {process.pid} runs"
     reading = reader.read(1)
-    assert (reading.verdict, reading.text) == (Verdict.OVER, "no process matches 'my training$'")
+    assert (reading.verdict, reading.text) == (ReadingResult.OVER, "no process matches 'my training$'")
 
 
 @pytest.fixture
@@ -78,16 +78,16 @@ def test_a_slurm_job_that_neither_runs_nor_waits_is_over(squeue: Callable[[str],
     """Queued is fine, and so is running; no line is not."""
     reader = reader_of(watch("job", job="train-70b"))
     squeue('case "$*" in *"--me --name train-70b"*) echo "4711 PENDING Priority";; esac')
-    assert (reader.read(0).verdict, reader.read(0).text) == (Verdict.UNDER, "SLURM job 4711 PENDING Priority")
+    assert (reader.read(0).verdict, reader.read(0).text) == (ReadingResult.UNDER, "SLURM job 4711 PENDING Priority")
     squeue("exit 0")
     reading = reader.read(1)
-    assert (reading.verdict, reading.text) == (Verdict.OVER, "no SLURM job named 'train-70b' runs or is queued")
+    assert (reading.verdict, reading.text) == (ReadingResult.OVER, "no SLURM job named 'train-70b' runs or is queued")
 
 
 def test_a_controller_that_is_down_is_no_job_that_is_gone(squeue: Callable[[str], None]) -> None:
     """squeue's own error is told, and nothing fires."""
     squeue("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(NoAnswer, match="squeue ended with status 1: slurm_load_jobs error"):
+    with pytest.raises(NoReading, match="squeue ended with status 1: slurm_load_jobs error"):
         reader_of(watch("job", job="train-70b")).read(0)
 
 
@@ -111,12 +111,12 @@ def test_a_job_is_found_by_its_run_id_in_its_store(kind: str, tmp_path: Path) ->
         reader = reader_of(watch("job", store=f"{kind}://{where}", run_id="70b"))
         with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
             try:
-                assert "job '70b' has nodes in" in until(reader, Verdict.UNDER).text
+                assert "job '70b' has nodes in" in until(reader, ReadingResult.UNDER).text
                 other = reader_of(watch("job", store=f"{kind}://{where}", run_id="7b"))
-                assert other.read(0).verdict is Verdict.OVER
+                assert other.read(0).verdict is ReadingResult.OVER
             finally:
                 agent.terminate()
-        assert until(reader, Verdict.OVER).text == f"no node of job '70b' is in {kind}://{where}"
+        assert until(reader, ReadingResult.OVER).text == f"no node of job '70b' is in {kind}://{where}"
 
 
 def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_a_log_that_stands_still_is_a_hang(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_text("step 1\n")
     reader = reader_of(watch("hang", path=str(tmp_path / "*.log"), threshold="10 min"))
-    assert reader.read(1000).verdict is Verdict.UNDER
+    assert reader.read(1000).verdict is ReadingResult.UNDER
     assert reader.read(1601).text.startswith(f"{tmp_path}/*.log has not changed for 10 min")
-    assert reader.read(1601).verdict is Verdict.OVER
+    assert reader.read(1601).verdict is ReadingResult.OVER
     log.write_text("step 1\nstep 2\n")
-    assert reader.read(1602).verdict is Verdict.UNDER
+    assert reader.read(1602).verdict is ReadingResult.UNDER
 
 
 def test_a_log_that_is_old_at_the_first_look_is_believed(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_log_that_is_old_at_the_first_look_is_believed(tmp_path: Path) -> None
     log = tmp_path / "log"
     log.write_text("step 1\n")
     os.utime(log, (time.time() - 3600, time.time() - 3600))
-    assert reader_of(watch("hang", path=str(log), threshold="10 min")).read(0).verdict is Verdict.OVER
+    assert reader_of(watch("hang", path=str(log), threshold="10 min")).read(0).verdict is ReadingResult.OVER
 
 
 def test_the_limit_of_a_log_is_learned_from_its_own_pauses(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_the_limit_of_a_log_is_learned_from_its_own_pauses(tmp_path: Path) -> No
         reader.read(now)
         now += 60.0
         under = reader.read(now)
-        assert under.verdict is Verdict.UNDER, under
-    assert reader.read(now + 10 * 60.0).verdict is Verdict.UNDER
+        assert under.verdict is ReadingResult.UNDER, under
+    assert reader.read(now + 10 * 60.0).verdict is ReadingResult.UNDER
     over = reader.read(now + 26 * 60.0)
-    assert over.verdict is Verdict.OVER
+    assert over.verdict is ReadingResult.OVER
     assert "learned from 29 changes" in over.text
 
 
@@ -163,4 +163,4 @@ def test_a_job_that_does_not_run_does_not_hang(tmp_path: Path) -> None:
     log.write_text("done\n")
     os.utime(log, (0, 0))
     a_watch = watch("hang", path=str(log), threshold="10 min", process="no such training")
-    assert reader_of(a_watch).read(0).verdict is Verdict.UNDER
+    assert reader_of(a_watch).read(0).verdict is ReadingResult.UNDER

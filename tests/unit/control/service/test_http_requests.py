@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_agent.control.service.http import BODY_MAX, HEAD_MAX, Refused, Request, answer, chunk, take
+from elastic_agent.control.service.http import BODY_MAX, HEAD_MAX, Request, RequestRefused, answer, chunk, take
 from elastic_agent.control.service.messages import Job, Node, to_json
 
 GOOD = b"POST /elastic.control.v1.Control/Status HTTP/1.1\r\nHost: agent\r\nContent-Length: 2\r\n\r\n{}"
@@ -47,7 +47,7 @@ def test_a_request_is_read_in_pieces_of_any_size_and_the_next_stays() -> None:
     ],
 )
 def test_what_is_no_request_is_refused_with_its_status(text: bytes, status: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         take(bytearray(text))
     assert refused.value.status == status
     assert answer(status, b"{}", keeps=False).startswith(b"HTTP/1.1 %d " % status)
@@ -81,7 +81,7 @@ def test_any_bytes_do_no_harm(text: bytes) -> None:
 def _any(text: bytes) -> None:
     received = bytearray(text)
     before = len(received) + 1
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(RequestRefused):
         while take(received) is not None:
             assert len(received) < before
             before = len(received)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elastic_agent.control.remote.server import Threads
-from elastic_agent.control.remote.streams import TAKEN_S, Streams, TooMany
+from elastic_agent.control.remote.streams import Streams, TooMany
+from elastic_agent.control.service.connection import TAKEN_S
 
 
 class Context:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.control.beside import KEPT, VARIABLE, Service
+from elastic_agent.control.control_socket import KEPT, VARIABLE, Service
 from elastic_agent.control.service.followers import EventFollower
 from elastic_agent.control.service.messages import EventsRequest
 from elastic_agent.control.stream import Entry
@@ -74,7 +74,7 @@ def test_what_cannot_be_recorded_costs_no_job(service: Service) -> None:
     def fails(entry: Entry) -> None:
         raise ZeroDivisionError(entry.number)
 
-    service.records.append(fails)
+    service.recorders.append(fails)
     service._record(service._stream.deadline(1.0))
     assert said == ["an event was not recorded: ZeroDivisionError: 1; please report it"]
     assert service.number == 1

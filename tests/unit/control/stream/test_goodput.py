@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_agent.agent.steps.seen import Shown, WorkersSeen
 from elastic_agent.control.decisions import goodput
-from elastic_agent.control.decisions.goodput import Bucket, Goodput, Moved, RoundEnded, totals
+from elastic_agent.control.decisions.goodput import Bucket, Moved, RoundEnded, SecondsAccount, totals
 
 LENGTH = st.floats(0.001, 50.0)
 KINDS = (Bucket.USEFUL, Bucket.REPEATED, Bucket.SAVING, Bucket.PAUSED)
@@ -125,7 +125,7 @@ def _look(job: Job, number: int, began_s: float, at_s: float, lives: list[Life])
     )  # fmt: skip
 
 
-def _played(job: Job) -> Iterator[tuple[float, Goodput]]:
+def _played(job: Job) -> Iterator[tuple[float, SecondsAccount]]:
     state = goodput.begin(0.0)
     for at_s, event in sorted(job.events, key=lambda each: each[0]):
         state = goodput.step(state, event)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def _seen(at_s: float, number: int, *shown: Shown, exited: dict[int, tuple[float
     return WorkersSeen(at_s, number, len(shown), 0, 1.0, started, exited or {}, shown)
 
 
-def _of(state: Goodput, now_s: float, worker: int = 0) -> dict[str, float]:
+def _of(state: SecondsAccount, now_s: float, worker: int = 0) -> dict[str, float]:
     spent = totals(state, now_s)[worker]
     return {f"{bucket.value} {cause}": round(length_s, 6) for (bucket, cause), length_s in spent.items()}
 

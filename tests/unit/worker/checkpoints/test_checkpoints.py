@@ -127,7 +127,7 @@ def test_what_a_dead_writer_left_is_removed_at_the_next_start(tmp_path: Path) ->
     left = folder.path / ".step-000004.host-1-99-abc"
     left.mkdir()
     (left / "state.pt").write_bytes(b"half")
-    folder.sweep("me")
+    folder.remove_leftovers("me")
     assert [*folder.path.iterdir()] == []
 
 

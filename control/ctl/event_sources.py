@@ -14,9 +14,10 @@ from .find import Agent
 
 
 def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[Message]:
-    """Those of these files; without any, those that the agents of the job keep. Raises BadParameter, NoAnswer."""
+    """Those of these files; without any, those that the agents of the job keep. Raises BadParameter,
+    AgentUnreachable."""
     try:
-        return [event for path in files for event in views.events_of(path)] if files else views.told_by(agents())
+        return [event for path in files for event in views.events_of(path)] if files else views.events_kept_by(agents())
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -22,7 +22,7 @@ class Answers:
     """Why none but this node was asked, if so."""
 
 
-class Job(Protocol):
+class JobView(Protocol):
     """This node's part of the job. Every method may be called from any thread, and returns at once but for `ask_nodes`
     and `conclude`."""
 
@@ -75,11 +75,11 @@ class Job(Protocol):
         kind: str,
         body: Mapping[str, Any],
         wait_s: float,
-        think: Callable[[Answers], Mapping[str, Any]],
+        conclude_from: Callable[[Answers], Mapping[str, Any]],
         again_s: float,
     ) -> tuple[Mapping[str, Any], str]:
-        """What `think` makes of such answers, and an empty name; or the conclusion of another node that has asked the
-        same in the last `again_s` of this round, and its name. At most three times as long."""
+        """What `conclude_from` makes of such answers, and an empty name; or the conclusion of another node that has
+        asked the same in the last `again_s` of this round, and its name. At most three times as long."""
         ...
 
     def publish(self, kind: str, body: Mapping[str, Any]) -> bool:

@@ -62,7 +62,7 @@ class Here:
     local_ranks: set[int] = field(default_factory=set)
 
 
-class Desk:
+class CallServer:
     """Made before the workers are started. Used by the program's thread; has one thread for each connection."""
 
     def __init__(self, folder: str) -> None:
@@ -94,7 +94,7 @@ class Desk:
             self._server.close()
             self._place.close()
             raise
-        self._acceptor = threading.Thread(target=self._accept, name="trainer-desk", daemon=True)
+        self._acceptor = threading.Thread(target=self._accept, name="trainer-calls", daemon=True)
         self._acceptor.start()
 
     # -- the program ---------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Desk:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have come to this desk."""
+        """How many rounds have come to this server."""
         return self._rounds
 
     def left(self) -> None:

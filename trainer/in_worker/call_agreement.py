@@ -11,7 +11,7 @@ from .channel import Channel
 from .record import Record
 
 
-class Agreeing:
+class CallAgreement:
     """One for each worker and round. Collective."""
 
     def __init__(self, channel: Channel, world: World, record: Record, program: dict[str, Any]) -> None:

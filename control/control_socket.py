@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
         def close(self) -> None: ...
 
-    class Other(Protocol):
+    class Companion(Protocol):
         """What follows the agent beside the control service: metrics, the page, systemd, TCP."""
 
         def begin(self, agent: Agent, loop: Loop) -> None:
@@ -155,13 +155,13 @@ class Service:
         """How far each worker is, by rank, where that is known."""
         self.checkpoints = ""
         """The directory of --exact-resume; empty: without."""
-        self.listeners: tuple[Callable[[], None], ...] = ()
+        self.on_change: tuple[Callable[[], None], ...] = ()
         """Called, from any thread, when there may be something new for somebody who follows in this process."""
         self.closed = False
-        self.others: list[Other] = []
-        """What else is beside the agent, begun and closed with this."""
+        self.companions: list[Companion] = []
+        """What is begun and closed with this."""
         self.history: deque[Entry] = deque(maxlen=KEPT)
-        self.records: list[Callable[[Entry], None]] = []
+        self.recorders: list[Callable[[Entry], None]] = []
         """Called, on the thread of the agent's loop, with each event."""
         self.deadline_s: float | None = None
         """When the job's time ends, since 1970, where that is known."""
@@ -197,7 +197,7 @@ class Service:
         self.agent, self._loop = agent, loop
         if self.deadline_s is not None:
             self._record(self._stream.deadline(self.deadline_s))
-        for other in self.others:
+        for other in self.companions:
             other.begin(agent, loop)
         if not self.directory:
             return
@@ -218,7 +218,7 @@ class Service:
 
     def happened(self, what: AgentEvent | Round | Verdict) -> None:
         """Remember it, and pass it on to those who follow."""
-        for other in self.others:
+        for other in self.companions:
             try:
                 other.happened(what)
             except Exception as error:  # noqa: BLE001 - what only watches must not end the job
@@ -235,7 +235,7 @@ class Service:
             self._record(found)
 
     def alarmed(self, watch: str, change: str, because: str) -> None:
-        """The state of a watch has changed. From any thread."""
+        """A watch fired, was cleared, or can or cannot be read. From any thread."""
         from ..rendezvous.driver.events import LoopAsked
 
         if (loop := self._loop) is not None:
@@ -272,12 +272,12 @@ class Service:
         with self._keeping:
             self.number = entry.number
             self.history.append(entry)
-        for record in self.records:
+        for record in self.recorders:
             try:
                 record(entry)
             except Exception as error:  # noqa: BLE001 - what only watches must not end the job
                 self._tell(f"an event was not recorded: {type(error).__name__}: {error}; please report it", False)
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if self._connections is not None:
             self._connections.happened()
@@ -294,7 +294,7 @@ class Service:
 
     def wake(self) -> None:
         """Workers have written something that somebody follows. From any thread."""
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if (connections := self._connections) is not None:
             connections.wake()
@@ -306,12 +306,12 @@ class Service:
             self._loop = None
             self.happened(verdict)
         self.closed = True
-        for other in self.others:
+        for other in self.companions:
             try:
                 other.close()
             except Exception as error:  # noqa: BLE001 - as above; the socket and its directory go in any case
                 self._tell(f"{type(other).__name__} failed: {type(error).__name__}: {error}; please report it", False)
-        for listener in self.listeners:
+        for listener in self.on_change:
             listener()
         if self._connections is not None:
             self._connections.close()

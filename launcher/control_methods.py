@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..control.beside import Service
+    from ..control.control_socket import Service
     from ..control.service.messages import Event, Goodput, Job, LogPart, Stacks, Workers
 
 WHO = "this program"
 """Who asks, for people."""
 
 
-class Asked:
+class ControlMethods:
     """Each method may be called from any thread, and but for `stacks`, `set_watch` and streams returns at once."""
 
     _service: Service

@@ -12,7 +12,7 @@ from typing import Any
 BOUND_S = 100.0
 
 
-class Told:
+class Reports:
     """The reading end, made before the processes that write."""
 
     def __init__(self, path: Path) -> None:
