@@ -77,6 +77,8 @@ class World:
         """Decides when bytes of abandoned connections arrive; None: they never do."""
         self.page_members = 0
         """Where it is not 0, the members of each larger round are on pages of so many; drivers only."""
+        self.reads_first = False
+        """On etcd: who stands for coordinator does so by the production election."""
         self.late_records = 6
         """So many connections more may break with a node's record on its way."""
         self.echoed: set[int] = set()
