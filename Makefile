@@ -123,7 +123,7 @@ fuzz-control: setup ## a million mutated requests to an agent's control socket; 
 slurm-chain: setup ## signal, save, 75, requeue, resume under a real SLURM: RUNS=20; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/slurm_chain.py $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
-preloads: setup .frameworks/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
+preloads: setup .frameworks/.ready .deepspeed/.ready ## restart real training scripts with --preload auto, by hand and without; ARGS="--only FSDP2"
 	PYTHONPATH=.typing:tests .frameworks/bin/python tests/campaigns/preloads.py $(ARGS)
 
 resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks, compare bits and other tools; ARGS="--real 50 --seed 7" for a part, ARGS=--figures for what it costs

@@ -78,7 +78,9 @@ def _meeting(spec: RendezvousSpec) -> Meeting:
 def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:
     """The address at which other nodes reach this one: `spec.local_addr`, else the local address of the route to the
     store. Where that is a loopback address, because the store is on this host, or behind a port forwarder or a proxy
-    beside this agent, and other nodes may join: the address of the default route. `tell`: as in `link_to`."""
+    beside this agent, and other nodes may join: the address of the default route. Without one the loopback address
+    stays, and `tell` is called with a warning: several agents on one host without a network go on working, as under
+    torchrun, and no other host could reach this one by any address. `tell`: as in `link_to`."""
     if spec.local_addr:
         return spec.local_addr
     found = "127.0.0.1"

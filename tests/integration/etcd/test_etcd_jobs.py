@@ -130,13 +130,13 @@ def test_two_jobs_share_a_cluster_without_seeing_each_other(cluster: Cluster, tm
         finish(cluster, *nodes)
 
 
-def test_an_agent_uses_at_most_45_megabytes(cluster: Cluster) -> None:
+def test_an_agent_uses_at_most_42_megabytes(cluster: Cluster) -> None:
     """OpenSSL is not loaded: asyncio, which grpc imports, would load it, at a tenth of the memory."""
     nodes = [cluster.start(name) for name in "ab"]
     cluster.desk.wait_world(2)
     for node in nodes:
         status = read(f"/proc/{node.process.pid}/status").decode()
-        assert int(status.split("VmRSS:")[1].split()[0]) * 1024 <= 45_000_000
+        assert int(status.split("VmRSS:")[1].split()[0]) * 1024 <= 42_000_000
         held = read(f"/proc/{node.process.pid}/maps").decode()
         assert "cygrpc" in held
         assert "libcrypto" not in held

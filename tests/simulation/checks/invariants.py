@@ -90,6 +90,8 @@ ONE_STATUS = (
     "behind a kill switch every agent ends with 83, and behind a preemption of the job with 75, but for those that "
     "were asked to stop, or could not go on, themselves"
 )
+COMPACT = "what the host has read of the log of notifications is compacted: its length does not grow with the job"
+PEACEFUL = "a node writes that it stands for coordinator only where it has read that nobody coordinates"
 FRUGAL = "a node holds two connections to the store at most, and the host four"
 
 ANSWERS = {
@@ -115,7 +117,7 @@ ANSWERS = {
     "L6": (INFORMED, NEWEST, COUNTED_IN),
     "L7": (LISTED, GIVEN_UP, COUNTED_IN, LED),
     "L8": (BOUNDED, LIVELY),
-    "L9": (DRAINED, ENDING, FRUGAL),
+    "L9": (DRAINED, ENDING, FRUGAL, COMPACT, PEACEFUL),
 }
 """They differ where the protocol does: each node has its own budget (S9), nodes do not acknowledge a round before it
 starts, but report that they stopped before the next (S3, S4), and the host ends last (L3). S13, foreign bytes, means

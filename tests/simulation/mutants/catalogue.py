@@ -32,6 +32,7 @@ from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
 from elastic_agent.rendezvous.driver.term import Term
 from elastic_agent.rendezvous.driver.threads import Heart
+from elastic_agent.rendezvous.etcd.election import Election
 from elastic_agent.rendezvous.records import NodeRecord, Round, RoundPhase
 
 from .asked import ASKED
@@ -46,6 +47,7 @@ from .syntax import (
     choice,
     comparison,
     condition,
+    each_with_each,
     either,
     fields,
     given,
@@ -152,6 +154,16 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a pause is too short", restart_policy._pause_s, returned(-1).operand(0).times(0.5)),
     Mutant("no crash loop pauses", transitions.rejoin, branch(1).always()),
     Mutant("a pause has no end", on_deadline.on_time_while_joining, branch(1).always()),
+    Mutant(
+        "all exits are compared with each other at each event",
+        charging._needs_no_more,
+        returned(0)
+        .operand(0)
+        .becomes(
+            both(each_with_each(parameter(0).attribute(RENDEZVOUS.placement).attribute(PLACEMENT.deaths)), ITSELF)
+        ),
+        slow=True,
+    ),
     # -- which nodes are lost
     Mutant("the time before a late reading counts as silence", leases._unwatched_s, returned(0).becomes(0.0)),
     Mutant("the time between two readings counts as silence", leases._unwatched_s, returned(1).becomes(0.0)),
@@ -275,6 +287,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(4).target.becomes(UNUSED)),
     Mutant("a reading of heartbeats is not reported", Term._report_beats, branch(0).never()),
+    Mutant("the log of notifications is never compacted", notifications.Compaction.run, branch(1).always()),
     Mutant("a void notification is kept", notifications.Published.publish, branch(3).always()),
     Mutant("a notification stays overwritten", notifications.Published.restore, branch(0).operand(0).removed()),
     Mutant("a record stays overwritten", notifications.Published.restore, branch(0).operand(1).removed()),
@@ -372,6 +385,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("no lease ever ends", leases._held, choice(1).never()),
     Mutant("a node with a new lease stays lost", leases._held, given(SEEN.lost).removed()),
     Mutant("a deposed coordinator ends its agent", Term._run_announcer, branch(-1).always()),
+    Mutant("a follower writes at each wait", Election.campaign, branch(1).always()),
     Mutant("no node stands for coordinator", Driver._start_threads, branch(1).never()),
     *ASKED,
 )

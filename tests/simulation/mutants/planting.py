@@ -26,6 +26,8 @@ class Mutant:
     name: str
     where: Callable[..., Any]
     edit: Edit
+    slow: bool = False
+    """It costs time, which only a job shows in which thousands of workers end at once."""
 
     def function(self) -> FunctionType:
         where: object = self.where

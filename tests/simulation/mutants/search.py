@@ -16,11 +16,13 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import standing, takeover
 from elastic_agent.rendezvous.driver import connection, driver, events, health, inbound, term, threads
+from elastic_agent.rendezvous.etcd import election
 
 from .. import run
 from ..checks.checkers import Violation
 from ..checks.coverage import MANY
 from ..schedules import draw, files
+from ..schedules.failures import all_fail
 from ..schedules.scenario import Scenario
 from ..stores.driver_link import DriverDied
 from .planting import Misplaced, Mutant
@@ -33,6 +35,7 @@ DRIVERS = {
         term,
         threads,
         connection,
+        election,
         health,
         c10d,
         c10d_keys,
@@ -46,6 +49,10 @@ DRIVERS = {
 
 SEEDS = 4000
 """A bug must be found within so many, or by a schedule in `schedules/found`."""
+
+
+SLOW = all_fail(128, 8, "")
+"""Where a bug costs time."""
 
 
 class By(Enum):
@@ -72,6 +79,8 @@ def search(mutant: Mutant | Misplaced, seeds: int = SEEDS) -> Search:
 
     Raises SeedFailed where the seed that catches it fails without the bug, too: that says nothing about the bug."""
     drawn = _drawn(seeds)
+    if isinstance(mutant, Mutant) and mutant.slow:
+        drawn = [SLOW]
     below = isinstance(mutant, Mutant) and mutant.function().__module__ in DRIVERS
     came = Search()
     with mutant.planted():

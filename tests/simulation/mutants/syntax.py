@@ -252,6 +252,19 @@ def plus(part: Expression, number: float) -> Expression:
     return Built(lambda *at: ast.BinOp(part.build(*at), operator, tree.constant(abs(number))))
 
 
+def each_with_each(many: Expression) -> Expression:
+    """Whether there are any, found out by comparing each with each."""
+
+    def build(function: ast.FunctionDef, here: ast.AST) -> ast.expr:
+        counted = ast.parse("sum(map(_.count, _)) > 0", mode="eval").body
+        for node in ast.walk(counted):
+            if isinstance(node, ast.Name) and node.id == "_":
+                tree.exchange(counted, node, many.build(function, here))
+        return counted
+
+    return Built(build)
+
+
 def fields(kind: type[T]) -> T:
     """The fields of this dataclass, to name one of them by an attribute that the type checker sees."""
     names = [each.name for each in dataclass_fields(cast("Any", kind))]

@@ -41,6 +41,7 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     made.conditions.page_members = PAGE_MEMBERS[scenario.seed % len(PAGE_MEMBERS)]
     if scenario.late_bytes:
         made.conditions.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
+    made.conditions.reads_first = scenario.reads_first
     with made.playing():
         for founder in scenario.founders:
             if founder.at_s:

@@ -70,6 +70,7 @@ def scenario(seed: int) -> Scenario:
             *_draw_preemption(seed),
             *asked,
         ),
+        reads_first=store == "etcd" and seed % 4 == 1,
         again=store == "etcd" and random.Random(seed ^ 0xA6A1).random() < 0.2,
     )
 

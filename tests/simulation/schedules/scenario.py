@@ -51,12 +51,15 @@ class Scenario:
     """Once the job has ended, the same happens again on the same store, which must outlive it: etcd."""
     late_bytes: bool = False
     """What was sent on connections that were given up may arrive at any later time."""
+    reads_first: bool = False
+    """Behind the drivers of etcd: the production election, too."""
 
     def lines(self) -> Iterator[str]:
         """What is in it, for a person."""
         yield f"seed {self.seed}, {self.job}"
         yield f"{self.habit}, {self.pace}, echoes {self.echo_chance}"
         late = "; bytes of abandoned connections arrive late" if self.late_bytes else ""
+        late += "; the production election" if self.reads_first else ""
         yield f"store: {self.store or 'none, messages go straight'}; clocks {self.skew_s:g} s apart{late}"
         yield from (
             f"{each.name} joins at {each.at_s:.3f} s with {each.nproc} workers"

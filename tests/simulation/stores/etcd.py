@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_agent.rendezvous.store import StoreFenced, StoreRefused, StoreUnreachable
 
+from ..checks.invariants import PEACEFUL
+from .candidate import candidate
 from .threads import TIMEOUT, Ticket, ticket
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Server:
         self.frozen = False
         self.full = False
         """It refuses what takes space: writes and new leases, not renewals, reads and deletions."""
+        self._saw_none: set[str] = set()
+        """Nodes that have read that nobody leads, and have not stood since."""
         self._held: list[tuple[DriverLink, Ticket, float, str, tuple[Any, ...]]] = []
         self._watching: dict[str, list[tuple[DriverLink, Ticket]]] = {"nodes": [], "rounds": [], "leader": []}
 
@@ -90,7 +94,9 @@ class Server:
     def _takes_space(self, name: str, arguments: tuple[Any, ...]) -> bool:
         if name == "beat":
             return arguments[-1] not in self.leases
-        return name in ("publish", "announce", "write_job", "put_values") or (name == "stand" and not self.leader)
+        return name in ("publish", "announce", "write_job", "put_values") or (
+            name in ("stand", "claim") and not self.leader
+        )
 
     def _reply(self, link: DriverLink, asks: Ticket, answer: object) -> None:
         if (link.losing and link.loses("reply")) or link.down_cut or asks.thread.role in link.silent:
@@ -177,6 +183,21 @@ class Server:
             self.revision += 1
             self.leader, self.epoch = node, self.revision
         return self.epoch
+
+    def coordinator(self, node: str) -> tuple[int, str, int]:
+        """For this node: the revision now, who leads, and the epoch of that term."""
+        if not self.leader:
+            self._saw_none.add(node)
+        return self.revision, self.leader, self.epoch
+
+    def claim(self, node: str) -> tuple[int, str, int]:
+        """As `stand`, by a transaction that is written to the servers' disks, whether the node comes to lead or not."""
+        self.world.checkers.need(
+            node in self._saw_none, PEACEFUL, f"{node} writes, and {self.leader or 'nobody'} leads"
+        )
+        self._saw_none.remove(node)
+        self.stand(node)
+        return self.revision, self.leader, self.epoch
 
     def leads(self, epoch: int) -> bool:
         return self.leader != "" and self.epoch == epoch
@@ -298,6 +319,8 @@ class EtcdStore:
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         ends = self._now() + timeout_s + LATE_S
+        if self._world.conditions.reads_first:
+            return candidate(self._ask).campaign(node, ends)
         while not (epoch := self._ask("stand", node)):
             left_s = ends - self._now()
             if left_s <= 0:

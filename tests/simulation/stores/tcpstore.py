@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.records import NodeState
 
-from ..checks.invariants import MISTAKEN
+from ..checks.invariants import COMPACT, MISTAKEN
 
 if TYPE_CHECKING:
     from ..world.world import World
@@ -198,11 +199,24 @@ class Server:
             self.keys.pop(key, None)
 
     def wait(self, wire: Wire, key: str) -> object:
+        if wire.link.node.host and "/log/" in key:
+            self._read_up_to(wire, key)
         if key in self.keys:
             return True
         self._waiting.setdefault(key, []).append(wire)
         wire.waits_for = key
         return NotImplemented
+
+    def _read_up_to(self, wire: Wire, awaited: str) -> None:
+        """The host has read all notifications before the one that it waits for; of void ones it may have read as many
+        as there are nodes since it compacted."""
+        log, _, number = awaited.rpartition("/")
+        compacted = self.keys.get(f"{log}/compacted", b"0")
+        if wire.link.shared_store.spoiled or not compacted.isdigit():
+            return
+        length = int(number) - 1 - int(compacted)
+        most = 2 * notifications.KEEP + len(self.world.nodes)
+        self.world.checkers.need(length <= most, COMPACT, f"{length} notifications that the host has read are kept")
 
     def cancel_wait(self, wire: Wire) -> object:
         self._waiting[wire.waits_for].remove(wire) if wire.waits_for else None

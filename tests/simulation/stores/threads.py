@@ -20,6 +20,7 @@ from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.driver import connection, driver, health, term
 from elastic_agent.rendezvous.driver import threads as crew
+from elastic_agent.rendezvous.etcd import election
 
 from ..world.substitution import Substitute
 
@@ -257,8 +258,14 @@ def _monotonic() -> float:
     return process.world.now + process.skew_s
 
 
+def _now() -> float:
+    return Process.running.world.now
+
+
 _THREADING = SimpleNamespace(Thread=Thread, Event=Event, Condition=Condition)
 _TIME = SimpleNamespace(monotonic=_monotonic)
+_UNSKEWED = SimpleNamespace(monotonic=_now)
+"""For differences of times, which a large skew would round."""
 _QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
 
 SUBSTITUTES: list[Substitute] = [
@@ -270,6 +277,7 @@ SUBSTITUTES: list[Substitute] = [
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),
+    (election, "time", _UNSKEWED),
     (c10d, "threading", _THREADING),
     (c10d, "time", _TIME),
     (notifications, "time", _TIME),

@@ -18,5 +18,7 @@ class Conditions:
     """Decides when bytes of abandoned connections arrive; None: they never do."""
     late_records: int = 6
     """So many connections more may break with a node's record on its way."""
+    reads_first: bool = False
+    """On etcd: who stands for coordinator does so by the production election."""
     page_members: int = 0
     """Where it is not 0, the members of each larger round are on pages of so many; drivers only."""
