@@ -189,10 +189,10 @@ def test_every_bug_can_be_planted() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_most_planted_bugs_are_found_at_once() -> None:
-    """40 need no more than a few seeds; `make mutants` searches for all."""
+    """25 need no more than a few seeds; `make mutants` searches for all."""
     found = (bug.name for bug in MUTANTS if search.search(bug, seeds=20).failed is not None)
-    caught = list(itertools.islice(found, 40))
-    assert len(caught) == 40, caught
+    caught = list(itertools.islice(found, 25))
+    assert len(caught) == 25, caught
 
 
 QUICK = (
