@@ -157,7 +157,7 @@ def full_disc(show: Show) -> None:
         show.wait(job, "epoch 1: ")
         watch = show.watch(WATCHES + DISC_WATCH)
         (show.folder / "disc" / "something-else").write_bytes(bytes(80_000_000))
-        show.wait(watch, "asked the job to stop")
+        show.wait(watch, "made the kill switch")
         show.end(job, 83)
         show.end(watch, 143, signal.SIGTERM)
         show.stop.unlink()

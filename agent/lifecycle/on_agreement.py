@@ -38,7 +38,9 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
         # Only the newest announcement is read, so the end of an earlier agreement of this round may be missed.
         released = (ReleaseWorkers(known.number),) if known is not None and known.round == agreement.round else ()
         if agreement.over:
-            return node, (*released, *published)
+            # Workers of this node may wait for what they asked for, though nobody asked them for a bound.
+            given_up = () if agreement.at else (DecideWorkers(agreement),)
+            return node, (*released, *given_up, *published)
         return node, (*released, *published, AskBound(agreement))
     effects: tuple[Effect, ...] = ()
     if agreement.at and not known.at:

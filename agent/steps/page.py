@@ -30,6 +30,8 @@ class StepPage:
         self._page = -1
         self._reports = self._reports_end = self._changes = self._changes_end = -1
         self._bytes = self._slots = 0
+        self._running: tuple[int, ...] = ()
+        """Slots of workers that have not exited, as of the last look."""
         self._reached = 0
         """The highest step of a worker of an earlier round."""
         self._asked: Agreement | None = None
@@ -62,6 +64,7 @@ class StepPage:
         os.pwrite(self._page, bytes(self._bytes), 0)
         self._write(steps.REACHED, self._reached)
         self._asked = self._decided = self._unshown = None
+        self._running = tuple(range(workers))
         self._shown = self._answered = self._acted = self._awaited = 0
         place = steps.Place(os.getpid(), self._page, self._reports_end, self._changes, 0)
         return {slot: steps.to_variable(place._replace(slot=slot)) for slot in range(workers)}
@@ -73,6 +76,8 @@ class StepPage:
 
     def decide(self, agreement: Agreement) -> None:
         """Let the workers act on it where it says, or go on if it was given up."""
+        if self._page < 0:
+            return
         if agreement.number == self._shown:
             self._show(agreement)
         elif agreement.number > self._shown and not agreement.at:
@@ -92,7 +97,7 @@ class StepPage:
             self._changed()
 
     def _all_know(self, decided: Agreement) -> bool:
-        attached = [slot for slot in range(self._slots) if self._read(slot, steps.ATTACHED)]
+        attached = [slot for slot in self._running if self._read(slot, steps.ATTACHED)]
         return all(self._read(slot, steps.NEWEST_READ) >= decided.number for slot in attached)
 
     def _show(self, agreement: Agreement) -> None:
@@ -129,10 +134,13 @@ class StepPage:
 
     def review(self, running: Collection[int]) -> list[Event]:
         """As `observe`, after a worker has exited."""
-        return list(self._review(sorted(running))) if self._asked is not None and running else []
+        self._running = tuple(sorted(running))
+        if not running:
+            return []
+        self._show_given_up()
+        return list(self._review(list(self._running))) if self._asked is not None else []
 
     def _review(self, running: list[int]) -> Iterator[Event]:
-        self._show_given_up()
         asked, decided = self._asked, self._decided
         if asked is None:
             return

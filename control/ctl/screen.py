@@ -90,7 +90,7 @@ def _limits(job: Message, saved: Message | None, now_s: float) -> list[Line]:
     elif job.get("checkpoints"):
         lines.append(Line(f"saved no readable checkpoint in {job['checkpoints']} on this host"))
     if (left_s := job.get("endsInS")) is not None:
-        text = f"in {duration(left_s)}" if left_s > 0 else f"the job's time ended {duration(-left_s)} ago"
+        text = f"in {duration(left_s)}" if left_s > 0 else f"{duration(-left_s)} ago"
         lines.append(Line(f"ends  {text}", left_s <= 0))
     return lines
 

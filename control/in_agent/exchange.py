@@ -289,7 +289,7 @@ class Exchange:
                 raise NoStore("this node has no store by which to ask others")
             yield session
         except (StoreError, OSError) as error:
-            raise NodesUnreachable(f"cannot ask other nodes: the store does not answer: {error}") from None
+            raise NodesUnreachable(f"cannot ask other nodes: {error}") from None
         finally:
             if session is not None:
                 session.close()

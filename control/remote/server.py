@@ -69,8 +69,8 @@ class Threads(futures.Executor):
         try:
             threading.Thread(target=run, name="elastic-agent-call", daemon=True).start()
         except RuntimeError:
-            # This host refuses a thread. The call stays without an answer until its deadline; an error from here would
-            # end the thread on which gRPC takes all calls.
+            # This host refuses a thread. The call stays without an answer until its deadline, or until whoever follows
+            # gives up; an error from here would end the thread on which gRPC takes all calls.
             made.cancel()
         return made
 
@@ -123,8 +123,8 @@ class Remote:
                 listener()
         try:
             self._server.stop(CLOSE_S).wait(2 * CLOSE_S)
-        except RuntimeError:  # this host refuses the thread that would wait for readers
-            self._server.stop(None)
+        except RuntimeError:
+            pass  # this host refuses the thread that would wait for readers: they go with the process
 
     # -- the contract -------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ agent is killed. Several agents of a host may share a file.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from ...agent.errors import UsageError
 from ...agent.lifecycle.state import Verdict
@@ -136,7 +138,7 @@ class EventFile:
             self._rotate()
         except OSError as error:
             # A full disk is found by the write below, too; other troubles leave the present file as it is.
-            if not self._rotating_failed:
+            if not self._rotating_failed and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._rotating_failed = True
                 self._tell(f"{self._path} ({VARIABLE}) grows beyond {self._limit} bytes: {error.strerror}", False)
         try:
@@ -179,7 +181,8 @@ class EventFile:
             aside = _aside(self._path)
             os.rename(self._path, f"{self._path}.{max(aside, default=0) + 1}")
             for number in sorted(aside)[: max(0, len(aside) + 1 - KEPT_ASIDE)]:
-                os.unlink(f"{self._path}.{number}")
+                with suppress(FileNotFoundError):  # another agent that shares the file was first
+                    os.unlink(f"{self._path}.{number}")
         old, self._fd = self._fd, self._open()
         os.close(old)
 
@@ -191,8 +194,6 @@ class EventFile:
 
     def _make_room(self, error: OSError) -> bool:
         """On a full disk, delete the oldest file that was put aside. Whether there was one."""
-        import errno
-
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return False
         try:

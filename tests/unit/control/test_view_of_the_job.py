@@ -46,9 +46,7 @@ def test_where_others_cannot_be_asked_this_node_alone_answers(job: AgentsJob) ->
     answers = job.ask_nodes(PACES, {}, 60.0)
     assert dict(answers.found) == {"here:1": {"ranks": {}}}
     assert len(answers.silent) == 2
-    assert (
-        answers.trouble == "cannot ask other nodes: the store does not answer: store.example:29400: connection refused"
-    )
+    assert answers.trouble == "cannot ask other nodes: store.example:29400: connection refused"
 
     def conclude_from(found: Answers) -> Mapping[str, Any]:
         return {"because": found.trouble}

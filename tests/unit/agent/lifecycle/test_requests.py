@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_agent.agent.lifecycle import on_agreement
-from elastic_agent.agent.lifecycle.events import AskBound, ReleaseWorkers
+from elastic_agent.agent.lifecycle.events import AskBound, DecideWorkers, ReleaseWorkers
 from elastic_agent.agent.lifecycle.state import Node, RoundTally, Rules
 from elastic_agent.rendezvous.agreements import Act, Agreement, Request
 from elastic_agent.rendezvous.records import Round, RoundPhase
@@ -29,3 +29,11 @@ def test_workers_behind_an_agreement_whose_end_the_node_missed_go_on() -> None:
         node, Round(8, 1, 1, RoundPhase.RUNNING, "it runs", agreement=following), 0.0, RULES
     )
     assert effects == (ReleaseWorkers(4), AskBound(following))
+
+
+def test_workers_see_that_an_agreement_was_given_up_before_their_node_knew_of_it() -> None:
+    """They may wait for the decision; the node reads only the newest announcement, in which it is over."""
+    over = Agreement(4, Act.RESTART, round=1, over=True)
+    node = Node(tally=RoundTally(round=1))
+    _, effects = on_agreement.follow(node, Round(8, 1, 1, RoundPhase.RUNNING, "it runs", agreement=over), 0.0, RULES)
+    assert effects == (DecideWorkers(over),)
