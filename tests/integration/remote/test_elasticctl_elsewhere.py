@@ -114,7 +114,7 @@ def test_an_agent_is_asked_at_an_address_with_a_token_and_says_why_it_refuses(ho
     there = ("--address", hosts.addresses[1])
     assert hosts.second.known_as in hosts.ctl(*there, "status")
     assert "Drain needs one for `write`" in hosts.ctl(*there, "drain", status=1, token="read")
-    assert "no token" in hosts.ctl(*there, "status", status=1, token="")
+    assert "the token is missing or not in --control-tokens" in hosts.ctl(*there, "status", status=1, token="")
     nobody = hosts.door.address()
     assert nobody in hosts.ctl("--address", nobody, "status", status=4)
     env = {**os.environ, **hosts.door.env, "ELASTICCTL_TOKEN_FILE": hosts.door.token_file}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import support.resume
-from support.resume.jobs import Job, again, differences, play
+from support.resume.jobs import Job, again, differences, play, unkept
 from support.side_environments import side_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -36,7 +36,7 @@ def test_a_killed_job_goes_on_exactly(python: str, tmp_path: Path, tool: str) ->
     play(python, SCRIPT, [whole, killed], IMPORTS[tool])
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
-    assert again(killed) <= 5
+    assert again(killed) <= unkept(killed) < 22
 
 
 @pytest.mark.parametrize("tool", ["accelerate", "fabric", "hugging_face"])
@@ -49,4 +49,4 @@ def test_two_killed_ranks_go_on_exactly(python: str, tmp_path: Path, tool: str) 
     assert {len(parts) for parts in whole.batches().values()} == {2}
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
-    assert again(killed) <= len(whole.batches()) + 2 * 5
+    assert again(killed) <= len(whole.batches()) + 2 * unkept(killed)

@@ -11,7 +11,7 @@ import pytest
 
 import support.resume
 from elastic_agent.worker.verify import verify
-from support.resume.jobs import QUIET, Job, again, differences, play
+from support.resume.jobs import QUIET, Job, again, differences, play, unkept
 from support.side_environments import side_python
 from support.source_tree import ROOT
 
@@ -77,7 +77,7 @@ def test_a_stream_of_hugging_faces_datasets_goes_on_exactly(tmp_path: Path) -> N
     play(python, Path(support.resume.__path__[0]) / "tools_script.py", [whole, killed], ["torch", "datasets"])
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
-    assert again(killed) <= 5
+    assert again(killed) <= unkept(killed) < 22
 
 
 def streaming_python() -> str:

@@ -13,6 +13,8 @@ from support.source_tree import ROOT
 LIVES = ROOT / "tests" / "integration" / "resume" / "lives.py"
 RUN_S = 800
 KILLED = -9
+BATCHES = 16
+"""In an epoch of `tools_script`."""
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 
 
@@ -81,6 +83,12 @@ def differences(whole: Job, job: Job) -> list[str]:
         for place in sorted(expected.keys() | found.keys(), key=str)
         if expected.get(place) != found.get(place)
     ]
+
+
+def unkept(job: Job) -> int:
+    """How many batches a killed life had done that were in no checkpoint yet: how fast the disk is decides it."""
+    done = [(epoch * BATCHES + number + 1, kept) for kind, epoch, number, kept, _ in job.seen() if kind == "killed"]
+    return max(number - kept for number, kept in done)
 
 
 def again(job: Job) -> int:
