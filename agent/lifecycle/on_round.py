@@ -21,6 +21,8 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
+    if node.verdict is not None:
+        return transitions.end(node, rules, now, node.verdict)
     if seen.phase is RoundPhase.RUNNING and member is not None and seen.number > node.round and node.place.ready:
         # What was announced of an agreement meanwhile is not announced again.
         started, starting = transitions.start(node, rules, now, seen, member)

@@ -221,6 +221,9 @@ def settle_charge(node: Node, rules: Rules, now: float, seen: Round) -> Node:
     if not costs_us(node, rules, ended):
         return node
     at = now if node.tally.failed_at is None else node.tally.failed_at
+    if restart_policy.restarts_left(rules.restarts, node.budget.charges, at) == 0:
+        # The coordinator closes the job for that, unless this node was cut off and counted as lost.
+        node = replace(node, verdict=node.verdict or verdicts.of_spent(rules, ended))
     charge = restart_policy.Charge(at, restart_policy.pause_s(rules.restarts, node.budget.charges, at, rules.jitter))
     return replace(node, budget=replace(node.budget, charges=node.budget.charges.add(charge, rules.restarts)))
 

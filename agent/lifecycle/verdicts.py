@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...rendezvous.failures import Ending
 from ...rendezvous.records import Outcome, Round
 from .. import exit_status
 from . import restart_policy
@@ -65,6 +66,15 @@ def of_failing_host(reason: str) -> Verdict:
     times = f"{limit} times in a row, each within {apart_s:g} s of the one before"
     what = "check this host's memory, limits and kernel log before using it again"
     return Verdict(exit_status.HOST_FAILED, f"{reason}; {times}: {what}")
+
+
+def of_spent(rules: Rules, ended: Ending) -> Verdict:
+    """A failure of this node was settled while the others took it for lost, and it has no restart for it."""
+    because = (
+        f"round {ended.round} is charged to this node, which has no restart left (max_restarts "
+        f"{rules.restarts.max_restarts}), and the others went on without it: {ended.because}"
+    )
+    return Verdict(exit_status.WORKER_FAILED, because, None, ended.failure, ended)
 
 
 GAVE_UP = "workers still run"

@@ -87,6 +87,9 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
     outcome = rendezvous.outcome if rendezvous is not None else None
     code = verdict.exit_code
     if code in (1, 93):
+        if verdict.outcome is None and (ended := verdict.ending) is not None:
+            truth.world.reached.note("a node came back from which a restart too many was charged")
+            return code == 1 and ended.charged == node.ident and truth.restarts.spent(node.ident, ended.round)
         forbidden = verdict.cause is not None and verdict.cause.final
         return (outcome is Outcome.FAILED and forbidden is (code == 93)) or gave_up(verdict)
     if code == 71:

@@ -147,6 +147,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         on_round.on_round_while_joining,
         call(transitions.settle_charge).becomes(ITSELF.argument(0)),
     ),
+    Mutant("a node that was lost keeps a restart that it does not have", transitions.settle_charge, branch(2).never()),
     Mutant("the budget ignores charges", restart_policy.restarts_left, returned(0).operation(0).operand(1).removed()),
     Mutant("no charge is ever forgiven", restart_policy.restarts_left, choice(0).never()),
     Mutant("a window is too short", restart_policy.restarts_left, comparison(0).operand(1).times(0.5)),
@@ -225,12 +226,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "a round is started twice",
         on_round.on_round_while_joining,
-        branch(1).operand(2).operator(">="),
+        branch(2).operand(2).operator(">="),
     ),
     Mutant(
         "a missed round is not handled",
         on_round.on_round_while_joining,
-        branch(3).never(),
+        branch(4).never(),
     ),
     Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).always()),
     Mutant("round numbers are ignored", on_round._still_in, returned(0).becomes(False)),

@@ -87,7 +87,9 @@ def differences(whole: Job, job: Job) -> list[str]:
 
 def unkept(job: Job) -> int:
     """How many batches a killed life had done that were in no checkpoint yet: how fast the disk is decides it."""
-    done = [(epoch * BATCHES + number + 1, kept) for kind, epoch, number, kept, _ in job.seen() if kind == "killed"]
+    done: list[tuple[int, int]] = [
+        (epoch * BATCHES + number + 1, kept) for kind, epoch, number, kept, _ in job.seen() if kind == "killed"
+    ]
     return max(number - kept for number, kept in done)
 
 

@@ -36,8 +36,13 @@ def used(epoch: int, number: int, batch: Any) -> None:
 def may_die(epoch: int, number: int) -> None:
     """After the batch, and after whatever the script saves then."""
     if f"{epoch}:{number}" == KILL:
-        kept = max((int(each.name.split("-")[1]) for each in CHECKPOINTS.glob("step-*")), default=0)
-        tell("killed", epoch, number, kept, [])
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()  # rank 0 alone writes what the script saves
+        named = [each.name.split("-") for each in CHECKPOINTS.glob("[!.]*-[0-9]*")]
+        steps = [int(step) for _, step, *_ in named if step.isdigit()]
+        if (CHECKPOINTS / "state.pt").exists():
+            steps.append(epoch * 16 + number + 1)
+        tell("killed", epoch, number, max(steps, default=0), [])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
