@@ -220,6 +220,21 @@ def test_a_failure_is_charged_once_with_the_time_it_was_seen() -> None:
     assert again.budget.charges == node.budget.charges
 
 
+@pytest.mark.parametrize(("max_restarts", "stays"), [(2, True), (1, False)])
+def test_a_node_that_was_lost_ends_if_it_is_charged_a_restart_that_it_does_not_have(
+    max_restarts: int, stays: bool
+) -> None:
+    """The others went on without it, so the job is not closed for it."""
+    rules = replace(RULES, restarts=Policy(max_restarts=max_restarts))
+    back = RoundSeen(announced(RoundPhase.GATHERING, 3, CHARGED))
+    node, _ = play(WORKING, FAILS, GONE, (150.0, back), rules=rules)
+    assert (node.verdict is None) is stays
+    if node.verdict is not None:
+        assert node.phase is Phase.ENDING
+        assert (node.verdict.exit_code, node.verdict.cause) == (exit_status.WORKER_FAILED, FAILURE)
+        assert "round 2 is charged to this node, which has no restart left (max_restarts 1)" in node.verdict.because
+
+
 def test_the_record_has_the_budget_as_of_the_failure() -> None:
     """Not as of its own time, 6 s later, when an old charge has left the window."""
     rules = replace(RULES, restarts=Policy(max_restarts=1, window_s=10.0))
