@@ -203,7 +203,14 @@ class SharedTcpStore(SharedStore):
         if self.server is not None and self.answers:
             self.world.reached.note("the server hung while its host went on")
             self.freeze()
+            self._still_hangs()
             self.world.at(lasts_s, self._hangs_no_more)
+
+    def _still_hangs(self) -> None:
+        """What nodes have to write waits for the server, so no time counts until then."""
+        if self.server is not None and self.server.frozen and not self.server.gone:
+            self.world.checkers.last_fault = self.world.now
+            self.world.at(1.0, self._still_hangs)
 
     def _hangs_no_more(self) -> None:
         if not self.world.host.frozen and self.server is not None and self.server.frozen:
