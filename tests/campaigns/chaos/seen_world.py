@@ -118,6 +118,8 @@ class SeenWorld:
         self.elects = False
         self.shared_store = object()
         """Real agents have drivers."""
+        self.leader: SeenNode | None = None
+        """A coordinator of an earlier run of the same command could only be found there; here is one run."""
         self.rendezvous: Rendezvous | None = None
 
 
