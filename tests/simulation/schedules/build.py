@@ -19,13 +19,13 @@ class RandomDelays(Delays):
 
     def __init__(self, rng: random.Random, pace: Pace) -> None:
         self._random = rng.random
-        self._local_s, self._network_s, self._dying_s = pace.local_s, pace.network_s, pace.dying_s
+        self._local_s, self.network_s, self._dying_s = pace.local_s, pace.network_s, pace.dying_s
 
     def local(self) -> float:
         return self._random() * self._local_s
 
     def network(self) -> float:
-        return self._random() * self._network_s
+        return self._random() * self.network_s
 
     def dying(self) -> float:
         return self._random() * self._dying_s

@@ -32,11 +32,14 @@ class Job:
 class Delays:
     """How long things take, in seconds: always the same, as stories need it."""
 
+    network_s = 0.001
+    """The most that a message takes to the store."""
+
     def local(self) -> float:
         return 0.001
 
     def network(self) -> float:
-        return 0.001
+        return self.network_s
 
     def dying(self) -> float:
         return 0.01
