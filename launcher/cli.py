@@ -46,7 +46,7 @@ def parse(args: Sequence[str], env: Mapping[str, str]) -> Invocation:
     end = spelled.index("--")
     flags, script = spelled[:end], spelled[end + 1 :]
     if page := next((flag for flag in flags if flag in ("--help", "--version")), None):
-        from .pages import show
+        from .help_text import show
 
         show(page)
         raise SystemExit(0)

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.etcd.client import EtcdClient
     from ..rendezvous.etcd.credentials import Login, Tls
-    from .as_torchrun.meeting import Meeting
+    from .as_torchrun.foreign_rendezvous import Meeting
 
 Tell = Callable[[str, bool], None]
 
@@ -70,7 +70,7 @@ class _MetDriver(Driver):
 
 
 def _meeting(spec: RendezvousSpec) -> Meeting:
-    from .as_torchrun.meeting import Meeting, create_handler
+    from .as_torchrun.foreign_rendezvous import Meeting, create_handler
 
     return Meeting(spec, create_handler(spec))
 

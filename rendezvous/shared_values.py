@@ -1,8 +1,8 @@
 """Values that nodes of a job leave for each other in the store, beside records and announcements: bytes by name.
 
 Neither machine reads them, and no record or heartbeat grows by them. The members of a large round are among them
-(`codec/places.py`); a small job of which no node asks for any has none. The memory store, c10d and etcd have them;
-`tests/integration/store_contract/` tests each sentence here on all of them.
+(`codec/member_pages.py`); a small job of which no node asks for any has none. The memory store, c10d and etcd have
+them; `tests/integration/store_contract/` tests each sentence here on all of them.
 """
 
 from __future__ import annotations

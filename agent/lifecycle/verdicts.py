@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ...rendezvous.failures import Ending
 from ...rendezvous.records import Outcome, Round
 from .. import exit_status
+from ..exit_status import OF_OUTCOME, TEXT
 from . import restart_policy
 from .state import Node, Rules, Verdict
 from .stop_ladder import GIVE_UP_S
 
-STATUS: Mapping[Outcome, int] = {
-    Outcome.SUCCEEDED: exit_status.OK,
-    Outcome.FAILED: exit_status.WORKER_FAILED,
-    Outcome.JOIN_TIMED_OUT: exit_status.JOIN_TIMED_OUT,
-    Outcome.UNFINISHED: exit_status.UNFINISHED,
-    Outcome.ABANDONED: exit_status.JOIN_TIMED_OUT,
-    Outcome.MISCONFIGURED: exit_status.USAGE,
-    Outcome.KILLED: exit_status.KILL_SWITCH,
-    Outcome.PREEMPTED: exit_status.PREEMPTED,
-}
-"""Exit status of a node that had not finished when the rendezvous closed."""
-
 NEVER_BEGUN = frozenset({Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED})
 """Outcomes of a job whose last round never began: the ending of the round before it led there."""
-
-HOW: Mapping[Outcome, str] = {
-    Outcome.SUCCEEDED: "succeeded",
-    Outcome.FAILED: "failed",
-    Outcome.JOIN_TIMED_OUT: "waited too long for nodes",
-    Outcome.UNFINISHED: "ended unfinished",
-    Outcome.ABANDONED: "was abandoned",
-    Outcome.MISCONFIGURED: "cannot begin",
-    Outcome.KILLED: "was ended by the kill switch",
-    Outcome.PREEMPTED: "was preempted",
-}
-"""How a sentence about the job goes on."""
 
 
 def of_closed(node: Node, closed: Round) -> Verdict:
@@ -49,15 +24,15 @@ def of_closed(node: Node, closed: Round) -> Verdict:
     ending = ended if cause is not None or led_here else None
     finished = "this node's workers all finished"
     if outcome in (Outcome.KILLED, Outcome.PREEMPTED):
-        return Verdict(STATUS[outcome], f"the job {HOW[outcome]}: {closed.because}", outcome, ending=ending)
+        return Verdict(OF_OUTCOME[outcome], f"the job {TEXT[outcome]}: {closed.because}", outcome, ending=ending)
     if node.finished:
-        but = "" if outcome is Outcome.SUCCEEDED else f", but the job {HOW[outcome]}"
+        but = "" if outcome is Outcome.SUCCEEDED else f", but the job {TEXT[outcome]}"
         return Verdict(exit_status.OK, f"{finished}{but}: {closed.because}", outcome, cause, ending)
     if outcome is Outcome.SUCCEEDED:
         because = f"this node was a spare and was not needed; the job succeeded: {closed.because}"
         return Verdict(exit_status.OK, because, outcome)
-    status = exit_status.NO_RESTART if cause is not None and cause.final else STATUS[outcome]
-    return Verdict(status, f"the job {HOW[outcome]}: {closed.because}", outcome, cause, ending)
+    status = exit_status.NO_RESTART if cause is not None and cause.final else OF_OUTCOME[outcome]
+    return Verdict(status, f"the job {TEXT[outcome]}: {closed.because}", outcome, cause, ending)
 
 
 def of_failing_host(reason: str) -> Verdict:

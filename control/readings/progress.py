@@ -9,7 +9,7 @@ from typing import Any
 from ...proto.durations import Durations
 from ...proto.progress import Progress
 from ..commands import NoReading
-from ..decisions import standing
+from ..decisions import ranks_elsewhere
 from ..decisions.hang import Finding, LimitBounds, Mark, Standing, judge, look
 from ..decisions.questions import PACES, STANDING
 from ..decisions.slow import Counts, pace, straggler
@@ -87,9 +87,13 @@ class Stillness(Reader):
     def _judged_with_others(self, job: JobView) -> Finding:
         """Ranks of other nodes may be where these have to wait for them."""
         found, _ = job.conclude(
-            STANDING, {}, STANDING_S, lambda answers: standing.summed_up(answers.found.values()), STANDING_AGAIN_S
+            STANDING,
+            {},
+            STANDING_S,
+            lambda answers: ranks_elsewhere.summed_up(answers.found.values()),
+            STANDING_AGAIN_S,
         )
-        others, learned = standing.read(found)
+        others, learned = ranks_elsewhere.read(found)
         return self._judged({**others, **self._standing}, {**learned, **self._learned})
 
     def _judged(self, ranks: dict[int, Standing], learned: dict[str, Durations]) -> Finding:
@@ -142,7 +146,7 @@ class Slow(Reader):
 
 
 def shown_standing(job: JobView) -> dict[str, Any]:
-    """A node's answer: in which sections its ranks are, as `decisions/standing.py` says."""
+    """A node's answer: in which sections its ranks are, as `decisions/ranks_elsewhere.py` says."""
     progress, now_s = job.progress(), time.monotonic()
     last: dict[str, int] = {}
     for rank, each in sorted(progress.items()):
@@ -153,7 +157,7 @@ def shown_standing(job: JobView) -> dict[str, Any]:
         times = Durations()
         for each in progress.values():
             times = times.plus(each.sections.get(section, Durations()))
-        found[section] = standing.row(rank, max(0.0, now_s - progress[rank].at_s), times)
+        found[section] = ranks_elsewhere.row(rank, max(0.0, now_s - progress[rank].at_s), times)
     return {"sections": found}
 
 

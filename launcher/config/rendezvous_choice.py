@@ -98,7 +98,7 @@ def _other(name: str) -> str | None:
     """`name` if it is a handler of another package; None if it is a backend of ours, or nobody's."""
     if not name or name in _BACKENDS or name in _OLD:
         return None
-    from ..as_torchrun.meeting import is_registered
+    from ..as_torchrun.foreign_rendezvous import is_registered
 
     return name if is_registered(name) else None
 

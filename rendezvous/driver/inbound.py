@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..codec import job as jobs
-from ..codec import places
+from ..codec import member_pages
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
 from ..coordinator.events import Elected
@@ -67,15 +67,15 @@ def with_all_members(session: Store, announcement: Round) -> Round:
     crowd = announcement.crowd
     if crowd is None:
         return announcement
-    names = places.all_pages(crowd)
+    names = member_pages.all_pages(crowd)
     values = session.read_values(names)
-    return places.whole(announcement, [read_page(name, values.get(name, b"")) for name in names])
+    return member_pages.whole(announcement, [read_page(name, values.get(name, b"")) for name in names])
 
 
-def read_page(name: str, value: bytes) -> places.Page:
+def read_page(name: str, value: bytes) -> member_pages.Page:
     """The page of members in these bytes, empty where there is none. Raises StoreForeign if they do not decode."""
     try:
-        return places.decode_page(value)
+        return member_pages.decode_page(value)
     except ForeignBytes as error:
         raise StoreForeign(
             f"the members of a round in the store's key value/{name} cannot be read: {error}; "
@@ -104,7 +104,7 @@ class OwnPlace:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._held: tuple[str, places.Page] | None = None
+        self._held: tuple[str, member_pages.Page] | None = None
         """Its name and the page that was read last."""
         self._missed = 0
         """The last version whose page was missing."""
@@ -116,11 +116,11 @@ class OwnPlace:
         crowd = announced.crowd
         if crowd is None:
             return announced
-        name = places.own_page(crowd, self._node)
+        name = member_pages.own_page(crowd, self._node)
         if self._held is None or self._held[0] != name:
             value = session.read_values([name]).get(name, b"")
             if not value and announced.version != self._missed:
                 self._missed = announced.version
                 return None
             self._held = name, read_page(name, value)
-        return places.with_page(announced, crowd, self._held[1])
+        return member_pages.with_page(announced, crowd, self._held[1])

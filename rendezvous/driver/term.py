@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ..codec import job as jobs
-from ..codec import limits, places
+from ..codec import limits, member_pages
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
 from ..coordinator.events import Announce, BeatsSeen, NodesSeen, ReadBeats, Retire, StoreEffect
@@ -141,10 +141,10 @@ class Term:
         this returns."""
         if announcement.members is not self._members:
             self._members, self._crowd = announcement.members, None
-            if (found := places.paged(announcement.members)) is not None:
+            if (found := member_pages.paged(announcement.members)) is not None:
                 self._crowd = found[0]
                 self._write_pages(connection, *found)
-        return announcement if self._crowd is None else places.without_members(announcement, self._crowd)
+        return announcement if self._crowd is None else member_pages.without_members(announcement, self._crowd)
 
     def _write_pages(self, connection: Connection, crowd: Crowd, pages: Mapping[str, bytes]) -> None:
         if crowd in self._kept:
@@ -155,7 +155,7 @@ class Term:
     def _delete_old_pages(self, connection: Connection) -> None:
         """Only once an announcement was accepted: another coordinator may use pages of the same members by now."""
         while len(self._kept) > limits.PAGES_KEPT:
-            old = places.all_pages(self._kept.popleft())
+            old = member_pages.all_pages(self._kept.popleft())
             connection.call(lambda session, old=old: session.delete_values(old))  # type: ignore[misc]
 
     def _report_beats(self, connection: Connection, nodes: tuple[str, ...]) -> None:

@@ -50,7 +50,7 @@ PROCESS_OWNERS = {
     "agent/zygote/fork_safety.py",
     "agent/zygote/server.py",
     "control/commands.py",
-    "worker/loop/asked.py",
+    "worker/loop/forwarded_signals.py",
 }
 PICKLERS = {
     "launcher/in_worker/function_worker.py",

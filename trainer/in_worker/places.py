@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from ...worker import Every
 from ...worker.data.batching import batches_are_sliced
 from ...worker.data.loader import Loader
-from ...worker.frameworks.driven import DrivenRun
+from ...worker.frameworks.framework_loops import DrivenRun
 from ..names import BATCH_SIZE
 from .surroundings import Surroundings
 

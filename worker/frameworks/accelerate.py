@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..schedule import Every
-from .placed import Placed, Prepared, Unwrapped
+from .script_loops import Placed, Prepared, Unwrapped
 
 
 def exact(

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from ..schedule import Every
-from .placed import Prepared, Unwrapped
+from .script_loops import Prepared, Unwrapped
 
 
 def exact(

@@ -20,7 +20,7 @@ from ..schedule import Every
 from . import lightning_loops as loops
 from . import lightning_results as results
 from . import switch
-from .driven import DrivenRun
+from .framework_loops import DrivenRun
 
 _WHOLE_STATE = {"SingleDeviceStrategy", "DDPStrategy"}
 """Strategies in which each rank has all of the model."""

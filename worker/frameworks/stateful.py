@@ -23,7 +23,7 @@ from ..data.sharded import Division
 from ..errors import WrongState
 from ..keys import mix
 from ..loop.log import RunLog
-from .driven import DrivenAccount
+from .framework_loops import DrivenAccount
 
 
 class NoRun:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from ...proto.endings import PREEMPTED
 from . import deadline as times
-from .asked import Asked
 from .deadline import Deadline
+from .forwarded_signals import Asked
 from .log import RunLog
 
 

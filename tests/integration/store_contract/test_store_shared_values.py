@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from elastic_agent.rendezvous.codec import places
+from elastic_agent.rendezvous.codec import member_pages
 from elastic_agent.rendezvous.driver.inbound import OwnPlace, with_all_members
 from elastic_agent.rendezvous.records import Member, Round, RoundPhase
 from elastic_agent.rendezvous.shared_values import SharedValues
@@ -107,23 +107,23 @@ def test_a_node_reads_its_place_in_a_large_round(stage: Stage) -> None:
     """One page, once for each membership; who asks for all members reads all pages."""
     members = tuple(Member(f"n{at}", f"host{at}:1", at, at, 1) for at in range(200))
     announced = Round(1, 1, 1, RoundPhase.RUNNING, "all 200 nodes are here", members=members)
-    found = places.paged(members)
+    found = member_pages.paged(members)
     assert found is not None
     stage.host.write_values(found[1])
     reader, place = stage.guest(), OwnPlace("n123")
-    seen = place.read(places.without_members(announced, found[0]), reader)
+    seen = place.read(member_pages.without_members(announced, found[0]), reader)
     assert seen is not None
     assert (seen.member("n123"), seen.nodes, seen.world_size) == (members[123], 200, 200)
     assert with_all_members(reader, seen) == announced
-    stage.host.delete_values(places.all_pages(found[0]))
-    again = place.read(places.without_members(announced, found[0]), reader)
+    stage.host.delete_values(member_pages.all_pages(found[0]))
+    again = place.read(member_pages.without_members(announced, found[0]), reader)
     assert again == seen
 
 
 def test_a_page_that_is_gone_sends_a_node_to_the_newest_announcement(stage: Stage) -> None:
     """As a node finds it that is many memberships behind. Where the newest announcement has no page, it is named."""
     members = tuple(Member(f"n{at}", f"host{at}:1", at, at, 1) for at in range(200))
-    found = places.paged(members)
+    found = member_pages.paged(members)
     assert found is not None
     announced = Round(1, 1, 1, RoundPhase.RUNNING, "all 200 nodes are here", crowd=found[0])
     place, reader = OwnPlace("n123"), stage.guest()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.control.decisions.hang import LimitBounds, Mark, Standing, judge
-from elastic_agent.control.decisions.standing import read, summed_up
+from elastic_agent.control.decisions.ranks_elsewhere import read, summed_up
 from elastic_agent.control.readings import progress
 from elastic_agent.control.readings.progress import shown_standing
 from elastic_agent.proto.durations import Durations

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_agent.rendezvous.codec import limits, places
+from elastic_agent.rendezvous.codec import limits, member_pages
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.codec.fields import ForeignBytes
 from elastic_agent.rendezvous.records import Member, Round, RoundPhase
@@ -23,10 +23,10 @@ def crowd_of(count: int, role: str) -> tuple[Member, ...]:
 @pytest.mark.parametrize("role", ["default", "ü" * 200])
 def test_an_announcement_and_a_page_of_ten_thousand_nodes_are_small(role: str) -> None:
     members = crowd_of(10_000, role)
-    found = places.paged(members)
+    found = member_pages.paged(members)
     assert found is not None
     crowd, pages = found
-    header = codec.encode_round(places.without_members(replace(A_ROUND, members=members), crowd))
+    header = codec.encode_round(member_pages.without_members(replace(A_ROUND, members=members), crowd))
     assert len(header) <= len(codec.encode_round(A_ROUND)) + 64
     longest = max(map(len, pages.values()))
     assert longest <= 3 * limits.PAGE_MEMBERS * (150 + len(role.encode()))
@@ -35,14 +35,16 @@ def test_an_announcement_and_a_page_of_ten_thousand_nodes_are_small(role: str) -
 def test_a_node_finds_its_own_place_on_its_page() -> None:
     """By its id alone; the page also has how many workers of the whole round have its role."""
     members = (*crowd_of(300, "trainer"), Member("judge", "judge", 300, 300 * 4096, 2, "judge"))
-    found = places.paged(members)
+    found = member_pages.paged(members)
     assert found is not None
     crowd, pages = found
-    announced = codec.decode_round(codec.encode_round(places.without_members(replace(A_ROUND, members=members), crowd)))
+    announced = codec.decode_round(
+        codec.encode_round(member_pages.without_members(replace(A_ROUND, members=members), crowd))
+    )
     assert announced.crowd == crowd
     for member in members:
-        page = places.decode_page(pages[places.own_page(crowd, member.node)])
-        seen = places.with_page(announced, crowd, page)
+        page = member_pages.decode_page(pages[member_pages.own_page(crowd, member.node)])
+        seen = member_pages.with_page(announced, crowd, page)
         assert seen.member(member.node) == member
         assert (seen.nodes, seen.world_size) == (301, 300 * 4096 + 2)
         assert seen.role_world_size(member.role) == (2 if member.role == "judge" else 300 * 4096)
@@ -51,27 +53,27 @@ def test_a_node_finds_its_own_place_on_its_page() -> None:
 def test_all_pages_together_are_the_whole_membership() -> None:
     """In the order of group ranks, as the coordinator announced it."""
     members = crowd_of(300, "trainer")
-    found = places.paged(members)
+    found = member_pages.paged(members)
     assert found is not None
     crowd, pages = found
-    every = [places.decode_page(pages[name]) for name in places.all_pages(crowd)]
-    announced = places.without_members(replace(A_ROUND, members=members), crowd)
-    assert places.whole(announced, every) == replace(A_ROUND, members=members)
+    every = [member_pages.decode_page(pages[name]) for name in member_pages.all_pages(crowd)]
+    announced = member_pages.without_members(replace(A_ROUND, members=members), crowd)
+    assert member_pages.whole(announced, every) == replace(A_ROUND, members=members)
 
 
 def test_a_small_round_lists_its_members_in_the_announcement() -> None:
     """Up to 64, so that every agent of a small job has them all."""
-    assert places.paged(crowd_of(64, "trainer")) is None
-    assert places.paged(crowd_of(65, "trainer")) is not None
+    assert member_pages.paged(crowd_of(64, "trainer")) is None
+    assert member_pages.paged(crowd_of(65, "trainer")) is not None
 
 
 def test_the_same_members_have_the_same_pages() -> None:
     """So a node that holds its page need not read it again, and late bytes of a page change nothing."""
-    assert places.paged(crowd_of(100, "trainer")) == places.paged(crowd_of(100, "trainer"))
-    assert places.paged(crowd_of(100, "trainer")) != places.paged(crowd_of(101, "trainer"))
+    assert member_pages.paged(crowd_of(100, "trainer")) == member_pages.paged(crowd_of(100, "trainer"))
+    assert member_pages.paged(crowd_of(100, "trainer")) != member_pages.paged(crowd_of(101, "trainer"))
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\xff" * 100])
 def test_what_is_no_page_is_refused(garbage: bytes) -> None:
     with pytest.raises(ForeignBytes):
-        places.decode_page(garbage)
+        member_pages.decode_page(garbage)
