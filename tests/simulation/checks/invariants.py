@@ -29,6 +29,7 @@ LISTED = (
     "workers are stopped only for a reason: own failure, end of the round, close, a request, the store lost, leftovers"
 )
 SUCCESS = "a job succeeds only when all workers of every member of its last round exited 0"
+ENDED_ALONE = "a node whose last restart is spent ends the job, or itself alone where the others had taken it for lost"
 SPENT = "a job fails only when a budget is spent, a worker forbids a restart, or too few remain once some have finished"
 TIMELY = "gathering times out only when fewer than min_nodes are there"
 CLASHING = (
@@ -100,7 +101,7 @@ ANSWERS = {
     "S3": (SIZED, PLACED),
     "S4": (FENCED, EMPTY),
     "S5": (FORWARD, MISTAKEN),
-    "S6": (FINAL, SPENT, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
+    "S6": (FINAL, SPENT, ENDED_ALONE, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),
     "S8": (EVICTED, VOUCHED),
     "S9": (CHARGED, BLAMED, COUNTED, PACED, UNDISTURBED, RETURNED),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elastic_agent.agent.exit_status import WORKER_FAILED
 from elastic_agent.agent.lifecycle.state import Node
 
-from .invariants import COUNTED, PACED
+from .invariants import COUNTED, ENDED_ALONE, PACED
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -35,6 +36,10 @@ class Restarts:
         ):
             early = node.clock() < before.paused_until and after.verdict is None
             self._truth.world.reached.note("a pause was cut short" if early else "a pause was over")
+        verdict = after.verdict
+        if before.verdict is None and verdict is not None and verdict.outcome is None:
+            alone = verdict.exit_code == WORKER_FAILED
+            self._truth.need(not alone or node.ident in self._truth.ever_lost, ENDED_ALONE, f"{node.ident} ends")
 
     def _counted(self, charges: list[float], at: float) -> list[float]:
         window_s = self._truth.world.job.restarts.window_s
