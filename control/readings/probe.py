@@ -6,7 +6,6 @@ Imports nothing of ours. Prints numbers, one answer a line.
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 ENTRIES_MAX = 200_000
@@ -44,6 +43,8 @@ def checkpoints(path: str) -> None:
     Those are entries whose names differ only in numbers, such as step-100 and step-200; of several such families the
     one with the most bytes.
     """
+    import re  # which takes as long to load as all else of this program
+
     families: dict[str, list[tuple[float, float, int]]] = {}
     left = ENTRIES_MAX
     for entry in os.scandir(path):
