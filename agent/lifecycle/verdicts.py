@@ -33,7 +33,7 @@ HOW: Mapping[Outcome, str] = {
     Outcome.UNFINISHED: "ended unfinished",
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
-    Outcome.KILLED: "was ended by the kill switch",
+    Outcome.KILLED: "was ended on request",
     Outcome.PREEMPTED: "was preempted",
 }
 """How a sentence about the job goes on."""
