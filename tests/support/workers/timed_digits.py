@@ -1,7 +1,8 @@
 """The digits job, with the times of its steps written down: `timed_digits.py NOTES [arguments of the job]`.
 
 Where an agent watches the job, or has switches for it, half of the epochs go without what shows the steps to it, so
-that one process measures both, each pair of epochs in the other order than the one before. `ELASTIC_AGENT_TIMED` is
+that one process measures both, each pair of epochs in the other order than the one before; and what the calls that
+show a step take by themselves. `ELASTIC_AGENT_TIMED` is
 the process of the agent: what processor time it has used when the epochs that count begin, and at the end, is noted
 by the first rank.
 """
@@ -15,15 +16,21 @@ import runpy
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from elastic_agent.worker import Run
+from elastic_agent.worker.loop.channel import Channel
 from elastic_agent.worker.loop.marks import Marks
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "digits" / "train.py"
 AGENT = "ELASTIC_AGENT_TIMED"
 WARM_EPOCHS = 4
+CALLS = ((Marks, "step"), (Marks, "asked"), (Marks, "got"), (Channel, "reached"))
+"""What a step does for guards. Without guards they do what is done anyway, or are not called."""
+PREEMPTED_S = 1e-3
+"""A call that took longer did not have a processor all the time: it does not count."""
 
 
 def shows(epoch: int) -> bool:
@@ -52,6 +59,24 @@ class Timed:
         self._times: list[tuple[float, float, float]] = []
         self._epoch = -1
         self._shown: tuple[Any, Any] | None = None
+        self._now_shown = True
+        self._spent_s = {True: 0.0, False: 0.0}
+        """In calls of epochs that count: of those that show their steps, and of those that do not."""
+        self._counted = {True: 0, False: 0}
+        """Steps of such epochs."""
+        for owner, name in CALLS:
+            setattr(owner, name, self._timed(getattr(owner, name)))
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **named: Any) -> Any:
+            began_s = time.perf_counter()
+            found = call(*args, **named)
+            took_s = time.perf_counter() - began_s
+            if self._epoch >= WARM_EPOCHS and took_s < PREEMPTED_S:
+                self._spent_s[self._now_shown] += took_s
+            return found
+
+        return timed
 
     def step(self, run: Run) -> None:
         """One step, and the time since the one before it."""
@@ -69,6 +94,7 @@ class Timed:
         times, self._times = self._times, []
         if self._epoch < WARM_EPOCHS:
             return
+        self._counted[shows(self._epoch)] += len(times)
         lengths = [
             [two - one for one, two in zip(earlier, later, strict=True)] for earlier, later in itertools.pairwise(times)
         ]
@@ -83,11 +109,13 @@ class Timed:
         if self._shown is None:
             self._shown = (run._marks, run._requests._channel)
         run._marks, run._requests._channel = self._shown if shows else (Marks(None), None)
+        self._now_shown = shows
 
     def finish(self, notes: str) -> None:
         self._close()
         self._note()
-        found = {"epochs": self.epochs, "agent": self._noted}
+        calls_s = [self._spent_s[shown] / self._counted[shown] for shown in (False, True)]
+        found = {"epochs": self.epochs, "calls_s": calls_s, "agent": self._noted}
         Path(f"{notes}.{os.environ['RANK']}").write_text(json.dumps(found))
 
 
