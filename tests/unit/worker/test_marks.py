@@ -260,7 +260,7 @@ def test_waits_for_data_of_short_steps_are_taken_for_what_the_first_was(clock: C
 
 
 def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 us at most with warm caches, on a shared machine; 2 us were measured."""
+    """5 us at most with warm caches, on a shared machine; 0.5 us were measured."""
     monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
     monkeypatch.setattr("elastic_agent.worker.loop.marks.answer", lambda path: None)
     marks = marks_of(3, "")
