@@ -111,7 +111,7 @@ causes: setup ## which cause is named when jobs fail in known ways, beside torch
 guards: setup .frameworks/.ready ## the long tests of guards: real SLURM, the demo, slow ranks, busy hosts
 	$(PYTEST) -m campaign tests/integration $(ARGS)
 
-guard-cost: setup ## what all guards on at once cost the digits job, beside the same job without, in 5 minutes; ARGS="--pairs 8"
+guard-cost: setup ## what all guards on at once cost the digits job, beside the same job without, in 10 minutes; ARGS="--pairs 8 --rest 0"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.guards.guard_cost $(ARGS)
 
 control-cost: setup ## what asking an agent costs: unasked, a call, 100 followers, elasticctl; ARGS="--pairs 20"

@@ -48,7 +48,7 @@ TEXT: Mapping[Outcome, str] = {
     Outcome.UNFINISHED: "ended unfinished",
     Outcome.ABANDONED: "was abandoned",
     Outcome.MISCONFIGURED: "cannot begin",
-    Outcome.KILLED: "was ended by the kill switch",
+    Outcome.KILLED: "was ended on request",
     Outcome.PREEMPTED: "was preempted",
 }
 """How the sentence on the job's end begins, after "the job"."""

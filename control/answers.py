@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from ..proto.frozen import dataclass, field
 
 ANSWER_S = 3.0
 """How long a worker has to answer; one that holds the interpreter in C never does."""

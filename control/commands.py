@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,6 +98,59 @@ class Asker:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+
+
+class FileSystems:
+    """Asks file systems what several watches want to know of them, from any thread: each look starts a process. Who
+    asks while the same question is under way gets its answer; one that hangs holds up no other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._askers: dict[tuple[str, str], Asker] = {}
+        self._under_way: dict[tuple[str, str], _UnderWay] = {}
+
+    def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
+        """As `Asker.ask`; the limit is that of who asked first."""
+        asked, awaited = (question, path), _UnderWay()
+        with self._lock:
+            others = self._under_way.get(asked)
+            if others is None:
+                self._under_way[asked] = awaited
+            asker = self._askers.setdefault(asked, Asker())
+        if others is not None:
+            return others.wait()
+        try:
+            awaited.answer = asker.ask(question, path, limit_s)
+        except NoReading as error:
+            awaited.error = error
+            raise
+        finally:
+            with self._lock:
+                del self._under_way[asked]
+            awaited.done.set()
+        return awaited.answer
+
+    def close(self) -> None:
+        """As `Asker.close`."""
+        with self._lock:
+            askers = list(self._askers.values())
+        for asker in askers:
+            asker.close()
+
+
+class _UnderWay:
+    """A question that was asked, and for whose answer others may wait."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.answer: list[list[float]] = []
+        self.error: NoReading | None = None
+
+    def wait(self) -> list[list[float]]:
+        self.done.wait()
+        if self.error is not None:
+            raise type(self.error)(str(self.error))
+        return self.answer
 
 
 def signal_process(pid: int, name: str) -> bool:

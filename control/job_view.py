@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..proto.frozen import dataclass
 from ..proto.progress import Progress
 from ..rendezvous.agreements import Act
 

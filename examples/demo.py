@@ -37,7 +37,9 @@ class DemoFailed(Exception):
 class Transcript:
     """All output so far, on the terminal and for those that wait for a line of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hides: str = "") -> None:
+        """hides: lines of nodes in which this pattern is found are not shown; they can be waited for."""
+        self._hides = re.compile(hides) if hides else None
         self.names: dict[str, str] = {}
         """A node's name in the demo, by its name in the agents' output: host and process id."""
         self._began = time.monotonic()
@@ -52,12 +54,13 @@ class Transcript:
         for called, name in self.names.items():
             text = re.sub(rf"{re.escape(called)}\b", name, text)
         shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+        hidden = kind and self._hides is not None and self._hides.search(text)
         heading = f"{time.monotonic() - self._began:5.1f} s  {source:<6} {kind:<6} | "
         lines = textwrap.wrap(shown, WIDTH, initial_indent=heading, subsequent_indent=" " * (len(heading) - 2) + "| ")
         with self._changed:
             self._lines.append((source, text))
             self._changed.notify_all()
-            for line in lines:
+            for line in lines if not hidden else ():
                 print(f"\033[{COLOURS.get(source, '36')}m{line}\033[0m" if self._coloured else line, flush=True)
 
     def end(self, source: str) -> None:

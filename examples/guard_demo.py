@@ -24,6 +24,11 @@ from elastic_agent.examples.demo import DemoFailed, Node, Transcript
 SCRIPT = Path(__file__).parent / "digits" / "train.py"
 EPOCH_SECONDS = "0.7"
 WATCH = ("elastic-agent-watch", "elastic_agent.control.watcher")
+HIDES = (
+    r"^checkpoint of step|^resumed at step|the store answers|waiting for a place|0 of at least 1 node"
+    r"|workers of round \d+ are gone|summary for programs"
+)
+"""Lines that say the same each time."""
 WATCHES = """\
 notify = ["exec:true"]
 pause = "0 s"
@@ -75,6 +80,12 @@ class Show:
     def wait(self, node: Node, pattern: str) -> None:
         self.transcript.wait({node.name}, pattern)
 
+    def stopped(self, job: Node) -> None:
+        """By the kill switch: whole, without a failure. Raises DemoFailed."""
+        self.wait(job, "stopped at step")
+        self.wait(job, "all workers of this node exited 0")
+        self.end(job, 83)
+
     def end(self, node: Node, wanted: int, signum: int | None = None) -> None:
         """Raises DemoFailed if its exit status is another."""
         status = node.end(signum)
@@ -101,36 +112,37 @@ def switches_and_preemption(show: Show) -> None:
     """One training, which is stopped twice and loses nothing."""
     job = show.job("kept")
     show.wait(job, "epoch 2: ")
-    show.say("SAVE SWITCH: a file whose content labels the checkpoint, which then stays")
+    show.say(f"SAVE SWITCH: echo before the new data > {show.save}")
+    show.say("all ranks save at one step and go on; the content labels the checkpoint, which then stays")
     show.save.write_text("before the new data\n")
     show.wait(job, "all ranks save at")
     show.wait(job, "epoch 4: ")
     labels = {label for path in show.folder.glob("kept/step-*/manifest.json") if (label := _manifest(path)["label"])}
-    show.say(
-        f"labels of the checkpoints that are kept: {labels}; the switch is {'there' if show.save.exists() else 'gone'}"
-    )
     if labels != {"before the new data"} or show.save.exists():
-        raise DemoFailed("the save switch made no checkpoint with its label")
+        raise DemoFailed(f"the save switch made no checkpoint with its label, but {labels or 'none'}")
+    show.say("a checkpoint has the label, and the switch is gone")
 
-    show.say("KILL SWITCH: a file, too")
+    show.say(f"KILL SWITCH: touch {show.stop}")
+    show.say("all ranks save at one step and exit 0; 83 says: do not start me again")
     show.stop.touch()
-    show.end(job, 83)
+    show.stopped(job)
     show.say("a job that was queued meanwhile starts, and finds the file")
     began_s = time.monotonic()
     show.end(show.job("kept"), 83)
-    show.say(f"it took {time.monotonic() - began_s:.1f} s, and started no worker")
+    show.say(f"it took {time.monotonic() - began_s:.1f} s, and started no worker; the file is removed now")
     show.stop.unlink()
 
-    show.say("PREEMPTION: the signal that batch systems send ahead of the limit")
+    show.say("PREEMPTION: the job goes on, until a batch system sends SIGUSR1 ahead of its limit")
     job = show.job("kept")
     show.wait(job, "resuming at step")
     show.wait(job, "epoch 6: ")
     show.end(job, 75, signal.SIGUSR1)
-    show.say("75 says: start me again")
+    show.say("75 says: start me again, which is done")
     job = show.job("kept")
     show.wait(job, "resuming at step")
     show.wait(job, "every sample of every epoch exactly once")
     show.end(job, 0)
+    show.say("four starts, and no sample was lost or repeated")
 
 
 def leak(show: Show) -> None:
@@ -158,7 +170,7 @@ def full_disc(show: Show) -> None:
         watch = show.watch(WATCHES + DISC_WATCH)
         (show.folder / "disc" / "something-else").write_bytes(bytes(80_000_000))
         show.wait(watch, "made the kill switch")
-        show.end(job, 83)
+        show.stopped(job)
         show.end(watch, 143, signal.SIGTERM)
         show.stop.unlink()
         show.say("there was room for the last checkpoint; when there is more, the job goes on from it")
@@ -188,13 +200,15 @@ def _manifest(path: Path) -> dict[str, object]:
 
 def main() -> int:
     """Returns the exit status."""
-    transcript = Transcript()
-    with tempfile.TemporaryDirectory(prefix="elastic-agent-guard-demo-") as folder:
+    transcript = Transcript(HIDES)
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         show = Show(transcript, Path(folder))
+        show.say("what people and batch systems ask of a training, and what watches notice; one to two minutes")
         try:
             switches_and_preemption(show)
             leak(show)
             full_disc(show)
+            show.say("that was all; docs/guardrails.md has each guard with its flags, its cost and its limits")
         except DemoFailed as failure:
             show.say(f"the demo failed: {failure}")
             return 1

@@ -37,6 +37,14 @@ class Act(Enum):
     """Make a checkpoint and exit 0: the job ends for good."""
 
 
+DOES = {
+    Act.SAVE: "save",
+    Act.SETTLE: "save and wait",
+    Act.RESTART: "save and start again",
+    Act.PREEMPT: "save and stop",
+    Act.KILL: "save and stop",
+}
+"""How a sentence about all ranks goes on."""
 URGENCY = {act: place for place, act in enumerate(Act)}
 HOLDS = frozenset({Act.SETTLE, Act.RESTART})
 """Workers wait behind the save until the round ends, or they are released."""

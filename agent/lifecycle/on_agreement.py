@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...proto.frozen import replace
-from ...rendezvous.agreements import MAX_REQUESTS, Act, Answer, Request
+from ...rendezvous.agreements import DOES, MAX_REQUESTS, Act, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
@@ -44,7 +44,7 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
         return node, (*released, *published, AskBound(agreement))
     effects: tuple[Effect, ...] = ()
     if agreement.at and not known.at:
-        because = f"all ranks {agreement.act.value} at boundary {agreement.at}: {agreement.because}"
+        because = f"all ranks {DOES[agreement.act]} at boundary {agreement.at}: {agreement.because}"
         node, effects = replace(node, because=because), (DecideWorkers(agreement),)
     if agreement.over and not agreement.at:
         because = f"not every worker makes a Run of elastic_agent.worker, so nothing was saved: {agreement.because}"

@@ -153,14 +153,14 @@ def _make_job_dir(base: str | None, run_id: str) -> str:
         base = os.path.abspath(base)
         try:
             os.makedirs(base, exist_ok=True)
-            return _make_random_dir(base, name)
+            return make_random_dir(base, name)
         except OSError as error:
             if error.errno in FULL:
                 return f"{base}/{name}{_random()}"
             raise _log_dir_error(base, error) from error
     temporary = make_temporary_dir()
     try:
-        return _make_random_dir(temporary, name)
+        return make_random_dir(temporary, name)
     except OSError as error:
         if error.errno in FULL or not os.path.isdir(temporary):
             return f"{temporary}/{name}{_random()}"
@@ -174,7 +174,7 @@ def make_temporary_dir() -> str:
     full = ""
     for place in map(os.path.abspath, _temporary_places()):
         try:
-            return _make_random_dir(place, "elastic_agent_")
+            return make_random_dir(place, "elastic_agent_")
         except OSError as error:
             trouble = _log_dir_error(place, error)  # as `tempfile.gettempdir` does, the next place is tried
             full = full or (place if error.errno in FULL else "")
@@ -188,7 +188,7 @@ def _temporary_places() -> list[str]:
     return [*filter(None, asked), "/tmp", "/var/tmp", "/usr/tmp", "."]  # noqa: S108 - the directories made are private
 
 
-def _make_random_dir(base: str, prefix: str) -> str:
+def make_random_dir(base: str, prefix: str) -> str:
     """As `tempfile.mkdtemp`, whose import takes longer than all of this module. Raises OSError."""
     while True:
         path = f"{base}/{prefix}{_random()}"

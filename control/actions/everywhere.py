@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...proto.frozen import dataclass
 from ...rendezvous.codec.digest import sha256
 from ...rendezvous.text import shorten
 from ..answers import ask

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...proto.frozen import dataclass
 from ...rendezvous.agreements import Act
 from ...rendezvous.text import duration, shorten
 from ..decisions.questions import END, STACKS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ...rendezvous.text import duration
 from ..commands import Asker, NoReading
 from ..decisions.watches import Change

@@ -13,9 +13,9 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...proto.frozen import dataclass, replace
 from ...rendezvous.text import count
 from ..answers import ask
 from ..commands import Asker, NoReading, signal_process

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...rendezvous.agreements import DOES
 from ...rendezvous.text import count, duration
 from ..decisions.capacity import SILENT_PART_OF_LEASE
 
@@ -16,6 +17,7 @@ EVENTS_MAX = 5
 STILL_S = 30.0
 """Without a sign of life of the worker library for so long, a worker is shown as standing still."""
 ODD, PLAIN = True, False
+_DOES = {act.value: does for act, does in DOES.items()}
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
         lines.append(Line(f"store does not answer: {job['storeTrouble']}", ODD))
     if (agreed := job.get("agreement")) and not agreed.get("over"):
         where = f"at step boundary {agreed['at']}" if agreed.get("at") else "at their next step boundary"
-        lines.append(Line(f"plan  all ranks {agreed['act']} {where}: {agreed['because']}"))
+        lines.append(Line(f"plan  all ranks {_DOES.get(agreed['act'], agreed['act'])} {where}: {agreed['because']}"))
     if ended := job.get("ended"):
         charged = f"; charged to {ended['charged']}" if ended.get("charged") else ""
         lines.append(Line(f"last  round {ended['round']} ended by {ended['kind']}: {ended['because']}{charged}"))

@@ -10,9 +10,9 @@ are seconds of any clock that never goes backwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ...proto.durations import Durations
+from ...proto.frozen import dataclass
 from ...rendezvous.text import duration
 
 FACTOR = 2.4

@@ -5,7 +5,7 @@ One outbox for each channel, because each fails by itself. Times are seconds of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from ...proto.frozen import dataclass
 
 LINES_MAX = 20
 """Most causes that one message names; the others are counted."""
@@ -40,13 +40,13 @@ class Digest:
         return self.total - sum(count for _, count in self.lines)
 
 
-@dataclass
 class _Pending:
     """Events that wait. Its size does not grow with their number."""
 
-    texts: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    total: int = 0
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.total = 0
 
     def add(self, key: str, text: str, count: int = 1) -> None:
         self.total += count

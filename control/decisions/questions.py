@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from ...proto.frozen import dataclass, field
 
 STACKS, STANDING, PACES, CLOCK = "stacks", "standing", "paces", "clock"
 """Questions, by their kind."""

@@ -7,8 +7,8 @@ which it waits for nobody.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ...proto.frozen import dataclass
 from ...rendezvous.text import duration
 from .hang import named
 

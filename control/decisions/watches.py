@@ -5,8 +5,9 @@ Times are seconds of any clock that never goes backwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
+
+from ...proto.frozen import dataclass, replace
 
 
 class ReadingResult(Enum):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...agent.agent import Agent
+from ...agent.output.log_dirs import make_random_dir
 from ...proto import progress
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
@@ -33,8 +32,12 @@ class AgentsJob:
 
     def __init__(self) -> None:
         """Raises OSError where no directory can be made."""
-        where = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-        self.directory = tempfile.mkdtemp(prefix="elastic-agent-", dir=where)
+        if os.access(SHARED_MEMORY, os.W_OK):
+            self.directory = make_random_dir(SHARED_MEMORY, "elastic-agent-")
+        else:
+            import tempfile  # which takes longer than all of this module
+
+            self.directory = tempfile.mkdtemp(prefix="elastic-agent-")
         self._agent: Agent | None = None
         self._table = Table("", "", ())
         self._exchange: Exchange | None = None
@@ -55,6 +58,8 @@ class AgentsJob:
         """End the thread, and remove the directory."""
         if self._exchange is not None:
             self._exchange.close()
+        import shutil  # as above
+
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property

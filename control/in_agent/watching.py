@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from ...agent import exit_status
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
 from ...agent.report import Report
 from ...proto import progress
+from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous.failures import EndKind
 from ...rendezvous.records import Round, RoundPhase

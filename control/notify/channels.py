@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...agent.errors import UsageError
+from ...proto.frozen import dataclass
 from ..commands import Asker, NoReading
 from .secrets import HIDDEN, fill, hide, shown
 

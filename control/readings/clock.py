@@ -7,8 +7,6 @@ import math
 import socket
 import struct
 import time
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from ...rendezvous.text import count, duration
@@ -37,7 +35,7 @@ class Clock(Reader):
                 behind_s, unsure_s = _ntp(where.hostname or "", where.port or NTP_PORT)
             else:
                 behind_s, unsure_s = _http(where.scheme, where.netloc, where.path or "/")
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise NoReading(f"no time from {where.scheme}://{where.hostname}: {error}") from None
         off_s = max(0.0, abs(behind_s) - unsure_s)
         side = "behind" if behind_s > 0 else "ahead of"
@@ -94,13 +92,19 @@ def _ntp(host: str, port: int) -> tuple[float, float]:
 
 
 def _http(scheme: str, netloc: str, path: str) -> tuple[float, float]:
-    """(seconds behind, how unsure that is) by the header Date, which has whole seconds."""
+    """(seconds behind, how unsure that is) by the header Date, which has whole seconds. Raises OSError, ValueError."""
+    # Here, as agents that compare their clocks with each other need none of it.
+    from email.utils import parsedate_to_datetime
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
     connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(netloc, timeout=ANSWER_S)
     try:
         sent = time.time()
         connection.request("HEAD", path)
         date = connection.getresponse().getheader("Date")
         received = time.time()
+    except HTTPException as error:
+        raise ValueError(f"{error}") from None
     finally:
         connection.close()
     if not date:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...rendezvous.text import duration
-from ..commands import Asker, NoReading, TimedOut
+from ..commands import NoReading, TimedOut
 from ..decisions import trend
 from ..decisions.watches import Reading, ReadingResult
 from ..job_view import JobView
@@ -29,12 +29,10 @@ class Disk(AskingReader):
     def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._inodes = watch.what == "inodes"
-        self._askers: dict[str, Asker] = {}
-        """One for each directory of the job: one that hangs must not hide the others."""
 
     def read(self, now: float) -> Reading:
         if self._watch.path or self._job is None:
-            return self._look(self._watch.path, now, self._asker, "used")
+            return self._look(self._watch.path, now, "used")
         paths = self._job.directories()
         if not paths:
             return not_yet("no worker has named a directory of checkpoints yet")
@@ -42,30 +40,25 @@ class Disk(AskingReader):
 
     def _of_job(self, path: str, now: float) -> Reading:
         try:
-            found = self._look(path, now, self._askers.setdefault(path, Asker()), path)
+            found = self._look(path, now, path)
         except NoReading as error:
             return Reading(ReadingResult.UNKNOWN, str(error))
         return Reading(found.verdict, f"{path}: {found.text}")
 
-    def _look(self, path: str, now: float, asker: Asker, key: str) -> Reading:
-        answer = asker.ask("statvfs", path)
+    def _look(self, path: str, now: float, key: str) -> Reading:
+        answer = self.file_systems.ask("statvfs", path)
         total, free, used = answer[1 if self._inodes else 0]
         if self._inodes and not total:
             raise NoReading(f"the file system of {path} does not count inodes")
         if self._threshold.dimension is not Dimension.TIME:
             return stock(self._threshold, total, free, used, "inodes" if self._inodes else "")
         trend.keep(self.samples.setdefault(key, []), (now, used), self._watch.window_s)
-        return self._time_left(path, free, asker, key)
+        return self._time_left(path, free, key)
 
-    def close(self) -> None:
-        for asker in self._askers.values():
-            asker.close()
-        super().close()
-
-    def _time_left(self, path: str, free: float, asker: Asker, key: str) -> Reading:
+    def _time_left(self, path: str, free: float, key: str) -> Reading:
         found = None
         if not self._inodes:
-            pairs = asker.ask("checkpoints", path, WALK_S)
+            pairs = self.file_systems.ask("checkpoints", path, WALK_S)
             found = trend.checkpoints_of((time, size) for time, size, _ in pairs)
         rate = trend.disk_rate(self.samples[key], found)
         if rate is None:

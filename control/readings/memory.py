@@ -7,9 +7,9 @@ somebody chose.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...proto.frozen import dataclass
 from ...rendezvous.text import duration
 from ..commands import NoReading
 from ..decisions import trend

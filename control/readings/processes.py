@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from ...proto.frozen import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
 """Clock ticks a second, in which the kernel counts processor time."""

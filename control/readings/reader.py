@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 
-from ..commands import Asker
+from ..commands import Asker, FileSystems
 from ..decisions.trend import Sample
 from ..decisions.watches import Reading, ReadingResult
 from ..job_view import JobView
@@ -57,9 +57,12 @@ class AskingReader(Reader):
     def __init__(self, watch: Watch, job: JobView | None = None) -> None:
         super().__init__(watch, job)
         self._asker = Asker()
+        self.file_systems = FileSystems()
+        """Whoever runs several readers gives all of them the same one."""
 
     def close(self) -> None:
         self._asker.close()
+        self.file_systems.close()
 
 
 def judged(over: bool, text: str) -> Reading:

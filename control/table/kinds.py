@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...proto.frozen import dataclass
 from .quantities import SIDES, Dimension, quantity
 
 LEARNED = "learned"

@@ -8,9 +8,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from ...agent.errors import UsageError
+from ...proto.frozen import replace
 from ..decisions.outbox import SendPace
 from ..decisions.watches import Rule
 from .kinds import COMMON, DUMPS, INSIDE, INSIDE_PATH, INSIDE_REFERENCE, KINDS, RESTARTS, Kind, Threshold

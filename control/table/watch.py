@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from ...proto.frozen import dataclass, field
 from ..decisions.outbox import SendPace
 from ..decisions.watches import Rule
 from .kinds import Threshold

@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from ...rendezvous.text import duration
 from ..actions.perform import Actor, Happening
-from ..commands import NoReading
+from ..commands import FileSystems, NoReading
 from ..decisions.watches import Reading, ReadingResult, WatchState, observe
 from ..job_view import JobView
-from ..readings.reader import Reader
+from ..readings.reader import AskingReader, Reader
 from ..readings.readers import reader_of
 from ..table.watch import Table, Watch
-from .state_file import Remembered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .state_file import Remembered
 
 STUCK_S = 120.0
 """A look that takes longer is reported. The limits of what it asks are shorter."""
@@ -35,16 +37,14 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass
 class _Running:
     """A watch with what is known of it."""
 
-    watch: Watch
-    reader: Reader
-    state: WatchState = field(default_factory=WatchState)
-    due_at: float = 0.0
-    looking_since: float | None = None
-    last: Reading | None = None
+    def __init__(self, watch: Watch, reader: Reader) -> None:
+        self.watch, self.reader = watch, reader
+        self.state = WatchState()
+        self.due_at = 0.0
+        self.looking_since: float | None = None
 
 
 class Runner:
@@ -60,11 +60,17 @@ class Runner:
         """`detail` gets a line for each reading. `job`: the one around it, where it runs in an agent."""
         self._actor, self._detail, self._job = actor, detail, job
         self._running = [_Running(watch, reader_of(watch, job)) for watch in table.watches]
+        file_systems = FileSystems()
+        for each in self._running:
+            if isinstance(each.reader, AskingReader):
+                each.reader.file_systems = file_systems
         self._looked: SimpleQueue[tuple[_Running, Reading] | None] = SimpleQueue()
         self._to_do: SimpleQueue[Happening | None] = SimpleQueue()
 
     def once(self, remembered: Remembered) -> Remembered:
         """One look at everything, and what follows from it. Returns what the next run must know."""
+        from .state_file import Remembered  # an agent looks on and on, and has no such file
+
         for each in self._running:
             each.state = remembered.states.get(_identity(each.watch), WatchState())
             each.reader.samples = remembered.samples.get(_identity(each.watch), {})

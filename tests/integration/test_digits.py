@@ -55,6 +55,25 @@ def test_training_goes_on_in_the_middle_of_an_epoch_after_a_crash(tmp_path: Path
     assert accuracies(job.stdout)[12] >= 95.0
 
 
+def test_a_kill_switch_ends_the_training_in_its_midst_without_a_failure(tmp_path: Path) -> None:
+    """The workers exit 0 behind their checkpoint: an accuracy that is wanted at the end is none of theirs."""
+    switch = tmp_path / "stop"
+    agent = [sys.executable, "-m", "elastic_agent", "--standalone", "--nproc-per-node", "2"]
+    job = [*agent, "--kill-switch", str(switch), str(SCRIPT), "--checkpoint-dir", str(tmp_path / "saves")]
+    printed = ""
+    with subprocess.Popen(
+        [*job, "--epoch-seconds", "0.5"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            printed += line
+            if "epoch 1: test" in line:
+                switch.touch()
+    assert process.returncode == 83, printed
+    assert re.search(r"stopped at step \d+, in epoch [23]; its checkpoint is kept", printed), printed
+    assert "the job was ended on request: the kill switch" in printed
+    assert "failed" not in printed
+
+
 def test_a_crash_without_restarts_fails_the_job_and_its_error_is_printed(tmp_path: Path) -> None:
     """Without a restart left the exit status is not 0, and the worker's error is on stderr."""
     job = train(tmp_path, "--crash-at-epoch", "1")

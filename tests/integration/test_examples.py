@@ -69,7 +69,8 @@ def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> 
     assert status == 0, printed
     assert_in_order(
         output,
-        r"labels of the checkpoints that are kept: \{'before the new data'\}; the switch is gone",
+        r"a checkpoint has the label, and the switch is gone",
+        r"job1 .*stopped at step",
         r"job1 ended with 83",
         r"job2 ended with 83",
         r"job3 .*resuming at step",
@@ -84,6 +85,8 @@ def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> 
         assert_in_order(
             output, r"watch8 .*disk disc: .*limit 50 % free", r"job7 ended with 83", r"job9 .*resuming at step"
         )
+    assert "failed" not in output
+    assert "that was all" in output
 
 
 def test_the_toy_scheduler_replaces_a_node_that_died(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ wait 1
     0.1  b working: leaving; workers may first save what they have done, for up to 15 s
     0.1  coordinator: round 1 running [a:0 b:1]: every place is taken
     0.1  coordinator: round 1 running [a:0 b:1]: every place is taken
-    0.1  a working: all ranks settle at boundary 1: the agent was stopped by signal 15
+    0.1  a working: all ranks save and wait at boundary 1: the agent was stopped by signal 15
     0.1  a acts at boundary 1: settle
-    0.1  b working: all ranks settle at boundary 1: the agent was stopped by signal 15
+    0.1  b working: all ranks save and wait at boundary 1: the agent was stopped by signal 15
     0.1  b acts at boundary 1: settle
     0.1  coordinator: round 1 over [a:0 b:1]: b left: the agent was stopped by signal 15
     0.1  a stopping: round 1 is over: b left: the agent was stopped by signal 15

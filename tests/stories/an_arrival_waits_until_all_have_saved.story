@@ -15,7 +15,7 @@ wait 8
     2.1  b joining: waiting for a place in a round
     2.1  coordinator: round 1 running [a:0]: b arrived and there is room; its workers first save what they have done
     2.1  coordinator: round 1 running [a:0]: b arrived and there is room; its workers first save what they have done
-    2.1  a working: all ranks settle at boundary 1: b arrived and there is room
+    2.1  a working: all ranks save and wait at boundary 1: b arrived and there is room
     2.1  a acts at boundary 1: settle
     2.1  coordinator: round 1 over [a:0]: b arrived and there is room
     2.1  a stopping: round 1 is over: b arrived and there is room

@@ -1,6 +1,8 @@
 """Signs of life for the agent: which step, which section, and how long each took. Nothing is shown where nobody asks.
 
-A mark costs a microsecond or two: a few words in memory that the agent reads too, and one system call a step.
+A mark costs a microsecond or two: a few words in memory that the agent reads too. Steps of less than SHOWN_S are only
+noted, and counted together at most so much later: that there was one, and when, is shown at once. So they share one
+system call.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
 SHORT_S = 20e-6
 """A wait for data below this is none, and a step's processor time holds so long: reading it costs a system call."""
+SHOWN_S = 0.05
+"""How long the lengths of steps may wait for being counted; behind a step that takes longer, they are at once."""
 
 
 class Marks:
@@ -44,6 +48,13 @@ class Marks:
         self._stepped_s = self._own_s = self._blocked_s = 0.0
         self._stepped_at_s, self._stepped_cpu_s = -1.0, 0.0
         self._asked_s, self._asked_cpu_s = -1.0, 0.0
+        self._ends_s: list[float] = []
+        """When steps ended that are noted, and not counted yet."""
+        self._note_until_s = -1.0
+        """A step that ends before this moment is noted."""
+        self._waited_s, self._blocked_share = 0.0, 1.0
+        """Waits for data of noted steps, whose processor time is not read; and the share of the last wait of which it
+        was that needed none."""
         if self.shows:
             self._base_s, self._cpu_s = time.monotonic(), time.thread_time()
             self._words[0] = progress.VERSION
@@ -55,7 +66,16 @@ class Marks:
             accounts.step()
         if not self.shows:
             return
-        now_s, cpu_s = time.monotonic(), time.thread_time()
+        now_s = time.monotonic()
+        if now_s < self._note_until_s:
+            ends_s = self._ends_s
+            ends_s.append(now_s)
+            number = len(ends_s)
+            # Each word by itself: who reads them in between takes this step's time for that of the one before.
+            _NOTED.pack_into(self._bytes, _SHOWN_AT, self._marks + number, self._steps + number, now_s)
+            return
+        cpu_s = time.thread_time()
+        self._settle()
         if self._section == EVALUATION:
             self._leave(now_s)
         length_s = self._carried_s + now_s - self._base_s
@@ -68,11 +88,15 @@ class Marks:
         self._stepped_at_s = now_s
         self._blocked_s = self._carried_s = 0.0
         self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
+        if self._section == STEP:
+            self._note_until_s = now_s + SHOWN_S
 
     def asked(self) -> None:
         """The loop asks for its next batch."""
         if self.shows:
             self._asked_s = now_s = time.monotonic()
+            if self._ends_s:
+                return
             # The thread's processor time is a system call: behind a step it is known already.
             soon = now_s - self._stepped_at_s < SHORT_S
             self._asked_cpu_s = self._stepped_cpu_s if soon else time.thread_time()
@@ -85,9 +109,15 @@ class Marks:
         waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
         self._asked_s = -1.0
         if waited_s >= SHORT_S and not evaluates:
-            # The processor time of the wait is counted with the rest of the step's.
-            self._blocked_s += max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
+            if self._ends_s:
+                self._waited_s += waited_s
+            else:
+                # The processor time of the wait is counted with the rest of the step's.
+                blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
+                self._blocked_s += blocked_s
+                self._blocked_share = blocked_s / waited_s
         if evaluates:
+            self._settle()
             if self._section == EVALUATION:
                 self._count(self._at, now_s - self._base_s)
             else:
@@ -114,6 +144,7 @@ class Marks:
         if not self.shows:
             yield
             return
+        self._settle()
         outer, now_s, cpu_s = self._section, time.monotonic(), time.thread_time()
         carried_s = self._carried_s + now_s - self._base_s
         self._show(name, now_s)
@@ -132,7 +163,21 @@ class Marks:
         if (accounts := account.current) is not None:
             accounts.ended()
         if self.shows:
+            self._settle()
             self._show(AFTER, time.monotonic())
+
+    def _settle(self) -> None:
+        """Count the steps that were noted. Whoever calls it shows something next."""
+        ends_s = self._ends_s
+        for end_s in ends_s:
+            self._count(self._at, end_s - self._base_s)
+            self._stepped_s += end_s - self._base_s
+            self._base_s = end_s
+        self._steps += len(ends_s)
+        self._marks += len(ends_s)
+        ends_s.clear()
+        self._blocked_s += self._waited_s * self._blocked_share
+        self._waited_s = 0.0
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""
@@ -158,7 +203,7 @@ class Marks:
         if section != self._section:
             self._name(section)
         self._marks += 1
-        self._base_s = now_s
+        self._base_s, self._note_until_s = now_s, -1.0
         _SHOWN.pack_into(self._bytes, _SHOWN_AT, self._marks, self._steps, now_s, self._stepped_s, self._own_s)
         self._writes = self._longs[WRITES] = writes + 1
 
@@ -172,7 +217,9 @@ class Marks:
 
 
 _SHOWN, _SHOWN_AT = struct.Struct("=QQddd"), (WRITES + 1) * LONG
-"""What every mark writes: the rest of the header."""
+"""What a mark writes: the rest of the header."""
+_NOTED = struct.Struct("=QQd")
+"""What a step that is noted writes of it."""
 
 
 def marks_of(rank: int, checkpoints: str) -> Marks:

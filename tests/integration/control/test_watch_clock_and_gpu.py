@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from elastic_agent.control.answers import Answer
 from elastic_agent.control.commands import NoReading
 from elastic_agent.control.decisions.watches import Reading, ReadingResult
+from elastic_agent.control.readings import gpu
 from elastic_agent.control.readings.clock import SINCE_1900_S
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
@@ -211,6 +214,22 @@ def test_a_lost_gpu_is_over_whatever_is_watched(nvml: SimpleNamespace) -> None:
     assert reader.read(0).verdict is ReadingResult.UNDER
     nvml.count = 1
     assert reader.read(1).text == "1 of 2 GPUs are there"
+
+
+def test_what_is_used_of_nvml_is_in_its_package() -> None:
+    """The stand-in of these tests is no proof of that. The package needs no GPU, and says where there is no driver."""
+    real = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    used = set(re.findall(r"\bnvml\.(\w+)", Path(gpu.__file__).read_text()))
+    used.discard("h")  # a comment's nvml.h
+    assert len(used) > 15
+    assert sorted(name for name in used if not hasattr(real, name)) == []
+    harmful = ("HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    assert sum(getattr(real, f"nvmlClocksThrottleReason{name}") for name in harmful) == gpu.HARMFUL_REASONS
+    assert issubclass(real.NVMLError_GpuIsLost, real.NVMLError)
+    assert issubclass(real.NVMLError_Timeout, real.NVMLError)
+    if not Path("/dev/nvidiactl").exists():
+        with pytest.raises(NoReading, match="NVML: "):
+            look("what = 'gpu'")
 
 
 def test_without_nvml_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ import json
 import os
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from elastic_agent.control import commands
 from elastic_agent.control.commands import Asker, NoReading, TimedOut
 from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.filesystems import parse_quota
@@ -123,6 +125,75 @@ def test_a_dead_mount_is_found_in_time_and_hangs_nothing(tmp_path: Path) -> None
         assert time.monotonic() - begun < 10
     assert reading.verdict is ReadingResult.OVER
     assert reading.text == f"no answer from the file system of {path} in 0.3 s"
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released by each thread that is about to wait for the answer to another's question."""
+    arrived, wait = threading.Semaphore(0), commands._UnderWay.wait
+
+    def waits(awaited: commands._UnderWay) -> list[list[float]]:
+        arrived.release()
+        return wait(awaited)
+
+    monkeypatch.setattr(commands._UnderWay, "wait", waits)
+    return arrived
+
+
+def test_watches_that_ask_a_file_system_the_same_at_once_share_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ask, and one process is started; another question has a process of its own, which the first, that hangs,
+    does not hold up."""
+    probe, path = tmp_path / "probe.py", tmp_path / "path"
+    probe.write_text(
+        "import sys\n"
+        "print(file=open(sys.argv[2] + '.asked', 'a'))\n"
+        "print(open(sys.argv[2]).read() if sys.argv[1] == 'hangs' else 2.0)\n"
+    )
+    os.mkfifo(path)
+    monkeypatch.setattr(commands, "PROBE", probe)
+    arrived = waiting(monkeypatch)
+    systems = commands.FileSystems()
+    answers: list[list[list[float]]] = []
+    threads = [threading.Thread(target=lambda: answers.append(systems.ask("hangs", str(path)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in threads[1:]:
+        assert arrived.acquire(timeout=20)
+    assert systems.ask("answers", str(path)) == [[2.0]]
+    path.write_text("1.0")
+    for thread in threads:
+        thread.join(20)
+    assert answers == [[[1.0]]] * 3
+    assert len((tmp_path / "path.asked").read_text().splitlines()) == 2
+
+
+def test_what_a_file_system_refuses_is_refused_to_all_that_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next who asks starts a process again."""
+    refused: list[bool] = []
+    arrived, asked = waiting(monkeypatch), commands.Asker.ask
+
+    def ask(asker: Asker, question: str, path: str, limit_s: float) -> list[list[float]]:
+        assert refused or arrived.acquire(timeout=20)
+        return asked(asker, question, path, limit_s)
+
+    monkeypatch.setattr(commands.Asker, "ask", ask)
+    systems, absent = commands.FileSystems(), str(tmp_path / "absent")
+
+    def refuse() -> None:
+        with pytest.raises(NoReading, match="No such file or directory"):
+            systems.ask("statvfs", absent)
+        refused.append(True)
+
+    threads = [threading.Thread(target=refuse) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    refuse()
+    assert len(refused) == 3
 
 
 def test_a_mount_that_answers_is_fine(tmp_path: Path) -> None:

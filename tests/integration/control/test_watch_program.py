@@ -265,6 +265,17 @@ def test_the_agent_loads_nothing_of_this_room() -> None:
     assert control == {"elastic_agent.control", "elastic_agent.control.control_socket", "elastic_agent.control.stream"}
 
 
+def test_an_agent_that_watches_loads_what_costs_much_only_when_it_is_needed() -> None:
+    """`dataclasses` takes 10 ms with `inspect`, HTTP with TLS 10, `tempfile` 5; the start of a job waits for it."""
+    code = "import sys; from elastic_agent.control.in_agent.watching import Watching\n"
+    code += "made = Watching('hang,disk,inodes,memory,slow,clock,gpu', ['https://example.org/'], 'job', print)\n"
+    code += "made.ended(None); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    loaded = set(done.stdout.split())
+    assert "elastic_agent.control.readings.filesystems" in loaded
+    assert not loaded & {"dataclasses", "inspect", "http.client", "ssl", "tempfile", "random", "urllib.request"}
+
+
 def test_importing_the_room_loads_no_module_of_it() -> None:
     """Whoever imports it pays for what it uses."""
     code = "import sys; import elastic_agent.control; print([m for m in sys.modules if 'elastic_agent.' in m])"

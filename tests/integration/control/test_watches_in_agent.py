@@ -53,9 +53,9 @@ def agent(folder: Path, flags: list[str], command: list[str], table: str = "") -
     )  # fmt: skip
 
 
-def end(process: subprocess.Popen[str]) -> str:
+def end(process: subprocess.Popen[str], bound_s: float = BOUND_S) -> str:
     try:
-        return process.communicate(timeout=BOUND_S)[0]
+        return process.communicate(timeout=bound_s)[0]
     finally:
         process.kill()
 
@@ -148,6 +148,24 @@ def test_a_steady_job_raises_no_alarm(tmp_path: Path) -> None:
     ended = job(tmp_path, table, ["--nproc-per-node", "2"], [SCRIPT, "checkpoints", "steady", "150"])
     assert ended.status == 0, ended.said
     assert "no progress" not in ended.said
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_1000_real_steps_of_20_fold_jitter_raise_no_alarm_and_the_stop_behind_them_is_found(tmp_path: Path) -> None:
+    """Within three times the 99th percentile of the steps, as the worker measured them; where a busy host held one up,
+    within 1.25 times the longest. An alarm before would have ended the job."""
+    table = '[[watch]]\nwhat = "hang"\nevery = "0.05 s"\nleast = "0.1 s"\ndo = ["restart"]\n'
+    flags = ["--nproc-per-node", "2", "--shutdown-timeout", "5"]
+    with_agent = agent(tmp_path, ["--standalone", *flags], [SCRIPT, "checkpoints", "jitter", "1000"], table)
+    said = end(with_agent, 240.0)
+    assert with_agent.returncode == 1, said
+    measured = re.search(r"rank 1 stands still behind 1000 steps ([\d.]+) ([\d.]+)", said)
+    found = re.search(r"hang: ranks? [-\d]+: no progress for ([\d.]+) s in step", said)
+    assert measured, said
+    assert found, said
+    p99_s, longest_s = float(measured[1]), float(measured[2])
+    assert 2 * p99_s < float(found[1]) <= max(3 * p99_s, 1.25 * longest_s + 0.1)
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

@@ -51,14 +51,17 @@ def test_a_kill_switch_that_one_node_sees_stops_the_job_at_one_step_with_a_check
 
 
 def test_the_save_switch_makes_one_checkpoint_keeps_it_by_its_label_and_training_goes_on(training: Training) -> None:
-    """Both nodes see the file; it is removed, and saved once. The checkpoint outlives those that retention removes."""
+    """Both nodes see the file; it is removed, and saved once, within two steps. The checkpoint outlives those that
+    retention removes."""
     switch = training.folder / "save"
     training.start(a=("--save-switch", str(switch)), b=("--save-switch", str(switch)))
     training.wait_steps(20)
+    asked_s = time.monotonic()
     switch.write_text("before the merge\n")
     labels = training.wait_label()
     assert list(labels.values()) == ["before the merge"]
     assert not switch.exists()
+    training.assert_acted_within_two_steps(asked_s, training.step_of(labels))
     # Checkpoints follow every 50 steps, and two are kept.
     training.wait_steps(len(training.lines(0)) + 170)
     assert training.labels() == labels
@@ -68,15 +71,20 @@ def test_the_save_switch_makes_one_checkpoint_keeps_it_by_its_label_and_training
 
 
 def test_signals_of_ones_choice_to_any_one_agent_do_what_the_files_do(training: Training) -> None:
-    """SIGUSR2 to one agent saves, SIGUSR1 to the other ends the job."""
+    """SIGUSR2 to one agent saves, SIGUSR1 to the other ends the job, each within two steps."""
     flags = ("--save-signal", "USR2", "--kill-signal", "SIGUSR1")
     training.start(a=flags, b=flags)
     training.wait_steps(10)
+    asked_s = time.monotonic()
     training.cluster.nodes["a"].terminate(signal.SIGUSR2)
-    assert list(training.wait_label().values()) == ["save-signal"]
+    labels = training.wait_label()
+    assert list(labels.values()) == ["save-signal"]
+    training.assert_acted_within_two_steps(asked_s, training.step_of(labels))
+    asked_s = time.monotonic()
     training.cluster.nodes["b"].terminate(signal.SIGUSR1)
     assert [training.cluster.nodes[name].wait(BOUND_S) for name in ("a", "b")] == [83, 83]
     assert len(training.last_steps()) == 1
+    training.assert_stopped_within_two_steps(asked_s)
     assert "the kill signal 10 to" in training.cluster.nodes["a"].last_line()
 
 

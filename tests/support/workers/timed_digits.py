@@ -1,66 +1,121 @@
 """The digits job, with the times of its steps written down: `timed_digits.py NOTES [arguments of the job]`.
 
-Where an agent watches the job, or has switches for it, every other epoch goes without what shows the steps to it, so
-that one process measures both.
+Where an agent watches the job, or has switches for it, half of the epochs go without what shows the steps to it, so
+that one process measures both, each pair of epochs in the other order than the one before; and what the calls that
+show a step take by themselves. `ELASTIC_AGENT_TIMED` is
+the process of the agent: what processor time it has used when the epochs that count begin, and at the end, is noted
+by the first rank.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import runpy
+import statistics
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from elastic_agent.worker import Run
+from elastic_agent.worker.loop.channel import Channel
 from elastic_agent.worker.loop.marks import Marks
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "digits" / "train.py"
-WARM_EPOCHS = 2
+AGENT = "ELASTIC_AGENT_TIMED"
+WARM_EPOCHS = 4
+CALLS = ((Marks, "step"), (Marks, "asked"), (Marks, "got"), (Channel, "reached"))
+"""What a step does for guards. Without guards they do what is done anyway, or are not called."""
+PREEMPTED_S = 1e-3
+"""A call that took longer did not have a processor all the time: it does not count."""
 
 
-@dataclass
-class Times:
-    """Of the steps of one kind."""
+def shows(epoch: int) -> bool:
+    """Whether this epoch shows its steps: the first and the last of four do."""
+    return epoch % 4 in (0, 3)
 
-    steps_s: list[float] = field(default_factory=list)
-    cpu_s: float = 0.0
-    """Processor time of the process in all of them, saves included."""
+
+def agents_cpu_s(pid: int) -> tuple[float, float]:
+    """Processor time of the agent's own process, in nanoseconds' steps, and of its children that have ended, in steps
+    of 10 ms."""
+    own_s = time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of another process, as clock_getcpuclockid(3) makes it
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return own_s, (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 class Timed:
     """Stands in for `Run.step`."""
 
     def __init__(self) -> None:
-        self.shown, self.hidden = Times(), Times()
+        self.epochs: list[tuple[float, float, float]] = []
+        """Of each epoch that counts: the median step, the processor time of the training's thread in the median step,
+        and that of the process for a step, saves included."""
+        self._agent = int(os.environ.get(AGENT, "0")) if os.environ["RANK"] == "0" else 0
+        self._noted: list[tuple[float, float, float]] = []
         self._step = Run.step
-        self._last: tuple[float, float] | None = None
+        self._times: list[tuple[float, float, float]] = []
         self._epoch = -1
-        self._shows: tuple[Any, Any] | None = None
+        self._shown: tuple[Any, Any] | None = None
+        self._now_shown = True
+        self._spent_s = {True: 0.0, False: 0.0}
+        """In calls of epochs that count: of those that show their steps, and of those that do not."""
+        self._counted = {True: 0, False: 0}
+        """Steps of such epochs."""
+        for owner, name in CALLS:
+            setattr(owner, name, self._timed(getattr(owner, name)))
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **named: Any) -> Any:
+            began_s = time.perf_counter()
+            found = call(*args, **named)
+            took_s = time.perf_counter() - began_s
+            if self._epoch >= WARM_EPOCHS and took_s < PREEMPTED_S:
+                self._spent_s[self._now_shown] += took_s
+            return found
+
+        return timed
 
     def step(self, run: Run) -> None:
         """One step, and the time since the one before it."""
-        now_s, cpu_s = time.perf_counter(), time.process_time()
+        now = time.perf_counter(), time.thread_time(), time.process_time()
         if run.epoch != self._epoch:
-            self._epoch, self._last = run.epoch, None
-            self._show(run, run.epoch % 2 == 0)
-        elif self._last is not None and self._epoch >= WARM_EPOCHS:
-            times = self.shown if self._epoch % 2 == 0 else self.hidden
-            times.steps_s.append(now_s - self._last[0])
-            times.cpu_s += cpu_s - self._last[1]
-        self._last = (now_s, cpu_s)
+            self._close()
+            self._epoch = run.epoch
+            if run.epoch == WARM_EPOCHS:
+                self._note()
+            self._show(run, shows(run.epoch))
+        self._times.append(now)
         self._step(run)
 
+    def _close(self) -> None:
+        times, self._times = self._times, []
+        if self._epoch < WARM_EPOCHS:
+            return
+        self._counted[shows(self._epoch)] += len(times)
+        lengths = [
+            [two - one for one, two in zip(earlier, later, strict=True)] for earlier, later in itertools.pairwise(times)
+        ]
+        walls, threads, processes = zip(*lengths, strict=True)
+        self.epochs.append((statistics.median(walls), statistics.median(threads), statistics.mean(processes)))
+
+    def _note(self) -> None:
+        if self._agent:
+            self._noted.append((time.monotonic(), *agents_cpu_s(self._agent)))
+
     def _show(self, run: Run, shows: bool) -> None:
-        if self._shows is None:
-            self._shows = (run._marks, run._requests._channel)
-        run._marks, run._requests._channel = self._shows if shows else (Marks(None), None)
+        if self._shown is None:
+            self._shown = (run._marks, run._requests._channel)
+        run._marks, run._requests._channel = self._shown if shows else (Marks(None), None)
+        self._now_shown = shows
 
     def finish(self, notes: str) -> None:
-        found = {"shown": vars(self.shown), "hidden": vars(self.hidden), "process_s": time.process_time()}
+        self._close()
+        self._note()
+        calls_s = [self._spent_s[shown] / self._counted[shown] for shown in (False, True)]
+        found = {"epochs": self.epochs, "calls_s": calls_s, "agent": self._noted}
         Path(f"{notes}.{os.environ['RANK']}").write_text(json.dumps(found))
 
 

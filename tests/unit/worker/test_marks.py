@@ -11,7 +11,17 @@ from elastic_agent.proto import progress
 from elastic_agent.proto.durations import FIRST_S, UPPER_S, Durations
 from elastic_agent.proto.progress import Progress
 from elastic_agent.worker.loop import marks as module
-from elastic_agent.worker.loop.marks import EVALUATION, SAVE, SHORT_S, STEP, WARM_STEPS, WARM_UP, Marks, marks_of
+from elastic_agent.worker.loop.marks import (
+    EVALUATION,
+    SAVE,
+    SHORT_S,
+    SHOWN_S,
+    STEP,
+    WARM_STEPS,
+    WARM_UP,
+    Marks,
+    marks_of,
+)
 
 
 class Clock:
@@ -183,8 +193,74 @@ def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.
     assert reads == 10
 
 
+def test_short_steps_are_shown_at_once_and_counted_together(clock: Clock) -> None:
+    """An agent sees each of them, and when it ended; its length is counted within SHOWN_S, or before a section."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    counted = set()
+    for number in range(1, 19):
+        clock.compute(SHOWN_S / 10)
+        marks.step()
+        found = shown(memory)
+        assert (found.steps, found.at_s, found.section) == (WARM_STEPS + number, clock.now, STEP)
+        counted.add(found.sections[STEP].count if STEP in found.sections else 0)
+    assert len(counted) == 2
+    with marks.section(SAVE):
+        found = shown(memory)
+    assert found.sections[STEP].count == 18
+    assert found.sections[STEP].total_s == pytest.approx(18 * SHOWN_S / 10)
+    assert found.sections[STEP].longest_s == pytest.approx(SHOWN_S / 10)
+    clock.compute(1.0)
+    marks.step()
+    found = shown(memory)
+    assert [found.stepped_s, found.own_s] == pytest.approx([1.8 * SHOWN_S + 1.0] * 2)
+
+
+def test_short_steps_share_one_reading_of_their_processor_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty steps in the time of one SHOWN_S, two: for all steps, and for the wait behind the first."""
+    marks = Marks(bytearray(progress.SIZE))
+    warm(marks, clock)
+    reads = 0
+
+    def thread_time() -> float:
+        nonlocal reads
+        reads += 1
+        return clock.cpu
+
+    monkeypatch.setattr(clock, "thread_time", thread_time)
+    for _ in range(40):
+        marks.asked()
+        clock.compute(SHOWN_S / 80)
+        marks.got(evaluates=False)
+        clock.compute(SHOWN_S / 80 * 3)
+        marks.step()
+    assert 2 <= reads <= 5
+
+
+def test_waits_for_data_of_short_steps_are_taken_for_what_the_first_was(clock: Clock) -> None:
+    """Each step waits 2 ms for its data, of which it computes for a half, computes 1 ms, and waits for others."""
+    memory = bytearray(progress.SIZE)
+    marks = Marks(memory)
+    warm(marks, clock)
+    for _ in range(100):
+        marks.asked()
+        clock.wait(0.001)
+        clock.compute(0.001)
+        marks.got(evaluates=False)
+        clock.compute(0.001)
+        clock.wait(0.002)
+        marks.step()
+    with marks.section(SAVE):
+        pass
+    clock.compute(1.0)
+    marks.step()
+    found = shown(memory)
+    assert [found.stepped_s, found.own_s] == pytest.approx([1.5, 1.3])
+
+
 def test_a_mark_costs_microseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 us at most with warm caches, on a shared machine; 2 us were measured."""
+    """5 us at most with warm caches, on a shared machine; 0.5 us were measured."""
     monkeypatch.setenv(progress.DIRECTORY, str(tmp_path))
     monkeypatch.setattr("elastic_agent.worker.loop.marks.answer", lambda path: None)
     marks = marks_of(3, "")
