@@ -125,13 +125,12 @@ class Batches:
         exact, workers, cut = self.exact, around.world_size, batches_are_sliced(self._loader)
         held = run.account.cursors[self.name].held
         for batch in exact:
-            around.weight = exact.weight
-            span = held[-1]
-            around.samples = exact.weight * (span.last - span.first) / workers if cut else _leading(batch)
+            around.weight = weight = exact.weight
             if cut:
-                around.samples = round(around.samples)
-            elif not exact.weight:
-                around.samples = 0.0
+                span = held[-1]
+                around.samples = round(weight * (span.last - span.first) / workers)
+            else:
+                around.samples = _leading(batch) if weight else 0.0
             yield around.to_device(batch)
 
     def over(self) -> None:
