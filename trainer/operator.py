@@ -294,6 +294,11 @@ class TrainingOperator:
         return things[0]
 
 
+def validates(operator: TrainingOperator) -> bool:
+    """Whether there is data to validate with."""
+    return operator.validation_loader is not None
+
+
 def check_steps(value: str) -> str:
     """When schedulers step. Raises WrongReturn where it is none of `STEPS`."""
     if value not in STEPS:
