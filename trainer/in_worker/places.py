@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,15 +21,28 @@ BETWEEN_FAILURES_S = 600.0
 for 4 ms, which costs workers 0.2 % of their time, and as much again on the processor that writes it."""
 BETWEEN_FAILURES_DISK_S = 1800.0
 """The same on a disk."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFull(OSError):
+    """A worker cannot begin, nor could one that is started in its place."""
 
 
 class Places(DrivenRun):
-    """One for each worker and round; has loaded the newest state when it is made. Collective."""
+    """One for each worker and round; has loaded the newest state when it is made. Collective. Raises DiskFull, and what
+    DrivenRun raises."""
 
     def __init__(
         self, directory: str, seed: int, every: Every, capture: Callable[[], None], states: dict[str, Any]
     ) -> None:
-        super().__init__(directory, seed=seed, every=every, capture=capture, **states)
+        try:
+            super().__init__(directory, seed=seed, every=every, capture=capture, **states)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise DiskFull(
+                error.errno, f"no state can be kept in {directory}: {error.strerror}; free space there and start again"
+            ) from error
         self.kept = self.resumed
         """Whether a state is surely kept: one was found, or `save_now` made one."""
 
