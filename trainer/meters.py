@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from .errors import WrongReturn
@@ -13,6 +13,8 @@ from .plain import numbers
 
 LAST = "last_"
 """Begins the name of a value of the last batch alone."""
+NOTHING = nullcontext()
+"""Around what nobody measures: made once, as it is entered several times a batch."""
 
 
 class Meters:
@@ -30,11 +32,8 @@ class Meters:
         number."""
         self.samples += samples
         for name, value in metrics.items():
-            value = numbers(value)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise WrongReturn(
-                    f"{method} returned {name!r}, a {type(value).__name__}, and values must be numbers: return its mean"
-                )
+            if type(value) is not float:
+                value = _number(value, name, method)
             kept = self.sums.setdefault(name, [0.0, 0.0])
             if samples:
                 kept[0] += value * samples
@@ -60,6 +59,15 @@ class Meters:
         for mine, theirs in ((self.sums, kept["sums"]), (self.last, kept["last"])):
             for name, value in theirs.items():
                 mine[name] = list(value) if first else [0.0, 0.0]
+
+
+def _number(value: Any, name: str, method: str) -> float:
+    value = numbers(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WrongReturn(
+            f"{method} returned {name!r}, a {type(value).__name__}, and values must be numbers: return its mean"
+        )
+    return value
 
 
 def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -105,12 +113,12 @@ class Timers:
         self.total_s: dict[str, float] = {}
         self.counts: dict[str, int] = {}
 
-    @contextmanager
-    def record(self, name: str) -> Iterator[None]:
+    def record(self, name: str) -> AbstractContextManager[None]:
         """Adds the time of what goes on here to a stage."""
-        if not self.on:
-            yield
-            return
+        return self._measured(name) if self.on else NOTHING
+
+    @contextmanager
+    def _measured(self, name: str) -> Iterator[None]:
         began_s = time.perf_counter()
         yield
         self.total_s[name] = self.total_s.get(name, 0.0) + time.perf_counter() - began_s

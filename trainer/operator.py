@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import WrongReturn
-from .meters import Meters, Timers
+from .meters import NOTHING, Meters, Timers
 from .names import NUM_SAMPLES, SCHEDULER_STEP, STEPS
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class TrainingOperator:
         self._loaders: dict[str, Any] = {}
         self._meters = Meters()
         self._scaler: Any = None
+        self._fitting: set[str] = set()
+        """Methods for which there are as many models, optimizers and schedulers as they use."""
         self.timers = Timers()
         """`with self.timers.record("name"):` adds to the times that `profile=True` returns."""
         self.global_step = 0
@@ -50,9 +52,14 @@ class TrainingOperator:
         After a restart in the middle, the iterator gives the batches that are left. The values of this method are
         kept over it; those that an override keeps in variables of its own are not.
         """
-        steps = info[SCHEDULER_STEP]
+        steps, around = info[SCHEDULER_STEP], self._around
         for number, batch in enumerate(iterator, info["batch_idx"]):
-            batch_info = {"batch_idx": number, "global_step": self.global_step, **self._around.batch_info()}
+            batch_info = {
+                "batch_idx": number,
+                "global_step": self.global_step,
+                NUM_SAMPLES: around.samples,
+                "weight": around.weight,
+            }
             metrics = self.train_batch(batch, batch_info)
             self._count(metrics, "train_batch", batch_info)
             if steps == "batch":
@@ -82,7 +89,7 @@ class TrainingOperator:
     def validate(self, iterator: Iterable[Any], info: dict[str, Any]) -> dict[str, Any]:
         """One pass over the validation data, under `torch.no_grad()` and with models in `eval()`."""
         for number, batch in enumerate(iterator, info["batch_idx"]):
-            batch_info = {"batch_idx": number, **self._around.batch_info()}
+            batch_info = {"batch_idx": number, NUM_SAMPLES: self._around.samples, "weight": self._around.weight}
             self._count(self.validate_batch(batch, batch_info), "validate_batch", batch_info)
         return self._meters.summary()
 
@@ -143,7 +150,7 @@ class TrainingOperator:
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Around forward passes: mixed precision where it is asked for."""
         if self._around.amp_dtype is None:
-            return contextlib.nullcontext()
+            return NOTHING
         import torch
 
         return torch.autocast(self.device.type, dtype=self._around.amp_dtype)
@@ -246,9 +253,9 @@ class TrainingOperator:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _parts_of(self, batch: Any) -> Iterator[Any]:
+    def _parts_of(self, batch: Any) -> Sequence[Any]:
         if isinstance(batch, (list, tuple)) and len(batch) >= 2:
-            return iter(batch)
+            return batch
         raise WrongReturn(
             f"a batch is a {type(batch).__name__}, and must be a list or tuple of features and target: override "
             "train_batch and validate_batch of TrainingOperator for other batches"
@@ -257,11 +264,15 @@ class TrainingOperator:
     def _count(self, metrics: Any, method: str, batch_info: dict[str, Any]) -> None:
         if not isinstance(metrics, dict):
             raise WrongReturn(f"{method} returned a {type(metrics).__name__}, and must return a dict of numbers")
-        metrics = dict(metrics)
-        samples = metrics.pop(NUM_SAMPLES, batch_info[NUM_SAMPLES])
+        samples = batch_info[NUM_SAMPLES]
+        if NUM_SAMPLES in metrics:
+            metrics = dict(metrics)
+            samples = metrics.pop(NUM_SAMPLES)
         self._meters.add(metrics, samples, method)
 
     def _only_one(self, method: str) -> None:
+        if method in self._fitting:
+            return
         trains = method == "train_batch"
         for what, things, least, most in (
             ("models", self._models, 1, 1),
@@ -275,11 +286,17 @@ class TrainingOperator:
                 )
         if self._criterion is None:
             raise WrongReturn(f"there is no loss for {method}: give loss_creator, or override {method}")
+        self._fitting.add(method)
 
     def _one(self, what: str, things: list[Any]) -> Any:
         if len(things) != 1:
             raise WrongReturn(f"there are {len(things)} {what}s: use self.{what}s")
         return things[0]
+
+
+def validates(operator: TrainingOperator) -> bool:
+    """Whether there is data to validate with."""
+    return operator.validation_loader is not None
 
 
 def check_steps(value: str) -> str:

@@ -154,7 +154,8 @@ class TorchTrainer:
         **arguments: Any,
     ) -> type:
         """A class for Ray Tune, whose trials make a trainer with these arguments, and the trial's configuration laid
-        over `config`. A step is a `train()` and a `validate()`, or `override_tune_step(trainer, info)`. Needs ray."""
+        over `config`. A step is a `train()`, and a `validate()` where there is data for it, or
+        `override_tune_step(trainer, info)`. Needs ray."""
         from .tune import as_trainable
 
         return as_trainable(cls, override_tune_step, arguments)

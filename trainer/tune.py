@@ -12,6 +12,7 @@ from typing import Any
 from ray.tune import Trainable
 
 from ..agent.errors import UsageError
+from .operator import validates
 
 FILE = "trainer.pt"
 
@@ -29,12 +30,16 @@ class TorchTrainable(Trainable):  # type: ignore[misc, unused-ignore] # untyped 
         arguments = dict(self._arguments)
         merged = {**(arguments.pop("config", None) or {}), **config}
         self._trainer = type(self)._make(**arguments, config=merged)
+        self._validates: bool | None = None
 
     def step(self) -> dict[str, Any]:
         """What the trial reports: of a training pass and, where there is data for it, a validation pass."""
         if (own := type(self)._override) is not None:
             return own(self._trainer, {"iteration": self.iteration})
-        return {**self._trainer.train(), **self._trainer.validate()}
+        reported: dict[str, Any] = self._trainer.train()
+        if self._validates is None:
+            self._validates = all(self._trainer.apply_all_operators(validates))
+        return {**reported, **self._trainer.validate()} if self._validates else reported
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """The trainer's state, for Tune to keep, and to go on from on any node, with any number of workers."""

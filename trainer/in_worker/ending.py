@@ -17,8 +17,9 @@ from ...agent.errors import UsageError
 from ...worker.errors import Misused, NotResumable, WrongState
 from ..names import FORBIDDEN
 from .channel import Channel
+from .places import DiskFull
 
-_FINAL = (UsageError, Misused, NotResumable, WrongState)
+_FINAL = (UsageError, Misused, NotResumable, WrongState, DiskFull)
 """Another start would end in the same way."""
 
 

@@ -110,7 +110,8 @@ class Passes:
         return numbers(returned)  # type: ignore[no-any-return]
 
     def _batches(self, data: Batches, epoch: int, num_steps: int | None, trains: bool) -> Generator[Any, None, None]:
-        meters, steps = self._operator._meters, num_steps or data.steps()
+        meters, run, steps = self._operator._meters, self._run, num_steps or data.steps()
+        shows = self._around.use_tqdm and self._around.rank == 0
         if num_steps is not None and meters.batches >= num_steps:
             return
         with self._operator.timers.record("pass"):
@@ -123,10 +124,11 @@ class Passes:
                     # Also where the loop was left: what it was given last, it has used.
                     self._over(data, trains)
                     if not asked and data.exact is not None:
-                        self._run.boundary(may_save=False)
-                self._run.boundary(evaluated=0 if trains else meters.batches)
-                self._show(data, steps)
-                if self._run.stopping or meters.batches == num_steps:
+                        run.boundary(may_save=False)
+                run.boundary(evaluated=0 if trains else meters.batches)
+                if shows:
+                    self._show(data, steps)
+                if run.stopping or meters.batches == num_steps:
                     return
 
     def _over(self, data: Batches, trains: bool) -> None:
@@ -138,10 +140,9 @@ class Passes:
             self._run.step()
 
     def _show(self, data: Batches, steps: int | None) -> None:
-        if self._around.use_tqdm and self._around.rank == 0:
-            meters = self._operator._meters
-            last = {name: total / count for name, (total, count) in meters.last.items() if count}
-            self._channel.progress({"pass": data.name, "batch": meters.batches, "of": steps, "last": last})
+        meters = self._operator._meters
+        last = {name: total / count for name, (total, count) in meters.last.items() if count}
+        self._channel.progress({"pass": data.name, "batch": meters.batches, "of": steps, "last": last})
 
     def _finished(self, returned: dict[str, Any], args: dict[str, Any]) -> Any:
         """What the call gives: one dict, or one of each worker."""
@@ -168,10 +169,9 @@ class Passes:
 
     def _gather(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         try:
-            json.dumps(mine)
+            told = json.dumps(mine).encode()
         except TypeError as error:
             raise WrongReturn(
                 f"a pass returned what is no plain data: {error}; return numbers, texts, and lists and dicts of them"
             ) from error
-        parts: list[dict[str, Any]] = self._run.world.gather(mine)
-        return parts
+        return [json.loads(part) for part in self._run.world.gather_bytes(told)]

@@ -60,7 +60,7 @@ def serve(folder: str) -> None:
             value, body = calls.perform(call)
             run.attend(False)
             if call["number"] < 0:
-                channel.answer(call["number"], value, body)
+                channel.answer(call["number"], value, body)  # it was asked of this worker alone
                 continue
             if call["name"] in READS:
                 record.finish(call["number"], call["name"], call["digest"], None)
@@ -68,7 +68,8 @@ def serve(folder: str) -> None:
                 value = record.finish(call["number"], call["name"], call["digest"], value)
             if calls.lasting:
                 run.save_now()
-            channel.answer(call["number"], value, body)
+            if around.local_rank == 0:
+                channel.answer(call["number"], value, body)
         run.finish()
         channel.close()
     if dist.is_initialized():

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from ..names import NUM_SAMPLES
-
 
 @dataclass
 class Surroundings:
@@ -34,9 +32,6 @@ class Surroundings:
     """DataLoaders as the creators made them: train, validation."""
     registering: Any = None
     """What takes the things that an operator registers; see `build.Registering`."""
-
-    def batch_info(self) -> dict[str, Any]:
-        return {NUM_SAMPLES: self.samples, "weight": self.weight}
 
     def to_device(self, batch: Any) -> Any:
         if self.device.type == "cpu":

@@ -67,7 +67,11 @@ class CallServer:
 
     def __init__(self, folder: str) -> None:
         """folder: a private directory. Raises OSError."""
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """What the program waits for has changed: an answer, the workers, the end of the job."""
+        self._handed = threading.Condition(lock)
+        """What the workers' threads wait for has changed: a call, the round, the end of the job."""
         self._calls: list[Call] = []
         self._answers: dict[int, Answer] = {}
         self._records: dict[int, tuple[str, str, Any]] = {}
@@ -123,7 +127,7 @@ class CallServer:
         """This node's workers have ended, and others will come, of a job whose rounds are counted anew."""
         with self._changed:
             self._here = Here()
-            self._changed.notify_all()
+            self._wake_all()
 
     def wait_ready(self) -> None:
         """Until all workers of this node are there. Raises what ended the job."""
@@ -147,7 +151,7 @@ class CallServer:
                 raise self._ended()
             self._begun[number] = self._here.restarts
             self._calls.append(Call(number, name, args, digest, parcel, refused))
-            self._changed.notify_all()
+            self._handed.notify_all()
             return number
 
     def read(self, name: str) -> Answer:
@@ -155,7 +159,7 @@ class CallServer:
         with self._changed:
             number = min((*self._answers, 0)) - 1
             self._read = Call(number, name, {}, "")
-            self._changed.notify_all()
+            self._handed.notify_all()
             self._changed.wait_for(lambda: self._ended or number in self._answers)
             self._read = None
             if number not in self._answers and self._ended:
@@ -176,14 +180,14 @@ class CallServer:
         """The job is over: whoever waits, or comes later, gets this error."""
         with self._changed:
             self._ended = self._ended or error
-            self._changed.notify_all()
+            self._wake_all()
 
     def close(self) -> None:
         """Close every connection. May be called again."""
         with self._changed:
             self._ended = self._ended or (lambda: RuntimeError("the trainer is shut down"))
             connections, self._connections = self._connections, set()
-            self._changed.notify_all()
+            self._wake_all()
         for connection in (self._server, *connections):
             _hang_up(connection)
         self._acceptor.join()
@@ -228,7 +232,7 @@ class CallServer:
                     elif "kept" in message:
                         self._kept.add(message["kept"])
                     elif "result" in message:
-                        self._answer(local_rank, message, body)
+                        self._answer(message, body)
                     elif "failed" in message:
                         self.failures.append(message["failed"])
                     elif "progress" in message and self.on_progress is not None:
@@ -238,7 +242,7 @@ class CallServer:
             finally:
                 with self._changed:
                     self._connections.discard(connection)
-                    self._changed.notify_all()
+                    self._wake_all()
 
     def _known(self, hello: dict[str, Any]) -> list[Any]:
         """A worker has connected. Returns the calls of this program that are later than the worker's state."""
@@ -258,7 +262,7 @@ class CallServer:
             self._here.local_ranks.add(local_rank)
             for number, name, digest, value in records:
                 self._records.setdefault(int(number), (name, digest, value))
-            self._changed.notify_all()
+            self._wake_all()
 
     def _next(self, number: int, local_rank: int, in_round: int) -> Call | None:
         """Wait for a call; None where nobody will make it, or the worker is of a round that is over."""
@@ -267,20 +271,23 @@ class CallServer:
             there = len(self._calls) >= number or (local_rank == 0 and self._read is not None)
             return there or bool(self._ended) or self._here.round != in_round
 
-        with self._changed:
-            self._changed.wait_for(due)
+        with self._handed:
+            self._handed.wait_for(due)
             if self._here.round != in_round:
                 return None
             if len(self._calls) >= number:
                 return self._calls[number - 1]
             return self._read if local_rank == 0 and not self._ended else None
 
-    def _answer(self, local_rank: int, message: dict[str, Any], body: bytes) -> None:
-        if local_rank != 0:
-            return
+    def _answer(self, message: dict[str, Any], body: bytes) -> None:
+        """By this node's first worker; the others know the same."""
         with self._changed:
             self._answers.setdefault(int(message["result"]), Answer(message["value"], body))
             self._changed.notify_all()
+
+    def _wake_all(self) -> None:
+        self._changed.notify_all()
+        self._handed.notify_all()
 
     def _complete(self) -> bool:
         return 0 < self._here.local_world_size <= len(self._here.local_ranks)

@@ -20,6 +20,7 @@ from ...rendezvous.text import count
 from ..errors import Diverged, TrainingFailed, WrongReturn
 from .call_server import CallServer
 from .resources import Room
+from .retries import Retries
 
 log = logging.getLogger("elastic_agent")
 ENDPOINT_ROUNDS = 3
@@ -46,7 +47,7 @@ class Job:
         as their hosts are lost. Raises what NodeAgent raises."""
         self._call_server, self._room = call_server, room
         self._lock = threading.Lock()
-        self._allowed, self._used, self._base = max_retries, 0, 0
+        self._retries = Retries(max_retries, config.max_nodes > 1)
         self._former = 0
         """Restarts of this node's former agents."""
         self._failures: list[WorkerFailure] = []
@@ -77,7 +78,7 @@ class Job:
     def allow(self, max_retries: int) -> None:
         """From now on so many failures are answered with a restart."""
         with self._lock:
-            self._allowed, self._base = max_retries, self._used
+            self._retries.allow(max_retries)
             self._failures.clear()
 
     def stop(self, force: bool = True) -> None:
@@ -152,18 +153,16 @@ class Job:
         self._call_server.left()
         agent = self._make_agent()
         with self._lock:
-            self._agent, self._former = agent, self._used
+            self._agent, self._former = agent, self._retries.used
         if self._stopping:
             agent.stop()
 
     def _happened(self, event: AgentEvent) -> None:
         with self._lock:
-            self._used = self._former + event.restarts_used
             if event.failure is not None:
                 self._failures.append(event.failure)
-            # Of several nodes the workers count, so that all programs end alike; see `in_worker/call_agreement.py`.
-            counts = self._config.max_nodes == 1 or not self._call_server.rounds
-            if counts and self._used - self._base > self._allowed and not self._exceeded:
+            exceeded = self._retries.exceeded(self._former + event.restarts_used, self._call_server.rounds)
+            if exceeded and not self._exceeded:
                 self._exceeded = True
                 self._agent.stop()
 
@@ -171,7 +170,7 @@ class Job:
         """What calls raise from now on."""
         error = self.error
         if self._exceeded:
-            return self._failed(f"failed more often than max_retries={self._allowed} allows")
+            return self._failed(f"failed more often than max_retries={self._retries.allowed} allows")
         if error is None and not self._call_server.rounds:
             return UsageError("the job has ended without this node, which was a spare: it has nothing to train")
         if error is None:

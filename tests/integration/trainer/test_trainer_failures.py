@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from support.outside.mounts import fill, tmpfs
 from support.source_tree import ROOT
 from support.trainers import training
 from support.trainers.reports import Reports, tell
@@ -250,3 +251,16 @@ def _read_terminal(descriptor: int, drawn: list[bytes]) -> None:
             drawn.append(data)
     except OSError:
         return  # the other side is closed
+
+
+def test_a_full_disk_of_the_state_ends_the_call_at_once(tmp_path: Path) -> None:
+    """The state from before the pass cannot be written, nor can a restarted worker begin: it is not tried again."""
+    with (
+        tmpfs(tmp_path / "disk", "size=256k") as disk,
+        TorchTrainer(**training.CREATORS, config={BATCH_SIZE: 50}, num_workers=1, checkpoint_dir=disk) as trainer,
+    ):
+        fill(disk / "filler")
+        with pytest.raises(
+            TrainingFailed, match=r"DiskFull: .*no state can be kept in \S*disk: No space left on device"
+        ):
+            trainer.train(max_retries=3, checkpoint="auto")

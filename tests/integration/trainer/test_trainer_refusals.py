@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.outside.mounts import tmpfs
 from support.source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -73,3 +74,16 @@ def test_a_full_disk_at_save_is_that_nodes_alone(tmp_path: Path) -> None:
     assert said["one"][0] == "OSError"
     assert "what was there stays" in said["one"][1]
     assert said["two"] == ["none", ""]
+
+
+def test_full_disks_at_save_are_named_on_both_nodes_and_nothing_is_lost(tmp_path: Path) -> None:
+    """On file systems of 256 KiB: each node's program gets the error, its file from before stays and is loaded, and
+    both train on and save again when there is room."""
+    with tmpfs(tmp_path / "disk.one", "size=256k"), tmpfs(tmp_path / "disk.two", "size=256k"):
+        said = played(tmp_path, "full")["full"]
+    for name in ("one", "two"):
+        kind, text = said[name]
+        assert kind == "OSError"
+        assert re.search(
+            rf"cannot write the trainer's state to \S*disk\.{name}/saved: No space left .*what was there stays", text
+        )

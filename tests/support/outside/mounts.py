@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,26 @@ def tmpfs(path: Path, options: str) -> Iterator[Path]:
         yield path
     finally:
         _LIBC.umount2(str(path).encode(), _MNT_DETACH)
+
+
+def fill(path: Path) -> None:
+    """Fill a file system with a file, to the last byte."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for size in (4096, 1):
+            while _written(descriptor, size):
+                pass
+    finally:
+        os.close(descriptor)
+
+
+def _written(descriptor: int, size: int) -> int:
+    try:
+        return os.write(descriptor, bytes(size))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from support.outside.mounts import fill
 from support.trainers import training
 
 FULL: dict[str, Any] = {
@@ -59,7 +60,7 @@ def main() -> None:
         settings = {**FULL, **CHANGED.get(case, {}), "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_id": case}
         try:
             with TorchTrainer(**settings) as trainer:
-                problem = {"load": load, "save": save}.get(case, train)(trainer, name, work)
+                problem = DOES.get(case, train)(trainer, name, work)
             if problem is not None:
                 raise problem
             if case == "shutdown":
@@ -104,6 +105,40 @@ def save(trainer: TorchTrainer, name: str, work: Path) -> OSError | None:
     assert trainer.train()["epoch"] == 2
     # Raised when both have shut down: a node that leaves with an error is waited for by the other one.
     return problem
+
+
+def save_on_full_disk(trainer: TorchTrainer, name: str, work: Path) -> OSError | None:
+    """Each node's file system is full. Its file from before stays whole, and alone; with room again it is replaced."""
+    disk = work / f"disk.{name}"
+    trainer.train()
+    before = trainer.validate()
+    trainer.save(disk / "saved")
+    kept = (disk / "saved").read_bytes()
+    trainer.train()
+    problem: OSError | None = None
+    fill(disk / "filler")
+    try:
+        trainer.save(disk / "saved")
+    except OSError as error:
+        problem = error
+    assert sorted(path.name for path in disk.iterdir()) == ["filler", "saved"]
+    assert (disk / "saved").read_bytes() == kept
+    assert trainer.train()["epoch"] == 3
+    after = trainer.validate()
+    trainer.load(disk / "saved")
+    assert trainer.validate()["val_loss"] == before["val_loss"] != after["val_loss"]
+    (disk / "filler").unlink()
+    trainer.train()
+    trainer.save(disk / "saved")
+    assert (disk / "saved").read_bytes() != kept
+    return problem
+
+
+DOES: dict[str, Callable[[TorchTrainer, str, Path], OSError | None]] = {
+    "load": load,
+    "save": save,
+    "full": save_on_full_disk,
+}
 
 
 @contextmanager

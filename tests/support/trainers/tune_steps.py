@@ -1,5 +1,6 @@
 """A trial's own methods, without a cluster: `tune_steps.py DIRECTORY`. Prints loss and accuracy of a trial as it was
-saved, and of its successor, which has other workers, as it was restored."""
+saved, and of its successor, which has other workers, as it was restored; and what a trial without data for a validation
+reports."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ from typing import Any
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainable, TorchTrainer
 from support.trainers import training
+
+
+def training_data(config: dict[str, Any]) -> Any:
+    return training.make_data(config)[0]
 
 
 def main() -> None:
@@ -34,6 +39,11 @@ def main() -> None:
         restored = second.train()
     finally:
         second.stop()
+    third = TorchTrainer.as_trainable(**{**common, "data_creator": training_data}, num_workers=1)(config={"lr": 0.02})
+    try:
+        alone = third.train()
+    finally:
+        third.stop()
     names = ("val_loss", "val_accuracy")
     print(
         json.dumps(
@@ -43,6 +53,7 @@ def main() -> None:
                 "reported": [reported["training_iteration"], reported["epoch"], "val_accuracy" in reported],
                 "saved": [saved[name] for name in names],
                 "restored": [restored[name] for name in names],
+                "without validation": [name in alone for name in ("train_loss", "val_loss")],
             }
         )
     )
