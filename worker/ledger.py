@@ -118,10 +118,28 @@ class Ledger:
         """Where the finished epochs are not exactly-once, a sentence each; empty if all are."""
         return [fault for name, chain in sorted(self.chains.items()) for fault in _faults(name, chain)]
 
+    def left(self) -> list[str]:
+        """Epochs that a later one of their loader began without, a sentence each: a loop that has limits of its own
+        leaves such, and no claim is made for them. Empty after loops that run to the end of each epoch."""
+        return [sentence for name, chain in sorted(self.chains.items()) for sentence in _left(name, chain)]
+
     def finished(self, loader: str) -> dict[int, int]:
         """The finished epochs of a loader, with the positions each has."""
         chain = self.chains.get(loader, Chain())
         return {kept.epoch: kept.last for kept in chain.ranges if kept.ends_epoch}
+
+
+def _left(name: str, chain: Chain) -> list[str]:
+    reached: dict[int, int] = {}
+    for kept in chain.ranges:
+        reached[kept.epoch] = max(reached.get(kept.epoch, 0), kept.last)
+    finished = {kept.epoch for kept in chain.ranges if kept.ends_epoch}
+    return [
+        f"loader {name!r}, epoch {epoch}: "
+        + (f"left at position {reached[epoch]}, before its end" if epoch in reached else "nothing was trained on")
+        for epoch in range(min(reached, default=0), max(reached, default=0))
+        if epoch not in finished
+    ]
 
 
 def _faults(name: str, chain: Chain) -> list[str]:

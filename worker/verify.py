@@ -79,6 +79,7 @@ def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
         if not faults:
             count = f"{len(finished)} finished epochs, {sum(finished.values())} samples, each trained on exactly once"
             lines.append(f"{path.name}: loader {name!r}: {count}")
+    lines += [f"{path.name}: not finished: {sentence}" for sentence in ledger.left()]
     return lines, not faults
 
 

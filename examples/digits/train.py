@@ -91,7 +91,7 @@ def main() -> None:
             print(f"epoch {epoch + 1}: test accuracy {accuracy(net, test_x, test_y):.1%}", flush=True)
 
     reached = accuracy(net, test_x, test_y)  # the same on every worker
-    faults = run.ledger.faults()
+    faults = run.ledger.faults() + run.ledger.left()
     dist.destroy_process_group()
     if run.stopping:
         if rank == 0:

@@ -196,6 +196,36 @@ def test_the_ledger_says_which_positions_were_missed_or_repeated(spans: list[tup
     assert ledger.faults() == [f"loader 'train', {said}"]
 
 
+def test_the_ledger_says_which_epochs_a_later_one_began_without() -> None:
+    """No batch of them is missing between two others, so that nothing else shows it."""
+    ledger = Ledger()
+    ledger.add([Span("train", 0, 0, 8, True), Span("train", 1, 0, 4, False)])
+    assert ledger.left() == []
+    ledger.add([Span("train", 3, 0, 4, False)])
+    assert ledger.left() == [
+        "loader 'train', epoch 1: left at position 4, before its end",
+        "loader 'train', epoch 2: nothing was trained on",
+    ]
+    assert ledger.faults() == []
+
+
+def test_verify_says_which_epochs_were_left_before_their_end(tmp_path: Path) -> None:
+    """A loop with limits of its own may do so: all else stays proved."""
+    run = run_in(tmp_path)
+    batches = iter(run.loader(DataLoader(numbers(8), batch_size=2)))
+    next(batches)
+    run.step()
+    del batches
+    run.account.cursors["loader0"].epoch, run.account.cursors["loader0"].position = 1, 0
+    for _ in run._loaders["loader0"]:
+        run.step()
+    run.close()
+    report = verify(tmp_path / "checkpoints")
+    assert report.proved
+    (said,) = [line for line in report.lines if "not finished" in line]
+    assert said.endswith("not finished: loader 'loader0', epoch 0: left at position 2, before its end")
+
+
 def test_a_ledger_that_somebody_changed_is_found(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     loader = run.loader(DataLoader(numbers(8), batch_size=2))
