@@ -42,6 +42,7 @@ from .invariants import (
 from .liveness import Liveness
 from .restarts import ROUNDING_S, Restarts
 from .rounds import Rounds
+from .worlds import Worlds
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -97,6 +98,7 @@ class Checkers:
         self.restarts = Restarts(self)
         self.costs = Costs(self)
         self.agreements = Agreements(self)
+        self.worlds = Worlds(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""

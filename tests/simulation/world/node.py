@@ -53,6 +53,8 @@ class SimNode:
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
         self.frozen = False
+        self.suspended = False
+        """Its whole host stands still, workers and nursery too, as a virtual machine that is moved."""
         self.stalled = False
         """Its loop stands still, while its threads live."""
         self.stalled_since = 0.0
@@ -132,6 +134,7 @@ class SimNode:
         self._say(f"starts ranks {member.rank_offset} to {member.rank_offset + member.nproc - 1}")
         self.world.checkers.starts(self, effect)
         self.nursery.start(effect.round, member)
+        self.world.checkers.worlds.started(self)
 
     def _signal_workers(self, effect: agent_events.SignalWorkers) -> None:
         self._say(f"signal {effect.signum} to its workers")
@@ -243,6 +246,19 @@ class SimNode:
             self.world.store.thaw()
         self._replay()
         self.link.pump()
+
+    def suspend(self) -> None:
+        """Its host stands still, and time goes on."""
+        if not self.done and not self.frozen:
+            self.suspended = True
+            self.freeze()
+
+    def resume(self) -> None:
+        if self.suspended:
+            self._say("runs again")
+            self.suspended = False
+            self.nursery.resume()
+            self.thaw()
 
     def stall(self) -> None:
         """Its loop stands still, as in a call on a dead file server; its threads and its workers go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,8 @@ class Nursery:
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not started another."""
+        self._due: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        """What is to happen as soon as the host runs again."""
         self.ranks: Ranks | None = None
         """All ranks of the round, where they come to boundaries."""
 
@@ -128,7 +131,7 @@ class Nursery:
             if rng.random() < self.habit.start_fails:
                 failure = self._failure(Worker(rank, local_rank, 0), 127, "cannot be started")
                 self.failed.add(self.round)
-                self.world.at(self.world.delays.local(), self._start_failed, self.round, failure)
+                self.later(self.world.delays.local(), self._start_failed, self.round, failure)
                 continue
             self.world.pids += 1
             worker = Worker(rank, local_rank, self.world.pids)
@@ -136,10 +139,10 @@ class Nursery:
             worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
             self.live[local_rank] = worker
             if self.habit.crashes and rng.random() < self.habit.crashes:
-                self.world.at(rng.random() * CRASH_S, self._crash, worker)
+                self.later(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:
                 lasts_s = self.habit.work_s + rng.random() * self.habit.spread_s
-                self.world.at(lasts_s, self._finish, worker)
+                self.later(lasts_s, self._finish, worker)
         if self.habit.step_s:
             self.ranks = self.world.ranks_of(running, self.habit)
             self.ranks.started(self)
@@ -194,7 +197,7 @@ class Nursery:
         self.leftovers = True
         self.leftovers_stubborn = self.world.rng.random() < 0.3
         if self.world.rng.random() < 0.5:
-            self.world.at(self.world.rng.random() * 4, self._leftovers_end, self.round)
+            self.later(self.world.rng.random() * 4, self._leftovers_end, self.round)
 
     def _leftovers_end(self, number: int) -> None:
         if self.leftovers and self.round == number:
@@ -207,19 +210,36 @@ class Nursery:
         for worker in list(self.live.values()):
             if not worker.ignores_term:
                 code = -signum if rng.random() < 0.9 else rng.choice((0, 1))
-                self.world.at(self.world.delays.dying(), self.exit, worker, code)
+                self.later(self.world.delays.dying(), self.exit, worker, code)
         if self.leftovers and not self.leftovers_stubborn:
-            self.world.at(self.world.delays.dying(), self._leftovers_end, self.round)
+            self.later(self.world.delays.dying(), self._leftovers_end, self.round)
         self._settle()
 
     def kill(self) -> None:
         self.stopped = True
         for worker in list(self.live.values()):
             if not worker.unkillable:
-                self.world.at(self.world.delays.local(), self.exit, worker, -9)
+                self.later(self.world.delays.local(), self.exit, worker, -9)
         if self.leftovers:
-            self.world.at(self.world.delays.local(), self._leftovers_end, self.round)
+            self.later(self.world.delays.local(), self._leftovers_end, self.round)
         self._settle()
+
+    def resume(self) -> None:
+        """Its host runs again: what was due meanwhile happens now."""
+        due, self._due = self._due, []
+        for act, args in due:
+            act(*args)
+        self.world.checkers.worlds.started(self.node)
+
+    def later(self, delay: float, act: Callable[..., None], *args: object) -> None:
+        """Call `act`, or, while the host is suspended, as soon as it runs again."""
+        self.world.at(delay, self._happens, act, args)
+
+    def _happens(self, act: Callable[..., None], args: tuple[object, ...]) -> None:
+        if self.node.suspended:
+            self._due.append((act, args))
+        else:
+            act(*args)
 
     def keep(self) -> None:
         """What workers left behind runs on without the agent."""

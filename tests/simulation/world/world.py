@@ -61,6 +61,8 @@ class World:
         self.pids = 100
         self._ports = 20000
         self.conditions = Conditions()
+        self.peers_cut: set[tuple[str, str]] = set()
+        """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
         self.nodes: dict[str, SimNode] = {}
         self.skew_s = skew_s
         self.shared_store = SHARED_STORES[store](self) if store else None
