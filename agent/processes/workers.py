@@ -23,6 +23,7 @@ from ..lifecycle.events import (
     NurseryLost,
     StartFailed,
     WorkerExited,
+    WorkersFenced,
     WorkersGone,
     WorkerStoreLost,
 )
@@ -255,6 +256,9 @@ class Workers:
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
             yield from self.steps.review(self.supervisor.alive())
+        elif isinstance(fact, WorkersFenced):
+            self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+            yield fact
         elif isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):
                 yield WorkerStoreLost(fact.reason)
