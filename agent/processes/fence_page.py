@@ -12,6 +12,7 @@ class FencePage:
 
     def __init__(self) -> None:
         """A fence that is passed. Raises OSError."""
+        self.fd = -1
         self.fd = os.memfd_create("elastic-agent-fence", os.MFD_CLOEXEC)
         self.move(0.0, 0)
 
@@ -23,8 +24,7 @@ class FencePage:
         """Let workers run until then. In one call, so that an agent that is frozen has moved it or has not."""
         os.pwrite(self.fd, fence.encode(int(until * 1e9), generation), 0)
 
-    def close(self) -> None:
-        """Close it here; the nursery has it open by itself. Idempotent."""
+    def __del__(self) -> None:
+        # Not before: a thread whose call to the store ends late may still move it.
         if self.fd >= 0:
             os.close(self.fd)
-            self.fd = -1

@@ -58,6 +58,7 @@ KILLED_BY = 9
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ...rendezvous.driver.fencing import Fencing
     from ..output.round_logs import RoundLogs
     from .file_timer import FileTimer
     from .preload import Preloading
@@ -94,6 +95,8 @@ class Workers:
         self._port, self.steps = MasterPort(spec, self.supervisor), StepPage()
         self._starting = 0
         """The local rank that is being started."""
+        self.fencing: Fencing | None = None
+        """Until when workers may run; set before `open`."""
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
@@ -169,6 +172,8 @@ class Workers:
         self._starting = 0
         try:
             cwd = _working_directory()
+            if self.fencing is not None:
+                self.supervisor.begin(self.fencing.read_in(round.version))
             self.supervisor.start(self._launches(round, member, restart_count, cwd), range(member.nproc))
             self._port.serve(round.number, member.group_rank)  # after the workers, which take longer to come to it
         except (AgentError, OSError) as error:
@@ -361,6 +366,8 @@ class Workers:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
+        if self.fencing is not None:
+            self.supervisor.fence(self.fencing.page.fd)
         if TIMER_SWITCH in self._spec.base_env and self._timer is None:
             from .file_timer import timer_of
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -46,10 +45,8 @@ threading.Event().wait()
 
 
 @pytest.fixture
-def page() -> Iterator[FencePage]:
-    made = FencePage()
-    yield made
-    made.close()
+def page() -> FencePage:
+    return FencePage()
 
 
 def begin(supervisor: Supervisor, page: FencePage, generation: int = 1) -> None:

@@ -16,10 +16,6 @@ class Worlds:
 
     def __init__(self, truth: Checkers) -> None:
         self._truth = truth
-        self.judged = False
-        """Two worlds are a violation; else they are only counted."""
-        self.met = 0
-        """How often workers of two rounds ran at once."""
 
     def started(self, node: SimNode) -> None:
         """Workers of this node run from now on, or go on behind a suspension."""
@@ -28,10 +24,12 @@ class Worlds:
         number = node.nursery.round
         for other in self._truth.world.nodes.values():
             if other.nursery.round != number and _lives(other):
-                self.met += 1
-                self._truth.world.reached.note("two worlds met")
                 which = f"{node.ident} runs round {number} beside {other.ident} in round {other.nursery.round}"
-                self._truth.need(not self.judged, ONE_WORLD, which)
+                self._truth.need(False, ONE_WORLD, which)
+
+    def fenced(self, node: SimNode) -> None:
+        """The fence ended the workers of this node."""
+        self._truth.world.reached.note("workers were fenced")
 
 
 def _lives(node: SimNode) -> bool:

@@ -15,7 +15,7 @@ from .scenario import Founder, Pace, Scenario
 EVERY, WHICH = 16, 9
 """The seeds of such jobs: those that leave this remainder."""
 APART = ("cut", "cut", "partition", "freeze", "suspend", "cut_peers", "cut_peers", "store_stalls", "stall")
-BESIDE = ("kill", "restart", "worker_fails", "arrive", "leave", "lose_replies", "lose_requests")
+BESIDE = ("kill", "restart", "worker_fails", "arrive", "leave", "lose_replies")
 
 
 def is_one(seed: int) -> bool:
@@ -49,7 +49,6 @@ def scenario(seed: int) -> Scenario:
         skew_s=rng.choice((0.0, 1000.0)),
         founders=tuple(Founder(f"n{index}", index * 0.2, 1) for index in range(max_nodes + spares)),
         faults=tuple(_faults(rng)),
-        reads_first=rng.random() < 0.5,
     )
 
 

@@ -46,6 +46,7 @@ class SimNode:
             max_nodes=job.max_nodes,
             endpoint="host:29400",
             settle_s=job.settle_s,
+            fences=world.fences,
         )
         self.killed = False
         self.done = False
@@ -55,6 +56,7 @@ class SimNode:
         self.frozen = False
         self.suspended = False
         """Its whole host stands still, workers and nursery too, as a virtual machine that is moved."""
+        self.suspended_at = 0.0
         self.stalled = False
         """Its loop stands still, while its threads live."""
         self.stalled_since = 0.0
@@ -236,7 +238,7 @@ class SimNode:
         self.link.settle_beats()
 
     def thaw(self) -> None:
-        if not self.frozen:
+        if not self.frozen or self.suspended:
             return
         self._say("is thawed")
         self.link.settle_beats()
@@ -250,13 +252,14 @@ class SimNode:
     def suspend(self) -> None:
         """Its host stands still, and time goes on."""
         if not self.done and not self.frozen:
-            self.suspended = True
+            self.suspended, self.suspended_at = True, self.world.now
             self.freeze()
 
     def resume(self) -> None:
         if self.suspended:
             self._say("runs again")
             self.suspended = False
+            self.nursery.fence.suspended(self.world.now - self.suspended_at)
             self.nursery.resume()
             self.thaw()
 

@@ -11,12 +11,16 @@ from elastic_agent.agent.lifecycle.events import (
     NurseryLost,
     StartFailed,
     WorkerExited,
+    WorkersFenced,
     WorkersGone,
     WorkerStoreLost,
 )
 from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.failures import Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
+
+from ..stores.driver_link import DriverLink
+from .fence import SimFence
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -103,6 +107,9 @@ class Nursery:
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not started another."""
+        self.fence = SimFence(self)
+        self.fenced_rounds: set[int] = set()
+        """Rounds whose workers the fence ended, or did not let start."""
         self._due: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         """What is to happen as soon as the host runs again."""
         self.ranks: Ranks | None = None
@@ -124,6 +131,11 @@ class Nursery:
         self.clean[self.round] = 0
         self.ranks = None
         if self.dead:
+            return
+        link = self.node.link
+        fencing = link.fencing if isinstance(link, DriverLink) else None
+        if fencing is not None and not self.fence.begin(fencing.read_in(running.version)):
+            self.fenced()
             return
         rng = self.world.rng
         for local_rank in range(member.nproc):
@@ -254,6 +266,24 @@ class Nursery:
         self.dead, self.serves = True, 0
         self.losses.append(self.world.now)
         self.node.post_later(NurseryLost("signal 9"))
+
+    def fenced(self) -> None:
+        """The fence is passed: the workers are killed, at once."""
+        self.fenced_rounds.add(self.round)
+        if self.node.done:
+            self.vanish()
+            return
+        self.world.checkers.worlds.fenced(self.node)
+        if self.open and not self.stopped:
+            self.world.disturbed(self.round, self.node, "loss")
+            self.losses.append(self.world.now)
+        self.stopped = True
+        self.node.post_later(WorkersFenced())
+        self.leftovers = False
+        for worker in list(self.live.values()):
+            if not worker.unkillable:
+                self.exit(worker, -9)
+        self._settle()
 
     def lose_store(self) -> None:
         """The process dies that serves the workers' store of this node's round."""

@@ -61,6 +61,8 @@ class World:
         self.pids = 100
         self._ports = 20000
         self.conditions = Conditions()
+        self.fences = store == "etcd"
+        """Workers that are cut off end before a round begins without them."""
         self.peers_cut: set[tuple[str, str]] = set()
         """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
         self.nodes: dict[str, SimNode] = {}
