@@ -334,12 +334,13 @@ class Driver:
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
         connection = self._threads.connect(store, "candidate", WAIT_S)
         while self._may_lead and not self._threads.ending.is_set():
+            self._well.wait(WAIT_S)  # not as a part of the call, which would seem to get no answer in time
             epoch = connection.call(self._campaign)
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _campaign(self, session: Store) -> int | None:
-        return session.lead(self._node, WAIT_S) if self._well.wait(WAIT_S) else None
+        return session.lead(self._node, WAIT_S) if self._well.is_set() else None
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):
