@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
 
+    fencing: Fencing | None = None
+    """Until when workers may run; set before `open`."""
+
     def __init__(
         self,
         spec: WorkerSpec,
@@ -95,8 +98,6 @@ class Workers:
         self._port, self.steps = MasterPort(spec, self.supervisor), StepPage()
         self._starting = 0
         """The local rank that is being started."""
-        self.fencing: Fencing | None = None
-        """Until when workers may run; set before `open`."""
         self._pids: dict[int, int] = {}
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""

@@ -53,6 +53,11 @@ class Driver:
     """One agent's threads on one store. `open_store` connects and joins the job; it may block for as long as it is
     configured to, or until its event is set."""
 
+    _found = 0
+    """As `newest`, also of an announcement that is read again because this node was away meanwhile."""
+    _announced = 0
+    """Version of the newest announcement that the store has named with a heartbeat."""
+
     def __init__(
         self,
         node: str,
@@ -89,10 +94,6 @@ class Driver:
         """The store is open, or never will be."""
         self.newest = 0
         """Version of the newest announcement received here."""
-        self._found = 0
-        """The same, also of one that is read again because this node was away meanwhile."""
-        self._announced = 0
-        """Version of the newest announcement that the store has named with a heartbeat."""
         self._recorded: int | None = None
         """Cursor of the newest record that the store has named with a heartbeat; None: it names none."""
         self._well = threading.Event()

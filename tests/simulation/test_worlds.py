@@ -28,7 +28,7 @@ ALONE = Scenario(
 
 def test_workers_of_two_rounds_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a fence, a node that is cut off works on for store_grace beside the round that began without it."""
-    monkeypatch.setattr(World, "fences", property(lambda world: False, lambda world, value: None), raising=False)
+    monkeypatch.setattr(World, "fences", False)
     with pytest.raises(run.SeedFailed, match="no worker of one round runs beside a worker of another"):
         run.play_scenario(ALONE)
 

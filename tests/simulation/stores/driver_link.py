@@ -84,11 +84,7 @@ class DriverLink:
         """By epoch and version: announcements that the store has not accepted yet."""
         self.process = Process(node, node.skew_s)
         self.channel = SimChannel(node)
-        self.fencing = (
-            Fencing(node.ident, world.job.lease_s, world.job.alone_s, SimPage(node), self.channel)
-            if world.fences
-            else None
-        )
+        self.fencing = self._fence() if world.fences else None
         self.driver = self._as_node(
             partial(Driver, find_addr=lambda: f"{node.ident}.example", warn=self.strange, fencing=self.fencing),
             node.ident, node.ident, SPEC, self._open, self.arrives, world.job.beat_s, world.job.lease_s,
@@ -101,6 +97,10 @@ class DriverLink:
         self._loses_until = 0.0
         self._beat_at = world.now
         self._silent_s = 0.0
+
+    def _fence(self) -> Fencing:
+        job = self.world.job
+        return Fencing(self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel)
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
         Process.running = self.process
