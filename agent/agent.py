@@ -16,15 +16,7 @@ from ..rendezvous.records import Member, NodeRecord, Round
 from ..rendezvous.shared_values import SharedValues
 from ..rendezvous.store import StoreError
 from . import signals
-from .errors import (
-    AgentError,
-    HostFailed,
-    InternalError,
-    in_any_case,
-    is_of_host,
-    is_thread_refusal,
-    refusal,
-)
+from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
 from .loop import Loop
@@ -38,6 +30,7 @@ from .steps.seen import WorkersSeen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..rendezvous.driver.fencing import Fencing
     from .processes.stuck import StuckWatch
     from .steps.switches import Switches
 
@@ -47,6 +40,8 @@ class Link(Protocol):
 
     newest: int
     """Version of the newest announcement received; 0 before the first."""
+    fencing: Fencing | None
+    """On a store that elects: until when workers may run."""
 
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...
@@ -112,7 +107,7 @@ class Agent:
         node = os.urandom(8).hex()
         self._spec = workers
         self._rules = node_rules(node, self.name, workers, rendezvous)
-        self._rendezvous_rules = rendezvous_rules(node, rendezvous)
+        self._rendezvous_rules = rendezvous_rules(node, workers, rendezvous)
         self._on_event = on_event
         self._on_announce = on_announce
         self._tell = tell or (lambda text, routine: None)
@@ -121,6 +116,7 @@ class Agent:
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
         self.link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
+        self.workers.fencing = self.link.fencing
         self._node = Node()
         self._coordinator = Rendezvous()
         self._rendezvous, self._announced_s = rendezvous, 0.0

@@ -9,6 +9,9 @@ from ..rendezvous.coordinator.state import Rules as RendezvousRules
 from .lifecycle.state import Rules
 from .spec import RendezvousSpec, WorkerSpec
 
+GIVES_UP_S = 10.0
+"""What a node gets to give up on its store and to end its workers, beyond the times for both."""
+
 
 def node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) -> Rules:
     """Of this node's lifecycle. `node`: its identity; `name`: the same for people."""
@@ -30,10 +33,16 @@ def node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) 
         leftovers=workers.leftovers,
         leftover_s=workers.leftover_s,
         control=workers.control,
+        fences=spec.fences,
     )
 
 
-def rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
+def alone_s(grace_s: float, spec: RendezvousSpec) -> float:
+    """How long workers run on without the store at most: until this node gives up on it, and has stopped them."""
+    return spec.store_grace_s + grace_s + GIVES_UP_S
+
+
+def rendezvous_rules(node: str, workers: WorkerSpec, spec: RendezvousSpec) -> RendezvousRules:
     """Of the coordinator, should this node be it."""
     return RendezvousRules(
         own=node,
@@ -48,4 +57,6 @@ def rendezvous_rules(node: str, spec: RendezvousSpec) -> RendezvousRules:
         static=spec.static,
         settles=spec.settle_s > 0,
         settle_s=spec.settle_s or DEFAULT_SETTLE_S,
+        fences=spec.fences,
+        alone_s=alone_s(workers.grace_s, spec),
     )

@@ -194,3 +194,8 @@ class RendezvousSpec:
     """Before a planned change workers that use `elastic_agent.worker` reach a step boundary and save, for at most so
     long; 0: they are stopped at once."""
     exit_barrier_s: float = 300.0
+
+    @property
+    def fences(self) -> bool:
+        """Whether workers that are cut off end before a round begins without them: on stores that elect."""
+        return self.backend == "etcd"

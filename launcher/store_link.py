@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..agent.agent import Link, MakeLink
+from ..agent.rules import alone_s
 from ..agent.spec import EtcdSpec, RendezvousSpec
 from ..rendezvous.driver.driver import Driver, OpenStore
 from ..rendezvous.driver.events import Post
@@ -18,6 +19,7 @@ from ..rendezvous.store import Join, Store, StoreUnreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..rendezvous.driver.fencing import Fencing
     from ..rendezvous.etcd.client import EtcdClient
     from ..rendezvous.etcd.credentials import Login, Tls
     from .as_torchrun.foreign_rendezvous import Meeting
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 Tell = Callable[[str, bool], None]
 
 
-def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool) -> MakeLink:
+def link_to(
+    spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_program: bool, grace_s: float
+) -> MakeLink:
     """The function with which an agent makes its link to the store: `given`, or the one that `spec` names. `tell` is
-    called with sentences for people. `as_program`: nothing but the agent runs in this process. Raises UsageError if a
-    handler refuses its parameters."""
+    called with sentences for people. `as_program`: nothing but the agent runs in this process. `grace_s`: of its
+    workers. Raises UsageError if a handler refuses its parameters."""
     meeting = _meeting(spec) if spec.handler is not None and given is None else None
 
     def warn(text: str) -> None:
@@ -36,14 +40,26 @@ def link_to(spec: RendezvousSpec, given: Store | None, tell: Tell | None, *, as_
             tell(text, False)
 
     def make(node: str, name: str, post: Post) -> Link:
-        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc)
+        lease_s = spec.lease_s if spec.fences else 0.0
+        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc, lease_s)
         if meeting is not None:
             return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
         opener = _opener(spec, given, warn, as_program)
         where = partial(address, spec, tell)
-        return Driver(node, name, job, opener, post, spec.beat_s, spec.lease_s, find_addr=where, warn=warn)
+        fencing = _fencing(node, spec, grace_s, warn) if spec.fences else None
+        return Driver(
+            node, name, job, opener, post, spec.beat_s, spec.lease_s, find_addr=where, warn=warn, fencing=fencing
+        )
 
     return make
+
+
+def _fencing(node: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:
+    from ..agent.processes.fence_page import FencePage
+    from ..rendezvous.driver.channel import TcpChannel
+    from ..rendezvous.driver.fencing import Fencing
+
+    return Fencing(node, spec.lease_s, alone_s(grace_s, spec), FencePage(), TcpChannel(warn))
 
 
 class _MetDriver(Driver):

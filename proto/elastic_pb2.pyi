@@ -230,7 +230,7 @@ class Agreement(_message.Message):
     def __init__(self, number: _Optional[int] = ..., act: _Optional[_Union[Act, str]] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ..., requests: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "control", "magic")
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "control", "witness_port", "fenced_round", "permitted_round", "alone_s", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,10 @@ class NodeRecord(_message.Message):
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     CONTROL_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_PORT_FIELD_NUMBER: _ClassVar[int]
+    FENCED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PERMITTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ALONE_S_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
@@ -280,8 +284,12 @@ class NodeRecord(_message.Message):
     requests: _containers.RepeatedCompositeFieldContainer[Request]
     answer: Answer
     control: str
+    witness_port: int
+    fenced_round: int
+    permitted_round: int
+    alone_s: float
     magic: int
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., control: _Optional[str] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., control: _Optional[str] = ..., witness_port: _Optional[int] = ..., fenced_round: _Optional[int] = ..., permitted_round: _Optional[int] = ..., alone_s: _Optional[float] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset", "control")
@@ -353,8 +361,18 @@ class Page(_message.Message):
     magic: int
     def __init__(self, version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., roles: _Optional[_Iterable[_Union[RoleSize, _Mapping[str, object]]]] = ..., magic: _Optional[int] = ...) -> None: ...
 
+class Witness(_message.Message):
+    __slots__ = ("node", "addr", "port")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDR_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    addr: str
+    port: int
+    def __init__(self, node: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
 class Round(_message.Message):
-    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "crowd", "magic")
+    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "crowd", "witnesses", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +391,7 @@ class Round(_message.Message):
     AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     CROWD_FIELD_NUMBER: _ClassVar[int]
+    WITNESSES_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     record: int
@@ -392,11 +411,12 @@ class Round(_message.Message):
     agreement: Agreement
     served: _containers.RepeatedCompositeFieldContainer[Served]
     crowd: Crowd
+    witnesses: _containers.RepeatedCompositeFieldContainer[Witness]
     magic: int
-    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., crowd: _Optional[_Union[Crowd, _Mapping[str, object]]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., crowd: _Optional[_Union[Crowd, _Mapping[str, object]]] = ..., witnesses: _Optional[_Iterable[_Union[Witness, _Mapping[str, object]]]] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
-    __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "magic")
+    __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "secret", "lease_s", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_HASH_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +428,8 @@ class JobRecord(_message.Message):
     AT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     spec_hash: bytes
@@ -420,5 +442,7 @@ class JobRecord(_message.Message):
     at: str
     incarnation: int
     outcome: Outcome
+    secret: bytes
+    lease_s: float
     magic: int
-    def __init__(self, version: _Optional[int] = ..., spec_hash: _Optional[bytes] = ..., command: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., nproc: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., at: _Optional[str] = ..., incarnation: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., spec_hash: _Optional[bytes] = ..., command: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., nproc: _Optional[str] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., at: _Optional[str] = ..., incarnation: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., secret: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., magic: _Optional[int] = ...) -> None: ...

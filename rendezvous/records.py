@@ -85,6 +85,8 @@ class JobSpec:
     max_nodes: int = 1
     nproc: str = "number"
     """How workers are counted: "number", whichever; or a name such as "gpu"."""
+    lease_s: float = 0.0
+    """On stores that elect, where it decides when workers end that are cut off; 0: it may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,23 @@ class NodeRecord:
     """To the newest agreement of `round`."""
     control: str = ""
     """HOST:PORT of its control service on TCP (--control-address); empty: none."""
+    witness_port: int = 0
+    """Where, at `addr`, it answers whether workers of a round may run on; 0: nowhere."""
+    fenced_round: int = 0
+    """It lets no worker run on of this round, nor of any before."""
+    permitted_round: int = 0
+    """The newest round whose workers it has let run on, as a witness; 0: none."""
+    alone_s: float = 0.0
+    """How long its workers run on without the store at most, if the witnesses of their round let them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Whom members of a round ask, while the store does not answer, whether their workers may run on."""
+
+    node: str
+    addr: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +223,8 @@ class Round:
     """Requests, by node and number, that are done or given up and that records still hold; at most `MAX_SERVED`."""
     crowd: Crowd | None = None
     """Where the members are, if they are too many for an announcement. None: `members` has all."""
+    witnesses: tuple[Witness, ...] = ()
+    """On stores that elect: the first members of the round."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

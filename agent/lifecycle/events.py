@@ -49,6 +49,11 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersFenced:
+    """The fence is passed, so a newer round may begin elsewhere: the workers are killed, or were not started."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersGone:
     """No worker, and nothing that a worker had started, is left."""
 
@@ -164,6 +169,7 @@ Event = (
     | PlaceFailed
     | WorkerExited
     | StartFailed
+    | WorkersFenced
     | WorkersGone
     | LeftoversNamed
     | NurseryLost

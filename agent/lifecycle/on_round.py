@@ -31,7 +31,8 @@ def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rule
     if node.paused_until is not None and _costs_nothing(node, rules, seen):
         return transitions.resume(node, f"the pause is over, as round {node.round} costs this node no restart")
     effects: tuple[Effect, ...] = ()
-    passed = _passed(seen, member is not None)
+    # Where the job begins again, the round that is over has no members any more: whoever had a place in it reports so.
+    passed = _passed(seen, member is not None or seen.nodes == 0)
     if passed > node.round and node.place.ready:
         node, effects = _missed(node, rules, now, seen, passed)
     if seen.phase is RoundPhase.RUNNING and member is None and node.spare_until is None:
@@ -115,7 +116,12 @@ def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rul
     node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
     if seen.phase is RoundPhase.CLOSED:
         return transitions.end(node, rules, now, verdicts.of_closed(node, seen))
-    return _progressed(node, before, seen), ()
+    node = _progressed(node, before, seen)
+    over = rules.fences and seen.phase is RoundPhase.OVER
+    if over and node.record is not None and node.record.fenced_round < seen.number:
+        # Whoever waits for workers that are cut off waits for this.
+        return transitions.publish(node, rules, now, NodeState.FINISHED, node.record.because)
+    return node, ()
 
 
 def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> Move:

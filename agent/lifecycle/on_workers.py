@@ -17,6 +17,7 @@ from .events import (
     StartFailed,
     WakeAt,
     WorkerExited,
+    WorkersFenced,
     WorkersGone,
     WorkerStoreLost,
 )
@@ -37,6 +38,15 @@ def on_exited(node: Node, event: WorkerExited, now: float, rules: Rules) -> Move
 
 def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) -> Move:
     return _failed(_exited(node, event.failure.local_rank), event.failure, now, rules)
+
+
+def on_fenced(node: Node, event: WorkersFenced, now: float, rules: Rules) -> Move:
+    """No worker of another node did it, so it charges nobody; this node stops what is left, and comes back."""
+    because = (
+        "a failure of this host, not of the script: this node was cut off, or its agent was paused, for so long that a "
+        "newer round may run elsewhere, so its workers were killed"
+    )
+    return _failed(node, _host_failure(node, rules, because, "was killed as a newer round may run"), now, rules)
 
 
 def _exited(node: Node, local_rank: int) -> Node:

@@ -74,6 +74,8 @@ class Rules:
     leftovers: Leftovers = Leftovers.STOP
     leftover_s: float = LEFTOVER_S
     """How long processes that workers left behind may run on before they are stopped."""
+    fences: bool = False
+    """This node may be asked by others, while the store does not answer, whether their workers may run on."""
     control: str = ""
     """Of the control service on TCP: HOST:PORT, or :PORT where HOST is that of this node; empty: none."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...proto.frozen import replace
 from ...rendezvous.agreements import Act
 from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
-from ...rendezvous.records import Member, NodeRecord, NodeState, Round
+from ...rendezvous.records import Member, NodeRecord, NodeState, Round, RoundPhase
 from ...rendezvous.text import count, shorten
 from .. import exit_status
 from . import restart_policy, stop_ladder, verdicts
@@ -68,8 +68,21 @@ def publish(node: Node, rules: Rules, now: float, state: NodeState, because: str
         requests=node.requests,
         answer=node.answer,
         control=control_address(rules.control, node.place.addr),
+        fenced_round=_fenced_round(node, rules, state),
     )
     return replace(node, record=record, because=because), (Publish(record),)
+
+
+def _fenced_round(node: Node, rules: Rules, state: NodeState) -> int:
+    """The newest round of which this node lets no worker run on: one that ends for what it publishes here, or that it
+    has seen to be over."""
+    if not rules.fences:
+        return 0
+    ended = node.round if state not in (NodeState.WORKING, NodeState.FINISHED) else node.round - 1
+    seen = node.latest_round
+    if seen is not None:
+        ended = max(ended, seen.number if seen.phase is RoundPhase.OVER else seen.number - 1)
+    return max(ended, 0)
 
 
 def control_address(control: str, addr: str) -> str:

@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .fence import Fence
     from .store_process import StoreProcess
     from .zygote_client import ZygoteClient
 
@@ -62,6 +63,8 @@ class Nursery:
         self.frames, self.outbox = Frames(), bytearray()
         self.zygote: ZygoteClient | None = None
         """The client of the process that workers are forked from; only with --preload."""
+        self.fence: Fence | None = None
+        """Until when workers may run; only on stores that elect."""
         self.store: StoreProcess | None = None
         """The workers' store of the last round that was served here, from its first client on."""
         self.store_port, self.store_round = -1, ""
@@ -135,6 +138,8 @@ class Nursery:
                 self.spawner.finish_start(self.spawner.starting[fd])
             elif self.zygote is not None and fd == self.zygote.fd:
                 self.zygote.receive(happened)
+            elif self.fence is not None and fd == self.fence.fd:
+                self.look_at_fence()
             elif fd == self.store_port:
                 self.start_store()
             elif self.store is not None and fd == self.store.fd:
@@ -228,8 +233,31 @@ class Nursery:
         self.to_come, self.started, self.keeping = int(fields[1]), True, False
         launch = Launch(fields[4:], self.frames.take(fields[2:4]))
         launch.key = fields[0].decode()
+        if self.fence is not None and self.fence.passed:
+            self.report("fork_failed", launch.key, "no worker may start: a newer round may run elsewhere")
+            launch.close()
+            return
         if not (forked and self.zygote is not None and self.zygote.request(launch)):
             self.spawner.start(launch)
+
+    def set_fence(self) -> None:
+        """From now on workers run only while the fence is not passed, which this memory says."""
+        from .fence import Fence
+
+        [memory] = self.frames.take([b"1"])
+        self.fence = Fence(self.descendants.libc, memory)
+        self.poll.register(self.fence.fd, select.POLLIN)
+
+    def begin_fenced(self, fields: list[bytes]) -> None:
+        """Workers of a new round are about to start."""
+        if self.fence is not None and not self.fence.begin(int(fields[0])):
+            self.report("fenced")
+
+    def look_at_fence(self) -> None:
+        """Kill the workers if the fence is passed: a newer round may begin elsewhere."""
+        if self.fence is not None and self.fence.look() and self.started:
+            self.report("fenced")
+            self.kill()
 
     def preload(self, fields: list[bytes]) -> None:
         """Start a zygote, which imports the modules. Imported here, so that only jobs with --preload pay for it."""
@@ -306,6 +334,8 @@ class Nursery:
         self.killing = False
         if self.started and not self.to_come:
             self.started = False
+            if self.fence is not None:
+                self.fence.rest()
             self.report("emptied")
         return True
 
@@ -337,6 +367,8 @@ ORDERS: dict[bytes, Callable[[Nursery, list[bytes]], None]] = {
     b"kill": lambda nursery, fields: nursery.kill(),
     b"name": lambda nursery, fields: nursery.name_leftovers(),
     b"keep": lambda nursery, fields: nursery.keep(),
+    b"fence": lambda nursery, fields: nursery.set_fence(),
+    b"begin": lambda nursery, fields: nursery.begin_fenced(fields),
     b"serve": lambda nursery, fields: nursery.serve(fields),
     b"end_store": lambda nursery, fields: nursery.end_store(),
 }

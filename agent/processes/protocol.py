@@ -3,11 +3,12 @@
 * to the nursery, frames (`agent/nursery/frames.py`): `start KEY TO_COME HAS_STDOUT HAS_STDERR CWD ARGC ARGV...
   NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC
   ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`, `name`, `keep`, `serve ROUND` with a
-  listening socket, `end_store`;
+  listening socket, `end_store`, `fence` with its memory (`agent/nursery/fence.py`), `begin GENERATION` before the
+  workers of a round, where there is a fence;
 * from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
   `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
   `preload_failed REASON`, `preload_warning TEXT`, `leftovers COUNT PID COMMAND<TAB>PID COMMAND...`,
-  `store_ended ROUND REASON`.
+  `store_ended ROUND REASON`, `fenced` before workers are killed, or not started, because the fence is passed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from ...proto.frozen import dataclass
 from ...rendezvous.text import shorten
 from ..errors import InternalError, UsageError
-from ..lifecycle.events import LeftoversNamed, NurseryLost, SignalNotForwarded, WorkersGone
+from ..lifecycle.events import LeftoversNamed, NurseryLost, SignalNotForwarded, WorkersFenced, WorkersGone
 from .nursery_process import MARK
 
 COMMAND_MAX = 60
@@ -148,6 +149,7 @@ Fact = (
     | SpawnFailed
     | Exited
     | SignalNotForwarded
+    | WorkersFenced
     | WorkersGone
     | LeftoversNamed
     | NurseryLost
@@ -171,6 +173,8 @@ def parse_fact(line: str) -> Fact:
         return Exited(int(fields[0]), pid, exit_code, bool(dumped))
     if verb == "not_forwarded":
         return SignalNotForwarded(int(fields[0]), int(fields[1]))
+    if verb == "fenced":
+        return WorkersFenced()
     if verb == "emptied":
         return WorkersGone()
     if verb == "leftovers":

@@ -144,6 +144,15 @@ class Supervisor:
         fields = [",".join(modules), ",".join(per_round), *command_fields(like, self._mark)]
         self._send(b"\0".join([b"preload", *map(os.fsencode, fields)]))
 
+    def fence(self, memory: int) -> None:
+        """From now on workers run only while the fence in this memory (`agent/nursery/fence.py`) is not passed. Once
+        it is, WorkersFenced is followed by their exits, or by a SpawnFailed for each that was to start."""
+        self._send(b"fence", [memory])
+
+    def begin(self, generation: int) -> None:
+        """Before `start`, where there is a fence: the generation in which the agent has read that the round runs."""
+        self._send(b"begin\0%d" % generation)
+
     def serve_store(self, number: int, listener: int) -> None:
         """Have the workers' store of this round served on a TCP socket that listens, which the caller may close then;
         that of the round before ends. Answered by StoreEnded if its process dies."""

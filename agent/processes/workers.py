@@ -23,6 +23,7 @@ from ..lifecycle.events import (
     NurseryLost,
     StartFailed,
     WorkerExited,
+    WorkersFenced,
     WorkersGone,
     WorkerStoreLost,
 )
@@ -57,6 +58,7 @@ KILLED_BY = 9
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ...rendezvous.driver.fencing import Fencing
     from ..output.round_logs import RoundLogs
     from .file_timer import FileTimer
     from .preload import Preloading
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
+
+    fencing: Fencing | None = None
+    """Until when workers may run; set before `open`."""
 
     def __init__(
         self,
@@ -168,6 +173,8 @@ class Workers:
         self._starting = 0
         try:
             cwd = _working_directory()
+            if self.fencing is not None:
+                self.supervisor.begin(self.fencing.read_in(round.version))
             self.supervisor.start(self._launches(round, member, restart_count, cwd), range(member.nproc))
             self._port.serve(round.number, member.group_rank)  # after the workers, which take longer to come to it
         except (AgentError, OSError) as error:
@@ -255,6 +262,9 @@ class Workers:
             failed = fact.exit_code != 0
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
             yield from self.steps.review(self.supervisor.alive())
+        elif isinstance(fact, WorkersFenced):
+            self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+            yield fact
         elif isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):
                 yield WorkerStoreLost(fact.reason)
@@ -357,6 +367,8 @@ class Workers:
         """Start the nursery, or another one after NurseryLost. Raises AgentError or OSError."""
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
+        if self.fencing is not None:
+            self.supervisor.fence(self.fencing.page.fd)
         if TIMER_SWITCH in self._spec.base_env and self._timer is None:
             from .file_timer import timer_of
 

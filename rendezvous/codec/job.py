@@ -16,6 +16,7 @@ from .digest import sha256
 MAX_JOB_BYTES = 32 * 1024
 """A record takes some 200 bytes and the command's outline, which is cut at `fields.MAX_TEXT_CHARS`."""
 SALT_BYTES = 16
+SECRET_BYTES = 32
 JOB_MAGIC = 0x316A4145
 
 
@@ -40,12 +41,16 @@ class JobRecord:
     """Counts the jobs with this id in this store, from 1. Each sees only its own nodes and announcements."""
     outcome: Outcome | None = None
     """How the job ended; None while it runs."""
+    secret: bytes = b""
+    """By which agents know each other when they ask; empty: they do not ask."""
+    lease_s: float = 0.0
+    """As `JobSpec.lease_s`."""
 
 
 def digest(spec: JobSpec, salt: bytes) -> bytes:
     """The salt, and SHA-256 over it and all parts of the spec, each after its length, so that no two specs give the
     same bytes."""
-    parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, *spec.command)
+    parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, repr(spec.lease_s), *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
     return salt + sha256(salt + b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
 
@@ -65,6 +70,8 @@ def new_record(spec: JobSpec, node: str, name: str, salt: bytes = b"") -> JobRec
         node=node,
         name=name,
         at=time.strftime("%Y-%m-%d %H:%M:%S"),
+        secret=os.urandom(SECRET_BYTES) if spec.lease_s else b"",
+        lease_s=spec.lease_s,
     )
 
 
@@ -87,6 +94,8 @@ def encode_job(record: JobRecord) -> bytes:
         name=fields.utf8(record.name),
         at=fields.utf8(record.at),
         incarnation=fields.checked("incarnation", record.incarnation, least=1),
+        secret=fields.bounded("secret", record.secret, SECRET_BYTES),
+        lease_s=fields.seconds("lease_s", record.lease_s),
     )
     if record.outcome is not None:
         message.outcome = codec.OUTCOME_CODES[record.outcome]  # type: ignore[assignment]
@@ -110,6 +119,8 @@ def decode_job(data: bytes) -> JobRecord:
         at=message.at,
         incarnation=fields.checked("incarnation", message.incarnation, least=1),
         outcome=fields.enum_member("outcome", codec.OUTCOMES, message.outcome) if message.outcome else None,
+        secret=fields.bounded("secret", message.secret, SECRET_BYTES),
+        lease_s=fields.seconds("lease_s", message.lease_s),
     )
 
 

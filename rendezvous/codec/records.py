@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...proto import elastic_pb2 as wire
 from ..agreements import MAX_REQUESTS
 from ..failures import MAX_REPORTED_EXITS
-from ..records import Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from ..records import Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
 from . import fields
 from .agreements import (
     agreement_from_message,
@@ -29,6 +29,8 @@ from .limits import MAX_DIGEST_BYTES, MAX_ROUND_BYTES
 
 MAX_NODE_BYTES = 256 * 1024
 """A node's record takes some 300 bytes, and at most `MAX_REPORTED_EXITS` exits of workers with their texts."""
+MAX_WITNESSES = 3
+"""Of a round."""
 NODE_MAGIC = 0x316E4145
 ROUND_MAGIC = 0x31724145
 
@@ -69,6 +71,10 @@ def encode_node(record: NodeRecord) -> bytes:
         grace_s=seconds("grace_s", record.grace_s),
         requests=[request_to_message(request) for request in record.requests[:MAX_REQUESTS]],
         control=utf8(record.control),
+        witness_port=checked("witness_port", record.witness_port, limit=65535),
+        fenced_round=checked("fenced_round", record.fenced_round),
+        permitted_round=checked("permitted_round", record.permitted_round),
+        alone_s=seconds("alone_s", record.alone_s),
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -110,6 +116,10 @@ def decode_node(data: bytes) -> NodeRecord:
         requests=tuple(request_from_message(request) for request in message.requests[:MAX_REQUESTS]),
         answer=answer_from_message(message.answer) if message.HasField("answer") else None,
         control=message.control,
+        witness_port=checked("witness_port", message.witness_port, limit=65535),
+        fenced_round=checked("fenced_round", message.fenced_round),
+        permitted_round=checked("permitted_round", message.permitted_round),
+        alone_s=seconds("alone_s", message.alone_s),
     )
 
 
@@ -136,6 +146,7 @@ def encode_round(record: Round) -> bytes:
         finishing=record.finishing,
         hold=record.hold,
         served=served_to_messages(record.served),
+        witnesses=[_witness_to_message(witness) for witness in record.witnesses[:MAX_WITNESSES]],
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
@@ -174,7 +185,17 @@ def decode_round(data: bytes) -> Round:
         agreement=agreement_from_message(message.agreement) if message.HasField("agreement") else None,
         served=served_from_messages(message.served),
         crowd=_crowd_from_message(message.crowd) if message.HasField("crowd") else None,
+        witnesses=tuple(_witness_from_message(witness) for witness in message.witnesses[:MAX_WITNESSES]),
     )
+
+
+def _witness_to_message(witness: Witness) -> wire.Witness:
+    port = checked("port", witness.port, limit=65535)
+    return wire.Witness(node=utf8(witness.node), addr=utf8(witness.addr), port=port)
+
+
+def _witness_from_message(message: wire.Witness) -> Witness:
+    return Witness(message.node, message.addr, checked("port", message.port, limit=65535))
 
 
 def _crowd_to_message(crowd: Crowd) -> wire.Crowd:

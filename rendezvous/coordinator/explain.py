@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..text import count
-from . import agreements, deadlines, ranks
+from . import agreements, deadlines, fencing, ranks
 from .state import BROKEN, CLOSED, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
 
 ROUNDING = 1e-6
@@ -147,6 +147,15 @@ def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
     awaited = [seen for node, seen in state.nodes.items() if seen.may_have_workers or node in unanswered]
     each = sorted((_silence(seen, now, rules) for seen in awaited), key=lambda name: (" " not in name, name))
     so_far = f"{whole(now - state.since)} s so far"
+    if not each and (gone := fencing.cut_off(state, rules)):
+        left_s = max(0.0, *(fencing.ends_at(state, seen, rules) - now for seen in gone))
+        which = "which is dead or cut off, has" if len(gone) == 1 else "which are dead or cut off, have"
+        workers = (
+            f"ended its workers of round {state.number}"
+            if len(gone) == 1
+            else f"ended their workers of round {state.number}"
+        )
+        return f"waiting up to {whole(left_s)} s until {names(gone)}, {which} surely {workers} ({so_far})"
     return f"waiting for {listed(each)} to stop the workers of round {state.number} ({so_far})"
 
 

@@ -87,7 +87,7 @@ def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:
         since = _counted_since(seen, now)
         alive_at = now if steady else seen.alive_at  # else the store may have prolonged it by itself
         return replace(seen, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
-    return replace(seen, lost=True) if steady else seen
+    return replace(seen, lost=True, lost_at=seen.lost_at if seen.lost else now) if steady else seen
 
 
 def dead_by(state: Rendezvous, nodes: Collection[str], rules: Rules) -> float:
@@ -126,7 +126,7 @@ def _reporting(
     due = deadlines.report_due(state, seen, rules)
     if due is None or asked_at is None or asked_at < due:
         return seen
-    return replace(seen, lost=True, overdue=True)
+    return replace(seen, lost=True, overdue=True, lost_at=now)
 
 
 def deadline_confirmed(state: Rendezvous, until: float | None, now: float) -> bool:

@@ -17,7 +17,7 @@ from ..agreements import HOLDS, Act, Agreement
 from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
-from . import agreements, charging, deadlines, explain, leases, ranks, standing
+from . import agreements, charging, deadlines, explain, fencing, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import (
@@ -122,6 +122,7 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     effects: list[Effect] = []
     verdict_at = deadlines.verdict_at(state, rules)
     doubtful = verdict_at is not None and now >= verdict_at and not leases.deadline_confirmed(state, verdict_at, now)
+    doubtful = doubtful or fencing.needs_reading(state, rules)
     reading_at = None if state.readings.pending else now if doubtful else leases.next_reading(state, rules)
     if reading_at is not None and reading_at <= now:
         effects.append(ReadBeats(tuple(leases.watched(state, rules))))
@@ -129,7 +130,8 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         reading_at = None
     progress_at = deadlines.progress_at(state, rules)
     deadline, agreed_by = deadlines.deadline(state, rules), agreements.deadline(state, rules)
-    waits = (reading_at, progress_at, deadline, agreed_by, *charging.evidence_until(state))
+    known_ends = (*charging.evidence_until(state), *fencing.deadlines(state, rules))
+    waits = (reading_at, progress_at, deadline, agreed_by, *known_ends)
     wake_ups = [when for when in waits if when is not None and when > now]
     if wake_ups:
         effects.append(WakeAt(min(wake_ups)))
@@ -251,6 +253,8 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
     if state.may_have_workers():
         return state
+    if not fencing.ended(state, now, rules):
+        return replace(state, because=explain.waiting(state, now, rules))
     restarts = state.restarts + (ending.kind is EndKind.FAILURE)
     number = state.number + 1
     return replace(state, phase=GATHERING, number=number, since=now, restarts=restarts, because=ending.because)
@@ -328,7 +332,9 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         state,
         phase=RUNNING,
         nodes={**state.nodes, **placed},
-        placement=Placement(members, rules.master_addr or first.addr, first.port),
+        placement=Placement(
+            members, rules.master_addr or first.addr, first.port, witnesses=fencing.witnesses(state, members, rules)
+        ),
         since=now,
         last_call_until=None,
         because=because,

@@ -57,6 +57,7 @@ def _observe_record(
         count=old.count if old else -1,
         placed=old.placed if old else 0,
         since=old.since if old is not None and same else now,
+        fenced_at=old.fenced_at if old is not None and old.record.fenced_round >= record.fenced_round else now,
     )
     nodes[record.node] = new
     known = charging.add_exits(state if state.nodes is nodes else replace(state, nodes=nodes), record)

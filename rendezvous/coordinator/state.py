@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...proto.frozen import dataclass, field
 from ..agreements import MAX_SERVED, Agreement
 from ..failures import Ending, WorkerFailure
-from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase
+from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
 from .root_cause import Evidence
 
 WAITING, WORKING, BROKEN, STOPPING, FINISHED, LEAVING, ENDED = NodeState
@@ -44,6 +44,10 @@ class Rules:
     """Before a planned change workers reach a step boundary and save, for at most `settle_s`."""
     settle_s: float = DEFAULT_SETTLE_S
     """How long workers get to act on an agreement after which the round or the job ends."""
+    fences: bool = False
+    """On a store that elects: workers of nodes that are cut off end by a time that is known (`fencing.py`)."""
+    alone_s: float = 0.0
+    """As `NodeRecord.alone_s`, of this node."""
     master_addr: str | None = None
     """Static rendezvous: MASTER_ADDR as the user gave it, instead of the address that group rank 0 offers."""
 
@@ -76,6 +80,10 @@ class Seen:
     overdue: bool = False
     """It is lost although it sends heartbeats, as it did not report in time (`deadlines.report_due`). Only a newer
     record brings it back."""
+    lost_at: float = 0.0
+    """When it was found to be lost, where it is."""
+    fenced_at: float = 0.0
+    """When a record was first read with its `fenced_round`."""
 
     @property
     def unaware(self) -> bool:
@@ -127,6 +135,8 @@ class Placement:
     """By node: local rank and pid of its workers in `deaths`."""
     evidence: Evidence = field(default_factory=Evidence)
     """What `deaths` say of the cause."""
+    witnesses: tuple[Witness, ...] = ()
+    """As `Round.witnesses`."""
     forbidding: frozenset[str] = frozenset()
     """Nodes of which a record of this round forbids a restart."""
 
@@ -276,4 +286,5 @@ class Rendezvous:
             outcome=self.outcome,
             agreement=self.agreement,
             served=tuple(sorted(self.served)[:MAX_SERVED]) if self.served else (),
+            witnesses=() if self.phase is CLOSED else self.placement.witnesses,
         )

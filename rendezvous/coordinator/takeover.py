@@ -75,7 +75,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         number=newest.number,
         because=newest.because,
         nodes=_nodes(newest, event.records, now, rules.own),
-        placement=Placement(newest.members, newest.master_addr, newest.master_port),
+        placement=Placement(newest.members, newest.master_addr, newest.master_port, witnesses=newest.witnesses),
         end=end,
         since=now,
         last_call_until=now + rules.last_call_timeout_s if newest.phase is RoundPhase.LAST_CALL else None,
@@ -110,15 +110,15 @@ def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str)
         return nodes
     # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
     before = {node for node, seen in nodes.items() if seen.finished and seen.record.round < begun} - {own}
-    return nodes | {node: replace(nodes[node], lost=True) for node in before}
+    return nodes | {node: replace(nodes[node], lost=True, lost_at=now) for node in before}
 
 
 def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:
-    return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed)
+    return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed, fenced_at=now)
 
 
 def _without_record(member: Member, arrival: int, begun: int, now: float) -> Seen:
     """A member without a readable record counts as lost until it publishes one."""
     because = "its record is not in the store"
     record = NodeRecord(member.node, member.name, NodeState.LEAVING, seq=-1, round=begun, because=because)
-    return replace(_seen(record, arrival, begun, now), lost=True)
+    return replace(_seen(record, arrival, begun, now), lost=True, lost_at=now)

@@ -6,6 +6,7 @@ writer's calls have a deadline kept here, because a frozen server keeps none. Th
 
     writer      joins the job; writes this node's record, and a heartbeat every `beat_s` while the node does its part
     watcher     waits for the coordinator's next announcement
+    asker       (electing stores) asks the round's witnesses while the store does not answer
     candidate   (electing stores) campaigns to coordinate; while this node leads, waits for the end of its term
 
 The coordinator's threads are in `term.py`: on a host while it serves the store, on an electing store while it leads.
@@ -38,6 +39,7 @@ from .events import (
     StoreOpened,
     StoreWentAway,
 )
+from .fencing import Fencing
 from .health import Health, LoopWatch, Newest
 from .inbound import OwnPlace, Warn, read_round, read_state, with_all_members
 from .term import WAIT_S, Term
@@ -51,6 +53,11 @@ class Driver:
     """One agent's threads on one store. `open_store` connects and joins the job; it may block for as long as it is
     configured to, or until its event is set."""
 
+    _found = 0
+    """As `newest`, also of an announcement that is read again because this node was away meanwhile."""
+    _announced = 0
+    """Version of the newest announcement that the store has named with a heartbeat."""
+
     def __init__(
         self,
         node: str,
@@ -63,10 +70,12 @@ class Driver:
         *,
         find_addr: Callable[[], str],
         warn: Warn,
+        fencing: Fencing | None = None,
     ) -> None:
         """`node`: identity of this agent process; `name`: the same for people; `job`: its spec. `beat_s`: time between
         heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
-        this one; called once, by the thread that opened the store."""
+        this one; called once, by the thread that opened the store. `fencing`: on a store that elects."""
+        self.fencing = fencing
         self._node = node
         self._name = name
         self._job = job
@@ -85,8 +94,6 @@ class Driver:
         """The store is open, or never will be."""
         self.newest = 0
         """Version of the newest announcement received here."""
-        self._announced = 0
-        """Version of the newest announcement that the store has named with a heartbeat."""
         self._recorded: int | None = None
         """Cursor of the newest record that the store has named with a heartbeat; None: it names none."""
         self._well = threading.Event()
@@ -110,7 +117,7 @@ class Driver:
         """Write this node's record; RecordWritten follows."""
         if record.state is NodeState.ENDED:
             self._may_lead = False
-        self._unwritten.put(record)
+        self._unwritten.put(record if self.fencing is None else self.fencing.recorded(record))
 
     def carry_out(self, effect: StoreEffect) -> None:
         """As the coordinator, do this on the store. Does nothing if the term is over, as an announcement's may be while
@@ -167,6 +174,8 @@ class Driver:
             self._term.end()
         self._guard.close()
         self._threads.end()
+        if self.fencing is not None:
+            self.fencing.close()
         if self._store is not None:
             self._store.close()
             self._store.close_host()
@@ -185,11 +194,13 @@ class Driver:
             connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
         own_beats = OwnHeartbeats(self._lease_s / 2)
         self._opened.set()
+        if self.fencing is not None:
+            self.fencing.open(jobs.decode_job(self._job_record).secret)
         self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)
         loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)
         health = Health(loop, self._lease_s, self._beat_s)
-        heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health))
+        heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health), self.fencing)
 
         def resign(epoch: int) -> None:
             connection.call(lambda session: session.resign(epoch))
@@ -212,6 +223,8 @@ class Driver:
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
         self._threads.spawn("watcher", lambda: self._run_watcher(store))
+        if (fencing := self.fencing) is not None:
+            self._threads.spawn("asker", lambda: self._run_asker(fencing))
         if store.hosted:
             self._begin_term(store, own_beats, 0, Elected(FIRST_EPOCH))
         elif store.elects:
@@ -245,7 +258,7 @@ class Driver:
 
     def _awaited(self, term: Term | None) -> dict[str, Newest]:
         """What this node's threads wait for, by thread."""
-        awaited = {"watcher": Newest("announcement", self.newest, self._announced)}
+        awaited = {"watcher": Newest("announcement", self._found, self._announced)}
         if term is not None and self._recorded is not None:
             awaited["reader"] = Newest("notification", term.cursor, self._recorded)
         return awaited
@@ -291,26 +304,44 @@ class Driver:
     def _run_watcher(self, store: Store) -> None:
         connection = self._threads.connect(store, "watcher", WAIT_S)
         place = OwnPlace(self._node)
+        fencing = self.fencing
         while not self._threads.ending.is_set():
+            generation = 0 if fencing is None else fencing.generation()
             found = connection.call(lambda session: session.wait_round(self.newest, WAIT_S))
             if found is None:
                 continue
+            self._found = max(self._found, found[0])
             seen = connection.call(partial(place.read, read_round(*found)))
-            if seen is not None:
-                self.newest = seen.version
-                self._post(RoundSeen(seen))
+            if seen is None:
+                continue
+            if fencing is not None:
+                if not fencing.is_current(generation):
+                    fencing.wait_current()  # behind a gap it may be out of date: it is read again
+                    continue
+                fencing.follow(seen, generation)
+            self.newest = seen.version
+            self._post(RoundSeen(seen))
+
+    def _run_asker(self, fencing: Fencing) -> None:
+        while not self._threads.ending.is_set():
+            fencing.prepare()
+            if due_in_s := fencing.due_in_s():
+                self._threads.ending.wait(due_in_s)
+            else:
+                fencing.ask()
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
         connection = self._threads.connect(store, "candidate", WAIT_S)
         while self._may_lead and not self._threads.ending.is_set():
+            self._well.wait(WAIT_S)  # not as a part of the call, which would seem to get no answer in time
             epoch = connection.call(self._campaign)
             if epoch is not None:
                 self._serve_term(store, connection, own_beats, epoch)
 
     def _campaign(self, session: Store) -> int | None:
-        return session.lead(self._node, WAIT_S) if self._well.wait(WAIT_S) else None
+        return session.lead(self._node, WAIT_S) if self._well.is_set() else None
 
     def _serve_term(self, store: Store, connection: Connection, own_beats: OwnHeartbeats, epoch: int) -> None:
         if not (self._may_lead and self._well.is_set()):

@@ -64,11 +64,16 @@ def _refusal(there: JobRecord, spec: JobSpec) -> str:
     shown = command.readable(theirs)
     return (
         f"run id {spec.run_id!r} is taken by a job that differs in {' and '.join(_differences(there, theirs, spec))}: "
-        f"it runs {_shown(there.min_nodes, there.max_nodes, there.nproc, shown)} ({started})"
+        f"it runs {_shown(there.min_nodes, there.max_nodes, there.nproc, shown)}{_lease(there, spec)} ({started})"
         f"{', where … stands for a value' if '…' in shown else ''}, and this node was asked for "
         f"{_shown(spec.min_nodes, spec.max_nodes, spec.nproc, _quoted(command.masked(spec.command)))}; "
         "use the same on every node, or choose another --rdzv-id"
     )
+
+
+def _lease(there: JobRecord, spec: JobSpec) -> str:
+    """Both leases, if they differ."""
+    return f" with lease={there.lease_s:g}, here {spec.lease_s:g}," if there.lease_s != spec.lease_s else ""
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -86,6 +91,7 @@ def _differences(there: JobRecord, theirs: list[str], spec: JobSpec) -> list[str
     fields = (
         ("--nnodes", (there.min_nodes, there.max_nodes), (spec.min_nodes, spec.max_nodes)),
         ("--nproc-per-node", there.nproc, spec.nproc),
+        ("--rdzv-conf lease", there.lease_s, spec.lease_s),
     )
     found = [name for name, left, right in fields if left != right]
     here = new_record(spec, "", "", there.digest[:SALT_BYTES])

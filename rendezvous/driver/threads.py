@@ -10,6 +10,10 @@ from ..store import Store, StoreError
 from .connection import CallGuard, Connection, patience_s
 from .events import Post, StoreFailed
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .fencing import Fencing
+
 
 class ThreadGroup:
     """Threads named `elastic-agent-<role>`. An exception that ends one is posted, as StoreFailed, unless the group is
@@ -94,9 +98,16 @@ class Heart:
     """Sends this node's heartbeats. Used by one thread."""
 
     def __init__(
-        self, node: str, beat_s: float, own_beats: OwnHeartbeats, answered: Callable[[int, Store], None]
+        self,
+        node: str,
+        beat_s: float,
+        own_beats: OwnHeartbeats,
+        answered: Callable[[int, Store], None],
+        fencing: Fencing | None = None,
     ) -> None:
-        """`answered` gets what the store says to a heartbeat: as `Store.beat`, and the session, which knows more."""
+        """`answered` gets what the store says to a heartbeat: as `Store.beat`, and the session, which knows more.
+        `fencing` gets when it was sent."""
+        self._fencing = fencing
         self._answered = answered
         self._node = node
         self._beat_s = beat_s
@@ -110,8 +121,11 @@ class Heart:
 
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
+        sent_at = self._fencing.page.now() if self._fencing is not None else 0.0
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
+        if self._fencing is not None:
+            self._fencing.heartbeat_acknowledged(sent_at)
         self._own_beats.answered()
         self._answered(newest, session)
 

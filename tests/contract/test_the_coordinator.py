@@ -11,7 +11,7 @@ from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.records import Outcome, RoundPhase
 from support.desk import BOUND_S, restarts_of, worker_of
-from support.harness import SHORT_LEASE_S, Cluster, Node
+from support.harness import SHORT_LEASE, SHORT_LEASE_S, Cluster, Node
 
 
 def coordinator(cluster: Cluster, *names: str, **changes: Any) -> tuple[Node, list[Node]]:
@@ -130,14 +130,21 @@ def test_the_coordinator_is_lost_while_others_finish(electing: Cluster) -> None:
 
 def test_a_rerun_inherits_nothing_that_no_living_agent_stands_for(electing: Cluster) -> None:
     """One node has finished when all agents are killed. The same command runs again, for longer than the finalisation
-    barrier that began then, and succeeds."""
+    barrier that began then, and succeeds. Its round begins once the workers of the others have surely ended, which
+    nobody is left to say."""
     barrier_s = 3.0
-    dead = [electing.start(name, nnodes="2", barrier_s=barrier_s) for name in "ab"]
+    options: dict[str, Any] = {
+        "nnodes": "2",
+        "barrier_s": barrier_s,
+        "grace_s": 1.0,
+        "conf": {**SHORT_LEASE, "store_grace": 2.0},
+    }
+    dead = [electing.start(name, **options) for name in "ab"]
     worker_of(electing.desk.wait_world(2), "a").order("exit 0")
     wait_finished(electing, "a")
     for node in dead:
         node.vanish()
-    again = [electing.start(name, nnodes="2", barrier_s=barrier_s) for name in "cd"]
+    again = [electing.start(name, **options) for name in "cd"]
     world = electing.desk.wait_world(2, after=1)
     assert {worker.node for worker in world} == {"c", "d"}
     assert restarts_of(world) == {"c": 0, "d": 0}

@@ -63,6 +63,9 @@ allow.
 
 With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
 
+On etcd, workers of an older round are gone before any worker of a newer one starts, whichever nodes are cut off, and
+whichever agents are frozen.
+
 A worker exits with 75: no restart follows, nobody is charged, and every agent of the job ends with 75, told apart from
 a job that is done and from one that failed.
 

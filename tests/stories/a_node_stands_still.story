@@ -26,14 +26,11 @@ wait 15
    13.2  coordinator: round 1 over [a:0 b:1 c:2]: waiting for b to stop the workers of round 1 (3 s so far)
    13.2  a joining: round 1: waiting for b to stop the workers of round 1 (3 s so far)
    13.2  c joining: round 1: waiting for b to stop the workers of round 1 (3 s so far)
-   19.2  coordinator: round 1 over [a:0 b:1 c:2]: waiting for b to stop the workers of round 1 (9 s so far)
-   19.2  a joining: round 1: waiting for b to stop the workers of round 1 (9 s so far)
-   19.2  c joining: round 1: waiting for b to stop the workers of round 1 (9 s so far)
-   20.1  coordinator: round 2 running [a:0 c:1]: 2 nodes joined, enough for min_nodes 1
-   20.1  a working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 1; b was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 1
-   20.1  a starts ranks 0 to 0
-   20.1  c working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 1; round 1 costs this node no restart: b was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 1
-   20.1  c starts ranks 1 to 1
+   19.1  coordinator: round 2 running [a:0 c:1]: 2 nodes joined, enough for min_nodes 1
+   19.1  a working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 1; b was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 1
+   19.1  a starts ranks 0 to 0
+   19.2  c working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 1; round 1 costs this node no restart: b was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 1
+   19.2  c starts ranks 1 to 1
 
 # It goes on, and finds a round without it.
 resume b
@@ -42,26 +39,26 @@ finish
 wait 10
 ----
    25.3  b goes on
-   25.3  b stopping: round 1 is over: round 2 began without this node
+   25.3  b stopping: round 1 is over: worker failed: rank 2 (local rank 0, pid 103) on c, exit code 1
    25.3  b signal 15 to its workers
    25.3  b joining: workers of round 1 are gone
-   25.3  b joining: round 2 runs without this node; waiting for the next round for up to 600 s
+   25.3  b joining: waiting for a place in a round
    25.3  coordinator: round 2 over [a:0 c:1]: b arrived and there is room
    25.3  a stopping: round 2 is over: b arrived and there is room
    25.3  a signal 15 to its workers
    25.3  a joining: workers of round 2 are gone
    25.3  a joining: waiting for a place in a round
-   26.1  c stopping: round 2 is over: b arrived and there is room
-   26.1  c signal 15 to its workers
-   26.1  c joining: workers of round 2 are gone
-   26.1  c joining: waiting for a place in a round
-   26.1  coordinator: round 3 running [a:0 c:1 b:2]: every place is taken
-   26.1  a working: round 3 begins with 3 nodes, group rank 0: every place is taken
-   26.1  a starts ranks 0 to 0
-   26.1  c working: round 3 begins with 3 nodes, group rank 1: every place is taken
-   26.1  c starts ranks 1 to 1
+   26.3  c stopping: round 2 is over: b arrived and there is room
+   26.3  c signal 15 to its workers
+   26.3  c joining: workers of round 2 are gone
+   26.3  c joining: waiting for a place in a round
+   26.3  coordinator: round 3 running [a:0 c:1 b:2]: every place is taken
    26.3  b working: round 3 begins with 3 nodes, group rank 2: every place is taken
    26.3  b starts ranks 2 to 2
+   26.3  c working: round 3 begins with 3 nodes, group rank 1: every place is taken
+   26.3  c starts ranks 1 to 1
+   26.3  a working: round 3 begins with 3 nodes, group rank 0: every place is taken
+   26.3  a starts ranks 0 to 0
    35.4  c exits 0
    35.4  b exits 0
-   35.4  a exits 0
+   36.4  a exits 0

@@ -31,16 +31,16 @@ wait 8
     6.2  c signal 15 to its workers
     6.2  c joining: workers of round 1 are gone
     6.2  c joining: waiting for a place in a round
-   10.0  coordinator: round 1 over [a:0 b:1 c:2]: worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
-   10.0  b stopping: round 1 is over: worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
-   10.0  b signal 15 to its workers
-   10.0  b joining: workers of round 1 are gone
-   10.0  b joining: waiting for a place in a round
-   10.0  coordinator: round 2 running [c:0 b:1]: 2 nodes joined, enough for min_nodes 2
-   10.0  b working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 2; a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
-   10.0  b starts ranks 1 to 1
-   10.0  c working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 2; round 1 costs this node no restart: a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
-   10.0  c starts ranks 0 to 0
+    8.8  coordinator: round 1 over [a:0 b:1 c:2]: worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+    8.8  b stopping: round 1 is over: worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+    8.8  b signal 15 to its workers
+    8.8  b joining: workers of round 1 are gone
+    8.8  b joining: waiting for a place in a round
+    8.8  coordinator: round 2 running [c:0 b:1]: 2 nodes joined, enough for min_nodes 2
+    8.8  b working: round 2 begins with 2 nodes, group rank 1: 2 nodes joined, enough for min_nodes 2; a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+    8.8  b starts ranks 1 to 1
+    8.8  c working: round 2 begins with 2 nodes, group rank 0: 2 nodes joined, enough for min_nodes 2; round 1 costs this node no restart: a was lost: its lease of 5 s ran out; then worker failed: rank 2 (local rank 0, pid 103) on c, exit code 3
+    8.8  c starts ranks 0 to 0
 
 workers b finish
 workers c finish
@@ -51,11 +51,11 @@ wait 5
    14.3  coordinator: round 2 running finishing [c:0 b:1]: 2 nodes joined, enough for min_nodes 2
    14.4  c stopping: all workers of this node exited 0
    14.4  c finished: all workers of this node exited 0
-   15.3  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
-   15.3  b ending: this node's workers all finished: all nodes of round 2 finished
+   14.4  coordinator: round 2 closed succeeded []: all nodes of round 2 finished
+   14.4  b ending: this node's workers all finished: all nodes of round 2 finished
+   14.4  b ended: this node's workers all finished: all nodes of round 2 finished
+   14.4  b exits 0
    15.3  c ending: this node's workers all finished: all nodes of round 2 finished
-   15.3  b ending: removing the job's keys from the store once the other nodes have ended
+   15.3  c ending: removing the job's keys from the store once the other nodes have ended
    15.3  c ended: this node's workers all finished: all nodes of round 2 finished
    15.3  c exits 0
-   15.3  b ended: this node's workers all finished: all nodes of round 2 finished
-   15.3  b exits 0

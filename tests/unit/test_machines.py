@@ -36,6 +36,7 @@ EVENTS: dict[type[Any], Any] = {
     events.PlaceFailed: events.PlaceFailed("no"),
     events.WorkerExited: events.WorkerExited(0, None),
     events.StartFailed: events.StartFailed(FAILURE),
+    events.WorkersFenced: events.WorkersFenced(),
     events.WorkersGone: events.WorkersGone(),
     events.LeftoversNamed: events.LeftoversNamed(1, ("7 (sleep 9)",)),
     events.NurseryLost: events.NurseryLost("gone"),

@@ -42,6 +42,10 @@ from .invariants import (
 from .liveness import Liveness
 from .restarts import ROUNDING_S, Restarts
 from .rounds import Rounds
+from .worlds import Worlds
+
+HELD = 0.75
+"""As `stores.etcd.HELD`."""
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -97,6 +101,7 @@ class Checkers:
         self.restarts = Restarts(self)
         self.costs = Costs(self)
         self.agreements = Agreements(self)
+        self.worlds = Worlds(self)
 
     def need(self, holds: bool, invariant: str, but: str | Callable[[], str]) -> None:
         """Raises Violation unless it holds. `but`: what is the case instead; a function where that takes time."""
@@ -190,7 +195,8 @@ class Checkers:
                 node = self.world.nodes[name]
                 ended = node.verdict is not None and node.gone_at <= self.world.now
                 of_old = before.epoch != after.epoch and seen.finished and seen.record.round < after.number
-                enough = ended or of_old or silent_s >= self.world.job.lease_s - READING_S
+                lease_s = (HELD if self.world.elects else 1.0) * self.world.job.lease_s
+                enough = ended or of_old or silent_s >= lease_s - READING_S
                 if seen.overdue:
                     self.world.reached.note("a node that reported nothing was lost")
                     rules = self.world.nodes[name].rules
@@ -337,7 +343,8 @@ class Checkers:
             return
         number = node.nursery.round
         self.agreements.stops(node)
-        own = number in node.nursery.failed or number in node.nursery.storeless
+        nursery = node.nursery
+        own = number in nursery.failed or number in nursery.storeless or number in nursery.fenced_rounds
         holds = own or node.ident in self.cut_off or number in self.over or self.closed or node.ident in self.asked
         self.need(holds, LISTED, f"{node.ident} stops round {number} because {node.state.because}")
 

@@ -14,6 +14,10 @@ FENCED = (
     "no round begins while a live node has workers of an earlier one, or may yet start them, unless the node was lost "
     "when the coordinator decided so"
 )
+ONE_WORLD = (
+    "on a store that elects, no worker of one round runs beside a worker of another, whatever is cut, frozen or "
+    "suspended"
+)
 FORWARD = "round numbers and versions never go back"
 FINAL = "a closed rendezvous stays closed, with the same outcome"
 TRUTHFUL = "exit status 0 means that this node's workers all exited 0, or that it was a spare of a job that succeeded"
@@ -99,7 +103,7 @@ ANSWERS = {
     "S1": (AGREED, FRESH),
     "S2": (DENSE,),
     "S3": (SIZED, PLACED),
-    "S4": (FENCED, EMPTY),
+    "S4": (FENCED, EMPTY, ONE_WORLD),
     "S5": (FORWARD, MISTAKEN),
     "S6": (FINAL, SPENT, ENDED_ALONE, TIMELY, UNHURRIED, CLASHING, DESERTED, ALIVE),
     "S7": (TRUTHFUL, SUCCESS, CODED, KEPT, STUCK),

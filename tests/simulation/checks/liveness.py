@@ -80,6 +80,12 @@ class Liveness:
         """How long it may take to give up on workers that nothing kills, and to write that."""
         return self.held_s + self._job.leftover_s + self._job.grace_s + GIVE_UP_S + LAST_RECORD_S
 
+    @property
+    def _fenced_s(self) -> float:
+        """How long a round may wait for workers of nodes that are dead or cut off, from when that was found out; a
+        successor finds it out anew."""
+        return self._job.alone_s + 3 * self._job.lease_s if self._truth.world.fences else 0.0
+
     def look(self, after: Rendezvous) -> None:
         """After every event of the coordinator."""
         if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
@@ -103,9 +109,10 @@ class Liveness:
         unanswered = after.phase is OVER and not any(seen.pauses for seen in after.nodes.values())
         self._over = self._since(self._over, unanswered)
         bound = self.held_s + self._job.grace_s + max(REPORT_MARGIN_S, self._job.lease_s) + self._job.lease_s + SLACK_S
+        bound += self._fenced_s
         self._need(self._over, bound, ANSWERED, lambda: f"round {after.number} is over: {after.because}")
         self._enough = self._since(self._enough, not self._busy(after) and self._waiting(self._job.min_nodes))
-        bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S
+        bound = 2 * self._job.lease_s + self._job.last_call_timeout_s + SLACK_S + self._fenced_s
         self._need(self._enough, bound, BEGUN, lambda: f"round {after.number} is {after.phase.value}: {after.because}")
 
     def _busy(self, after: Rendezvous) -> bool:
@@ -209,7 +216,8 @@ class Liveness:
         if world.now < self._truth.last_fault + bound_s:
             world.when(self._truth.last_fault + bound_s, self.coordinates, node, bound_s, term)
             return
-        if node.link.up_cut or node.link.down_cut:  # each of its calls takes as long as it may
+        away = world.elects and world.shared_store is not None and not world.shared_store.answers
+        if away or node.link.up_cut or node.link.down_cut:  # each of its calls takes as long as it may
             world.at(bound_s, self.coordinates, node, bound_s, term)
             return
         if world.elects:

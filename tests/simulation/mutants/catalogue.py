@@ -60,6 +60,7 @@ from .syntax import (
     same,
     subscript,
 )
+from .worlds import WORLDS
 
 NODE = fields(Node)
 RECORD = fields(NodeRecord)
@@ -278,7 +279,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
-    Mutant("a heartbeat stands still", Heart.beat, assignment(1).operator("=")),
+    Mutant("a heartbeat stands still", Heart.beat, assignment(2).operator("=")),
     Mutant("a refused record starves the heartbeat", Connection._repeat, branch(1).never()),
     Mutant("a written record is not reported", Driver._write_record, call(-2).removed()),
     Mutant(
@@ -286,7 +287,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         Connection._repeat,
         branch(0).once(),
     ),
-    Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(4).target.becomes(UNUSED)),
+    Mutant("the watcher forgets where it was", Driver._run_watcher, assignment(7).target.becomes(UNUSED)),
     Mutant("a reading of heartbeats is not reported", Term._report_beats, branch(0).never()),
     Mutant("the log of notifications is never compacted", notifications.Compaction.run, branch(1).always()),
     Mutant("a void notification is kept", notifications.Published.publish, branch(3).always()),
@@ -387,6 +388,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a node with a new lease stays lost", leases._held, given(SEEN.lost).removed()),
     Mutant("a deposed coordinator ends its agent", Term._run_announcer, branch(-1).always()),
     Mutant("a follower writes at each wait", Election.campaign, branch(1).always()),
-    Mutant("no node stands for coordinator", Driver._start_threads, branch(1).never()),
+    Mutant("no node stands for coordinator", Driver._start_threads, branch(2).never()),
     *ASKED,
+    *WORLDS,
 )

@@ -13,9 +13,10 @@ from elastic_agent.agent.lifecycle import machine as agent
 from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
+from elastic_agent.rendezvous.coordinator import fencing as coordinator_fencing
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.coordinator import standing, takeover
-from elastic_agent.rendezvous.driver import connection, driver, events, health, inbound, term, threads
+from elastic_agent.rendezvous.driver import connection, driver, events, fencing, health, inbound, term, threads
 from elastic_agent.rendezvous.etcd import election
 
 from .. import run
@@ -43,6 +44,8 @@ DRIVERS = {
         inbound,
         takeover,
         standing,
+        fencing,
+        coordinator_fencing,
     )
 }
 """Modules whose bugs can only show in worlds with production drivers."""

@@ -11,7 +11,7 @@ from elastic_agent.agent.lifecycle.restart_policy import Policy
 from ..checks.coverage import MANY
 from ..world.job import Job
 from ..world.workers import Habit
-from . import faults, requests
+from . import faults, partitions, requests
 from .faults import Fault
 from .scenario import Founder, Pace, Scenario
 
@@ -29,6 +29,8 @@ MOST = 128
 
 def scenario(seed: int) -> Scenario:
     """What this seed stands for."""
+    if partitions.is_one(seed):
+        return partitions.scenario(seed)
     rng = random.Random(seed)
     many = rng.randrange(MANY_IN) == 0
     most = many and seed % 8 == 3

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.driver.term import READER_WAIT_S
 from ..checks.liveness import RESIGNS_S, SLACK_S
 from ..stores.driver_link import DriverLink
 from ..stores.shared import SharedEtcd, SharedTcpStore
-from . import requests
+from . import apart, requests
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -384,5 +384,6 @@ RARE = {
         for act in (stranger, liar, occupant, server_hangs, store_full, rerun, stall, deafen, worker_preempts)
     },
     **requests.KINDS,
+    **apart.KINDS,
 }
 """Kinds that `draw` does not choose from `KINDS`."""

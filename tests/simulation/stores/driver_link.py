@@ -20,11 +20,13 @@ from elastic_agent.rendezvous.driver.events import (
     StoreWentAway,
     overtaken,
 )
+from elastic_agent.rendezvous.driver.fencing import Fencing
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round
 from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
 from . import tcpstore_client
 from .threads import Process
+from .witnesses import SimChannel, SimPage
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -81,8 +83,10 @@ class DriverLink:
         self._unaccepted: dict[tuple[int, int], Round] = {}
         """By epoch and version: announcements that the store has not accepted yet."""
         self.process = Process(node, node.skew_s)
+        self.channel = SimChannel(node)
+        self.fencing = self._fence() if world.fences else None
         self.driver = self._as_node(
-            partial(Driver, find_addr=lambda: f"{node.ident}.example", warn=self.strange),
+            partial(Driver, find_addr=lambda: f"{node.ident}.example", warn=self.strange, fencing=self.fencing),
             node.ident, node.ident, SPEC, self._open, self.arrives, world.job.beat_s, world.job.lease_s,
         )  # fmt: skip
         self._taken_at = 0.0
@@ -93,6 +97,10 @@ class DriverLink:
         self._loses_until = 0.0
         self._beat_at = world.now
         self._silent_s = 0.0
+
+    def _fence(self) -> Fencing:
+        job = self.world.job
+        return Fencing(self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel)
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
         Process.running = self.process

@@ -18,7 +18,7 @@ from greenlet import getcurrent
 
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
-from elastic_agent.rendezvous.driver import connection, driver, health, term
+from elastic_agent.rendezvous.driver import connection, driver, fencing, health, term
 from elastic_agent.rendezvous.driver import threads as crew
 from elastic_agent.rendezvous.etcd import election
 
@@ -262,7 +262,7 @@ def _now() -> float:
     return Process.running.world.now
 
 
-_THREADING = SimpleNamespace(Thread=Thread, Event=Event, Condition=Condition)
+_THREADING = SimpleNamespace(Thread=Thread, Event=Event, Condition=Condition, Lock=Condition)
 _TIME = SimpleNamespace(monotonic=_monotonic)
 _UNSKEWED = SimpleNamespace(monotonic=_now)
 """For differences of times, which a large skew would round."""
@@ -273,6 +273,7 @@ SUBSTITUTES: list[Substitute] = [
     (crew, "time", _TIME),
     (driver, "queue", _QUEUE),
     (driver, "threading", _THREADING),
+    (fencing, "threading", _THREADING),
     (health, "time", _TIME),
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),

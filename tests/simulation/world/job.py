@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from elastic_agent.agent.lifecycle.restart_policy import Policy
+from elastic_agent.agent.rules import GIVES_UP_S
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Job:
     static: bool = False
     settle_s: float = 0.0
     """As --settle-timeout."""
+
+    @property
+    def alone_s(self) -> float:
+        """As `agent.rules.alone_s`."""
+        return self.store_grace_s + self.grace_s + GIVES_UP_S
 
 
 class Delays:

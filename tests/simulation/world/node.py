@@ -46,6 +46,7 @@ class SimNode:
             max_nodes=job.max_nodes,
             endpoint="host:29400",
             settle_s=job.settle_s,
+            fences=world.fences,
         )
         self.killed = False
         self.done = False
@@ -53,6 +54,9 @@ class SimNode:
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
         self.frozen = False
+        self.suspended = False
+        """Its whole host stands still, workers and nursery too, as a virtual machine that is moved."""
+        self.suspended_at = 0.0
         self.stalled = False
         """Its loop stands still, while its threads live."""
         self.stalled_since = 0.0
@@ -132,6 +136,7 @@ class SimNode:
         self._say(f"starts ranks {member.rank_offset} to {member.rank_offset + member.nproc - 1}")
         self.world.checkers.starts(self, effect)
         self.nursery.start(effect.round, member)
+        self.world.checkers.worlds.started(self)
 
     def _signal_workers(self, effect: agent_events.SignalWorkers) -> None:
         self._say(f"signal {effect.signum} to its workers")
@@ -233,7 +238,7 @@ class SimNode:
         self.link.settle_beats()
 
     def thaw(self) -> None:
-        if not self.frozen:
+        if not self.frozen or self.suspended:
             return
         self._say("is thawed")
         self.link.settle_beats()
@@ -243,6 +248,20 @@ class SimNode:
             self.world.store.thaw()
         self._replay()
         self.link.pump()
+
+    def suspend(self) -> None:
+        """Its host stands still, and time goes on."""
+        if not self.done and not self.frozen:
+            self.suspended, self.suspended_at = True, self.world.now
+            self.freeze()
+
+    def resume(self) -> None:
+        if self.suspended:
+            self._say("runs again")
+            self.suspended = False
+            self.nursery.fence.suspended(self.world.now - self.suspended_at)
+            self.nursery.resume()
+            self.thaw()
 
     def stall(self) -> None:
         """Its loop stands still, as in a call on a dead file server; its threads and its workers go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,16 @@ from elastic_agent.agent.lifecycle.events import (
     NurseryLost,
     StartFailed,
     WorkerExited,
+    WorkersFenced,
     WorkersGone,
     WorkerStoreLost,
 )
 from elastic_agent.proto.endings import PREEMPTED
 from elastic_agent.rendezvous.failures import Sign, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Round
+
+from ..stores.driver_link import DriverLink
+from .fence import SimFence
 
 if TYPE_CHECKING:
     from .node import SimNode
@@ -102,6 +107,11 @@ class Nursery:
         self.stopped = False
         self.dead = False
         """Its process died, and the agent has not started another."""
+        self.fence = SimFence(self)
+        self.fenced_rounds: set[int] = set()
+        """Rounds whose workers the fence ended, or did not let start."""
+        self._due: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        """What is to happen as soon as the host runs again."""
         self.ranks: Ranks | None = None
         """All ranks of the round, where they come to boundaries."""
 
@@ -122,13 +132,18 @@ class Nursery:
         self.ranks = None
         if self.dead:
             return
+        link = self.node.link
+        fencing = link.fencing if isinstance(link, DriverLink) else None
+        if fencing is not None and not self.fence.begin(fencing.read_in(running.version)):
+            self.fenced()
+            return
         rng = self.world.rng
         for local_rank in range(member.nproc):
             rank = member.rank_offset + local_rank
             if rng.random() < self.habit.start_fails:
                 failure = self._failure(Worker(rank, local_rank, 0), 127, "cannot be started")
                 self.failed.add(self.round)
-                self.world.at(self.world.delays.local(), self._start_failed, self.round, failure)
+                self.later(self.world.delays.local(), self._start_failed, self.round, failure)
                 continue
             self.world.pids += 1
             worker = Worker(rank, local_rank, self.world.pids)
@@ -136,10 +151,10 @@ class Nursery:
             worker.unkillable = worker.ignores_term and rng.random() < self.habit.unkillable
             self.live[local_rank] = worker
             if self.habit.crashes and rng.random() < self.habit.crashes:
-                self.world.at(rng.random() * CRASH_S, self._crash, worker)
+                self.later(rng.random() * CRASH_S, self._crash, worker)
             if self.habit.work_s is not None:
                 lasts_s = self.habit.work_s + rng.random() * self.habit.spread_s
-                self.world.at(lasts_s, self._finish, worker)
+                self.later(lasts_s, self._finish, worker)
         if self.habit.step_s:
             self.ranks = self.world.ranks_of(running, self.habit)
             self.ranks.started(self)
@@ -194,7 +209,7 @@ class Nursery:
         self.leftovers = True
         self.leftovers_stubborn = self.world.rng.random() < 0.3
         if self.world.rng.random() < 0.5:
-            self.world.at(self.world.rng.random() * 4, self._leftovers_end, self.round)
+            self.later(self.world.rng.random() * 4, self._leftovers_end, self.round)
 
     def _leftovers_end(self, number: int) -> None:
         if self.leftovers and self.round == number:
@@ -207,19 +222,36 @@ class Nursery:
         for worker in list(self.live.values()):
             if not worker.ignores_term:
                 code = -signum if rng.random() < 0.9 else rng.choice((0, 1))
-                self.world.at(self.world.delays.dying(), self.exit, worker, code)
+                self.later(self.world.delays.dying(), self.exit, worker, code)
         if self.leftovers and not self.leftovers_stubborn:
-            self.world.at(self.world.delays.dying(), self._leftovers_end, self.round)
+            self.later(self.world.delays.dying(), self._leftovers_end, self.round)
         self._settle()
 
     def kill(self) -> None:
         self.stopped = True
         for worker in list(self.live.values()):
             if not worker.unkillable:
-                self.world.at(self.world.delays.local(), self.exit, worker, -9)
+                self.later(self.world.delays.local(), self.exit, worker, -9)
         if self.leftovers:
-            self.world.at(self.world.delays.local(), self._leftovers_end, self.round)
+            self.later(self.world.delays.local(), self._leftovers_end, self.round)
         self._settle()
+
+    def resume(self) -> None:
+        """Its host runs again: what was due meanwhile happens now."""
+        due, self._due = self._due, []
+        for act, args in due:
+            act(*args)
+        self.world.checkers.worlds.started(self.node)
+
+    def later(self, delay: float, act: Callable[..., None], *args: object) -> None:
+        """Call `act`, or, while the host is suspended, as soon as it runs again."""
+        self.world.at(delay, self._happens, act, args)
+
+    def _happens(self, act: Callable[..., None], args: tuple[object, ...]) -> None:
+        if self.node.suspended:
+            self._due.append((act, args))
+        else:
+            act(*args)
 
     def keep(self) -> None:
         """What workers left behind runs on without the agent."""
@@ -234,6 +266,24 @@ class Nursery:
         self.dead, self.serves = True, 0
         self.losses.append(self.world.now)
         self.node.post_later(NurseryLost("signal 9"))
+
+    def fenced(self) -> None:
+        """The fence is passed: the workers are killed, at once."""
+        self.fenced_rounds.add(self.round)
+        if self.node.done:
+            self.vanish()
+            return
+        self.world.checkers.worlds.fenced(self.node)
+        if self.open and not self.stopped:
+            self.world.disturbed(self.round, self.node, "loss")
+            self.losses.append(self.world.now)
+        self.stopped = True
+        self.node.post_later(WorkersFenced())
+        self.leftovers = False
+        for worker in list(self.live.values()):
+            if not worker.unkillable:
+                self.exit(worker, -9)
+        self._settle()
 
     def lose_store(self) -> None:
         """The process dies that serves the workers' store of this node's round."""

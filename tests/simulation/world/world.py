@@ -30,6 +30,9 @@ from .workers import Habit
 class World:
     """One job. `at` schedules, `run` lets time pass."""
 
+    most_events = 10**9
+    """More than these in one call of `run` are a violation."""
+
     def __init__(
         self,
         job: Job,
@@ -54,13 +57,13 @@ class World:
         """How many agents have ended."""
         self.coming = 0
         """How many agents a fault has killed that will be started again."""
-        self.most_events = 10**9
-        """More than these in one call of `run` are a violation."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
         """What happens when the coordinator announces a version: delay, function, arguments."""
         self.pids = 100
         self._ports = 20000
         self.conditions = Conditions()
+        self.peers_cut: set[tuple[str, str]] = set()
+        """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
         self.nodes: dict[str, SimNode] = {}
         self.skew_s = skew_s
         self.shared_store = SHARED_STORES[store](self) if store else None
@@ -196,6 +199,11 @@ class World:
     def elects(self) -> bool:
         """Whether any node may come to coordinate."""
         return self.shared_store is not None and self.shared_store.elects
+
+    @property
+    def fences(self) -> bool:
+        """Whether workers that are cut off end before a round begins without them."""
+        return self.elects
 
     @property
     def leader(self) -> SimNode | None:

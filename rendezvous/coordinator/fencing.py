@@ -1,0 +1,76 @@
+"""When the workers of nodes that are lost have ended, so that a round may begin without them. Pure.
+
+A lost node may be dead, or cut off with workers that run on. They end by its fence (`driver/fencing.py`). Two things
+alone move that on: a heartbeat that the store acknowledged, and permissions of all witnesses of their round. A node
+that has no lease has had no heartbeat acknowledged since long enough. What a witness has permitted lasts no longer than
+`PERMITTED` leases behind the record by which it says that it permits no more; and no permission lasts for longer than
+the node's `alone_s` behind its last heartbeat.
+"""
+
+from __future__ import annotations
+
+from ..records import Member, Witness
+from .state import OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
+
+WITNESSES = 3
+"""So many members of a round, the first, are its witnesses."""
+PERMITTED = 0.75
+"""Leases for which workers may run behind the last permission of a witness; a tenth more than they do."""
+
+
+def witnesses(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tuple[Witness, ...]:
+    """Of a round with these members."""
+    if not rules.fences:
+        return ()
+    records = [state.nodes[member.node].record for member in members[:WITNESSES]]
+    return tuple(Witness(record.node, record.addr, record.witness_port) for record in records)
+
+
+def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
+    """While a round is over: members that are lost, and whose workers of it may run on. One that is lost although it
+    sends heartbeats ends them when it reads that the round is over."""
+    if not rules.fences or state.phase is not OVER:
+        return []
+    return [seen for seen in state.nodes.values() if seen.lost and not seen.overdue and _round_of(seen) == state.number]
+
+
+def ended(state: Rendezvous, now: float, rules: Rules) -> bool:
+    """Whether no worker runs on nodes that are cut off, and none of them can still start one: a reading of the leases
+    that was asked for since the end of the round was announced has shown that they have none."""
+    silent = cut_off(state, rules)
+    if not silent:
+        return True
+    return not needs_reading(state, rules) and all(now >= ends_at(state, seen, rules) for seen in silent)
+
+
+def needs_reading(state: Rendezvous, rules: Rules) -> bool:
+    """Whether the leases must be read once more."""
+    confirmed = state.readings.confirmed_until
+    return bool(cut_off(state, rules)) and (confirmed is None or confirmed < state.since)
+
+
+def ends_at(state: Rendezvous, seen: Seen, rules: Rules) -> float:
+    """When the workers of this node, which is cut off, have ended."""
+    known = [seen.lost_at + (seen.record.alone_s or rules.alone_s)]
+    for witness in state.placement.witnesses:
+        other = state.nodes.get(witness.node)
+        if other is None or other is seen or other.record.fenced_round < state.number:
+            continue
+        permitted = other.record.permitted_round >= state.number
+        known.append(other.fenced_at + (PERMITTED * rules.lease_s if permitted else 0.0))
+    return min(known)
+
+
+def deadlines(state: Rendezvous, rules: Rules) -> list[float]:
+    """When each of them has ended its workers."""
+    return [ends_at(state, seen, rules) for seen in cut_off(state, rules)]
+
+
+def _round_of(seen: Seen) -> int:
+    """The round whose workers may run there; 0: none runs."""
+    record = seen.record
+    if seen.unaware:
+        return seen.placed
+    if record.state in WORKERS_MAY_LIVE and not record.all_exits_reported:
+        return max(record.round, seen.placed)
+    return 0

@@ -1,0 +1,192 @@
+"""Until when this node's workers may run, and what this node answers to others that ask it: docs/adr/0042.
+
+A node is lost no earlier than 0.75 of a lease after its last acknowledged heartbeat was sent. So each heartbeat that
+the store acknowledges moves the fence of its workers to 0.65 of a lease after that. While the store does not answer,
+the witnesses of the round do the same: they promise that a newer round without this node waits for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from ...proto.frozen import replace
+from ..records import NodeRecord, Round, Witness
+
+HOLDS = 0.65
+"""For how many leases a heartbeat, or a permission, lets workers run on, counted from when it was sent."""
+ASKS_AFTER, ASKS_AGAIN = 0.3, 0.2
+"""Leases without an acknowledged heartbeat after which witnesses are asked, and from one question to the next."""
+PATIENCE = 0.2
+"""Leases that witnesses have to answer."""
+WAIT_S = 10.0
+"""Length of one wait for the fence to be moved on; longer only delays the end of a thread."""
+READ_KEPT = 16
+"""So many of the newest announcements are remembered by the generation in which they were read."""
+
+
+class Page(Protocol):
+    """Where the process that owns the workers reads the fence."""
+
+    fd: int
+
+    def now(self) -> float: ...
+    def move(self, until: float, generation: int) -> None: ...
+
+
+class Channel(Protocol):
+    """How nodes ask each other."""
+
+    def open(self, node: str, secret: bytes, answer: Callable[[int], bool]) -> int:
+        """Answer from now on, to who knows the secret; returns the port, 0 if this host allows none."""
+        ...
+
+    def prepare(self, witnesses: tuple[Witness, ...]) -> None:
+        """These may be asked: find out what takes long now."""
+        ...
+
+    def ask(self, number: int, witnesses: tuple[Witness, ...], timeout_s: float) -> bool:
+        """Whether all of these answer in time that workers of this round may run on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Fencing:
+    """One node's fence, and its part as a witness. For any thread."""
+
+    def __init__(self, node: str, lease_s: float, alone_s: float, page: Page, channel: Channel) -> None:
+        """`alone_s`: how long workers run on without the store at most."""
+        self._node, self._lease_s, self._alone_s = node, lease_s, alone_s
+        self.page, self._channel = page, channel
+        self._lock = threading.Lock()
+        self._moved = threading.Event()
+        self._until = 0.0
+        self._generation = 0
+        self._heard_at = float("-inf")
+        """When the last acknowledged heartbeat was sent."""
+        self._asked_at = float("-inf")
+        self._running: tuple[int, tuple[Witness, ...]] | None = None
+        """The round that this node has a place in, and its witnesses but this node."""
+        self._prepared: tuple[int, tuple[Witness, ...]] | None = None
+        self._read_in: dict[int, int] = {}
+        """By version of an announcement: the generation in which it was read."""
+        self._port = 0
+        self._fenced_round = self._permitted_round = 0
+
+    def open(self, secret: bytes) -> None:
+        """Answer who asks. Before the first record of this node is written."""
+        self._port = self._channel.open(self._node, secret, self.permits)
+
+    def close(self) -> None:
+        self._moved.set()
+        self._channel.close()
+
+    # -- the fence ------------------------------------------------------------------------------------------------
+
+    def heartbeat_acknowledged(self, sent_at: float) -> None:
+        """The store has acknowledged a heartbeat that was sent then, on the clock of the page."""
+        with self._lock:
+            until = sent_at + HOLDS * self._lease_s
+            now = self.page.now()
+            self._heard_at = max(self._heard_at, sent_at)
+            if now >= until:
+                return
+            if now >= self._until:
+                self._generation += 1  # what had been read before this gap is out of date
+            self._move(until)
+        self._moved.set()
+
+    def _permitted(self, asked_at: float) -> None:
+        with self._lock:
+            # Behind a gap a newer round may run already; only the store knows.
+            if self.page.now() < self._until:
+                self._move(min(asked_at + HOLDS * self._lease_s, self._heard_at + self._alone_s))
+
+    def _move(self, until: float) -> None:
+        if until > self._until:
+            self._until = until
+            self.page.move(until, self._generation)
+
+    # -- what is read -----------------------------------------------------------------------------------------------
+
+    def generation(self) -> int:
+        """Of what is read from the store from now on."""
+        return self._generation
+
+    def is_current(self, generation: int) -> bool:
+        """Whether there was no gap since then."""
+        with self._lock:
+            return generation == self._generation and self.page.now() < self._until
+
+    def wait_current(self) -> None:
+        """Return once the fence is not passed, or after `WAIT_S`."""
+        with self._lock:
+            if self.page.now() < self._until:
+                return
+            self._moved.clear()
+        self._moved.wait(WAIT_S)
+
+    def follow(self, seen: Round, generation: int) -> None:
+        """This announcement was read in this generation."""
+        with self._lock:
+            self._read_in[seen.version] = generation
+            for version in sorted(self._read_in)[:-READ_KEPT]:
+                del self._read_in[version]
+            here = seen.begun and seen.member(self._node) is not None
+            others = tuple(witness for witness in seen.witnesses if witness.node != self._node)
+            self._running = (seen.number, others) if here and seen.witnesses else None
+
+    def read_in(self, version: int) -> int:
+        """The generation in which this announcement was read; -1 if that is not known."""
+        with self._lock:
+            return self._read_in.get(version, -1)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def due_in_s(self) -> float:
+        """Seconds until witnesses are to be asked, as far as is known now; 0: now."""
+        now = self.page.now()
+        due_at = max(self._heard_at + ASKS_AFTER * self._lease_s, self._asked_at + ASKS_AGAIN * self._lease_s)
+        if self._running is None or now >= self._until:
+            due_at = max(due_at, now + ASKS_AFTER * self._lease_s)
+        return max(0.0, min(due_at - now, ASKS_AFTER * self._lease_s))
+
+    def prepare(self) -> None:
+        """Prepare for questions to the witnesses of the round."""
+        if self._running is not None and self._running is not self._prepared:
+            self._prepared = self._running
+            self._channel.prepare(self._running[1])
+
+    def ask(self) -> None:
+        """Ask the witnesses of the round whether workers may run on."""
+        running, self._asked_at = self._running, self.page.now()
+        if running is None:
+            return
+        asked_at = self._asked_at
+        if self._channel.ask(*running, PATIENCE * self._lease_s):
+            self._permitted(asked_at)
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def permits(self, number: int) -> bool:
+        """Whether workers of this round may run on, as far as this node knows."""
+        with self._lock:
+            if number <= self._fenced_round:
+                return False
+            self._permitted_round = max(self._permitted_round, number)
+            return True
+
+    def recorded(self, record: NodeRecord) -> NodeRecord:
+        """The record with what this node says as a witness. Whatever it asks the coordinator to believe holds from now
+        on, before the record is written."""
+        with self._lock:
+            self._fenced_round = max(self._fenced_round, record.fenced_round)
+            return replace(
+                record,
+                witness_port=self._port,
+                fenced_round=self._fenced_round,
+                permitted_round=self._permitted_round,
+                alone_s=self._alone_s,
+            )

@@ -1,0 +1,104 @@
+"""When a round begins without nodes that are dead or cut off: once their workers have surely ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_agent.rendezvous.coordinator import explain
+from elastic_agent.rendezvous.coordinator.events import DeadlineReached, ReadBeats
+from elastic_agent.rendezvous.records import NodeRecord, NodeState, RoundPhase
+from support.builders import record
+from support.rigs.coordinators import LEASE_S, Coordinator, running
+
+ALONE_S = 60.0
+RULES = {"fences": True, "alone_s": ALONE_S}
+
+
+def lost(*, permitted_round: int = 0, members: tuple[str, ...] = ("a", "b")) -> Coordinator:
+    """Round 1 of these members is over, as b was lost at second 10, and the others wait for the next."""
+    made = running(*members, min_nodes=1, **RULES)
+    made.now = 10.0
+    made.read(*(name for name in members if name != "b"))
+    assert made.state.phase is RoundPhase.OVER
+    return made.publish(*(back(name, permitted_round) for name in members if name != "b"))
+
+
+def back(node: str, permitted_round: int = 0) -> NodeRecord:
+    return record(node, 3, NodeState.WAITING, 1, fenced_round=1, permitted_round=permitted_round)
+
+
+def begins_at(coordinator: Coordinator, *alive: str) -> float:
+    """The first second at which the next round runs."""
+    until = coordinator.now + 2 * ALONE_S
+    while coordinator.state.number == 1 and coordinator.now < until:
+        if coordinator.state.readings.pending:
+            coordinator.read(*alive)
+        else:
+            coordinator.now += 0.25
+            coordinator.step(DeadlineReached())
+    return coordinator.now
+
+
+def test_a_witness_that_has_let_nobody_run_on_is_enough() -> None:
+    """The next round begins as soon as the leases were read once more."""
+    assert begins_at(lost(), "a") == 10.0
+
+
+def test_what_a_witness_has_permitted_is_waited_for() -> None:
+    """For three quarters of a lease behind its record."""
+    assert begins_at(lost(permitted_round=1), "a") == pytest.approx(10.0 + 0.75 * LEASE_S)
+
+
+def test_one_witness_that_has_permitted_nothing_is_enough() -> None:
+    """The node that is lost needs the permission of each."""
+    made = running("a", "b", "c", min_nodes=1, **RULES)
+    made.now = 10.0
+    made.read("a", "c").publish(back("a", 1), back("c"))
+    assert begins_at(made, "a", "c") == 10.0
+
+
+def test_without_a_witness_the_node_is_waited_for_as_long_as_it_may_run_alone() -> None:
+    """By its own record, where that says how long. The coordinator, which had no place, says for whom it waits."""
+    made = running("a", "b", min_nodes=1, **RULES)
+    made.publish(record("b", 3, NodeState.WORKING, 1, alone_s=20.0))
+    made = made.successor("s", min_nodes=1, **RULES)
+    made.publish(record("s"))
+    began_s = made.now
+    made.now += LEASE_S + 1
+    made.read("s")
+    assert made.state.phase is RoundPhase.OVER
+    waits = explain.waiting(made.state, made.now, made.rules)
+    assert "until a, b, which are dead or cut off, have surely ended their workers of round 1" in waits
+    assert begins_at(made, "s") == pytest.approx(began_s + LEASE_S + 1 + ALONE_S, abs=0.5)
+
+
+def test_the_leases_are_read_again_once_the_end_of_the_round_is_announced() -> None:
+    """A node that came back before may have read that its round runs, and started its workers: it is waited for."""
+    made = running("a", "b", min_nodes=1, **RULES)
+    made.now = 10.0
+    made.read("a")
+    assert any(isinstance(effect, ReadBeats) for effect in made.effects)
+    made.publish(back("a"))
+    assert made.state.number == 1
+    made.read("a", "b")
+    assert made.state.number == 1
+    made.publish(record("b", 3, NodeState.STOPPING, 1)).publish(record("b", 4, NodeState.WAITING, 1))
+    assert made.state.number == 2
+
+
+def test_nodes_without_workers_are_not_waited_for() -> None:
+    """One that had reported that they are gone, one that had ended, and one that never had a place."""
+    for left in (record("b", 3, NodeState.WAITING, 1), record("b", 3, NodeState.ENDED, 1)):
+        made = running("a", "b", min_nodes=1, **RULES)
+        made.publish(left)
+        made.now = 10.0
+        made.read("a").publish(back("a"))
+        assert begins_at(made, "a") == 10.0
+
+
+def test_on_other_stores_nobody_is_waited_for() -> None:
+    """As before: there is no fence."""
+    made = running("a", "b", min_nodes=1)
+    made.now = 10.0
+    made.read("a").publish(back("a"))
+    assert made.state.number == 2

@@ -1,0 +1,144 @@
+"""Until when workers of a node may run, and what it answers as a witness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from elastic_agent.rendezvous.driver.fencing import Fencing
+from elastic_agent.rendezvous.records import Member, NodeRecord, NodeState, Round, RoundPhase, Witness
+
+LEASE_S = 10.0
+ALONE_S = 60.0
+WITNESSES = (Witness("a", "a.example", 1), Witness("b", "b.example", 2), Witness("c", "c.example", 3))
+RUNNING = Round(
+    7,
+    1,
+    3,
+    RoundPhase.RUNNING,
+    "begins",
+    tuple(Member(x, x, i, i, 1) for i, x in enumerate("abc")),
+    witnesses=WITNESSES,
+)
+RECORD = NodeRecord("a", "a", NodeState.WORKING, 1, 3)
+
+
+@dataclass
+class Surroundings:
+    """Page and channel of node `a`."""
+
+    time: float = 1000.0
+    until: float = 0.0
+    generation: int = 0
+    yes: bool = True
+    asked: list[tuple[int, tuple[Witness, ...]]] = field(default_factory=list)
+    fd: int = -1
+
+    def now(self) -> float:
+        return self.time
+
+    def move(self, until: float, generation: int) -> None:
+        self.until, self.generation = until, generation
+
+    def open(self, node: str, secret: bytes, answer: Callable[[int], bool]) -> int:
+        return 4711
+
+    def prepare(self, witnesses: tuple[Witness, ...]) -> None:
+        pass
+
+    def ask(self, number: int, witnesses: tuple[Witness, ...], timeout_s: float) -> bool:
+        self.asked.append((number, witnesses))
+        return self.yes
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def around() -> Surroundings:
+    return Surroundings()
+
+
+@pytest.fixture
+def fencing(around: Surroundings) -> Fencing:
+    made = Fencing("a", LEASE_S, ALONE_S, around, around)
+    made.open(b"secret")
+    made.heartbeat_acknowledged(around.time)
+    made.follow(RUNNING, made.generation())
+    return made
+
+
+def test_a_heartbeat_counts_from_when_it_was_sent(fencing: Fencing, around: Surroundings) -> None:
+    """Not from when it was acknowledged: the node's lease may have begun at any moment between the two."""
+    around.time += 3.0
+    fencing.heartbeat_acknowledged(around.time - 2.0)
+    assert around.until == pytest.approx(1001.0 + 0.65 * LEASE_S)
+
+
+def test_witnesses_are_asked_after_three_tenths_of_a_lease_without_a_heartbeat(
+    fencing: Fencing, around: Surroundings
+) -> None:
+    """All but this node itself; and nobody is asked before."""
+    assert fencing.due_in_s() == pytest.approx(0.3 * LEASE_S)
+    around.time += 0.3 * LEASE_S
+    assert fencing.due_in_s() == 0.0
+    fencing.ask()
+    assert around.asked == [(3, WITNESSES[1:])]
+    assert around.until == pytest.approx(1000.0 + 0.95 * LEASE_S)
+    assert fencing.due_in_s() == pytest.approx(0.2 * LEASE_S)
+
+
+def test_no_permission_lasts_beyond_what_the_node_may_run_alone(fencing: Fencing, around: Surroundings) -> None:
+    """Counted from the last heartbeat that the store has acknowledged."""
+    while around.time < 1000.0 + 2 * ALONE_S:
+        around.time += 0.2 * LEASE_S
+        fencing.ask()
+    assert around.until == 1000.0 + ALONE_S
+
+
+def test_a_refusal_moves_nothing(fencing: Fencing, around: Surroundings) -> None:
+    around.yes = False
+    before = around.until
+    around.time += 4.0
+    fencing.ask()
+    assert around.until == before
+
+
+def test_nothing_but_a_heartbeat_opens_a_fence_that_is_passed(fencing: Fencing, around: Surroundings) -> None:
+    """And then in another generation: what had been read before is out of date, and so is a round that it named."""
+    generation = fencing.generation()
+    around.time += LEASE_S
+    fencing.ask()
+    assert around.until < around.time
+    fencing.heartbeat_acknowledged(around.time)
+    assert around.until > around.time
+    assert (fencing.generation(), around.generation) == (generation + 1, generation + 1)
+    assert not fencing.is_current(generation)
+    assert fencing.read_in(RUNNING.version) == generation
+
+
+def test_a_late_answer_to_an_old_heartbeat_opens_nothing(fencing: Fencing, around: Surroundings) -> None:
+    """It was sent so long ago that the node may have been lost since."""
+    before = around.until
+    around.time += 2 * LEASE_S
+    fencing.heartbeat_acknowledged(around.time - LEASE_S)
+    assert around.until == before
+
+
+def test_a_witness_permits_until_its_record_says_otherwise(fencing: Fencing) -> None:
+    """From the moment on at which the record is given to be written, not later; and the record tells what it did."""
+    assert fencing.recorded(RECORD).permitted_round == 0
+    assert fencing.permits(3)
+    record = fencing.recorded(replace(RECORD, state=NodeState.STOPPING, fenced_round=3))
+    assert (record.fenced_round, record.permitted_round, record.witness_port, record.alone_s) == (3, 3, 4711, ALONE_S)
+    assert not fencing.permits(3)
+    assert fencing.permits(4)
+
+
+def test_who_has_no_place_in_a_round_asks_nobody(fencing: Fencing, around: Surroundings) -> None:
+    fencing.follow(replace(RUNNING, version=8, members=RUNNING.members[1:]), fencing.generation())
+    around.time += LEASE_S / 2
+    fencing.ask()
+    assert around.asked == []
