@@ -22,6 +22,9 @@ MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_KEYS = 8 * 1024, 8 * 1024 * 1024, 128 * 1024
 MAX_ANSWER_BYTES = 1 << 30
 """Longest answer to one request."""
 READY, NOT_READY = b"\0", b"\1"
+OF_ATTEMPT = b"//worker/attempt_"
+"""How keys begin to which torch adds TORCHELASTIC_RESTART_COUNT, as it does where an agent serves the store; TCPStore
+itself adds the first character."""
 
 _SIZE, _INT64, _UINT32 = struct.Struct("=Q"), struct.Struct("=q"), struct.Struct("=I")
 _size_at, _int64_at = _SIZE.unpack_from, _INT64.unpack_from
@@ -217,7 +220,12 @@ def _key(data: bytes, at: int) -> tuple[bytes, int]:
     end = at + size
     if end > len(data):
         raise Incomplete(end)
-    return data[at:end], end
+    return _shared(data[at:end]), end
+
+
+def _shared(key: bytes) -> bytes:
+    """Without what torch 2.4 puts before it: each node counts its own restarts, and a store serves one round only."""
+    return key[key.find(b"/", len(OF_ATTEMPT)) + 1 :] if key.startswith(OF_ATTEMPT) else key
 
 
 def _value(data: bytes, at: int) -> tuple[bytes, int]:
@@ -250,4 +258,6 @@ def _keys(data: bytes, at: int) -> tuple[list[bytes], int]:
             _key(data, at)  # which says why
         keys.append(data[begin:end])
         at = end
+    if keys and keys[0].startswith(OF_ATTEMPT):  # one client's keys all begin alike
+        keys = [_shared(key) for key in keys]
     return keys, at

@@ -10,8 +10,8 @@ PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 0.03 s, so most never need it, and a long wait costs few reads. No multiples of the time between readings of heartbeats,
 so that two deadlines never fall on one moment."""
 LATER_PROGRESS_S = 60.0
-CLOSED_PROGRESS_S = (5.01, 27.01)
-"""The same once the job is closed, where most nodes end within a moment."""
+RARE_PROGRESS_S = (5.01, 27.01)
+"""The same once the job is closed, and while members take their places, where most nodes need no more than a moment."""
 SAME_MOMENT_S = 0.01
 """Times closer than this count as one."""
 REPORT_MARGIN_S = 30.0
@@ -83,7 +83,8 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     """When the coordinator next says for which nodes all wait, or, once the job is closed, for which it waits itself;
     None while nobody waits, or while the store has not taken the last announcement yet: a sentence must not delay a
     decision."""
-    if state.phase is RUNNING and not state.finishing:
+    starting = state.phase is RUNNING and not state.finishing
+    if starting and not state.starting():
         return None
     if state.phase is CLOSED and not any(s.record.node != rules.own for s in state.awaited_at_close()):
         return None
@@ -93,7 +94,7 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     if state.phase is RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     waited_s = state.announced_at - began + SAME_MOMENT_S
-    for after_s in CLOSED_PROGRESS_S if state.phase is CLOSED else PROGRESS_S:
+    for after_s in RARE_PROGRESS_S if starting or state.phase is CLOSED else PROGRESS_S:
         if after_s > waited_s:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1

@@ -97,7 +97,7 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
     if state.phase is CLOSED:
         return _ending(state, now, rules)
     if state.phase is RUNNING:
-        return _barrier(state, now, rules)
+        return _barrier(state, now, rules) if state.finishing else _starting(state, now, rules)
     if state.phase is OVER or state.may_have_workers():
         return _stopping(state, now, rules)
     here = state.ready()
@@ -113,7 +113,10 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
 def doubt(state: Rendezvous, now: float) -> str:
     """That no node may be alive that had a part in what was announced."""
     left_s = max(0.0, (state.doubt_until or now) - now)
-    return f"waiting up to {whole(left_s)} s to see whether a node that had a part in round {state.number} is alive"
+    parts = {member.node: seen for member, seen in state.seen_members()}
+    parts |= {node: seen for node, seen in state.nodes.items() if seen.finished}
+    why = f"to see whether a node that had a part in round {state.number} is alive"
+    return f"waiting up to {whole(left_s)} s {why} ({names(parts.values())})"
 
 
 def claims(conflict: ranks.RankConflict, left_s: float) -> str:
@@ -137,26 +140,33 @@ def _barrier(state: Rendezvous, now: float, rules: Rules) -> str:
 
 def _ending(state: Rendezvous, now: float, rules: Rules) -> str:
     awaited = [seen for seen in state.awaited_at_close() if seen.record.node != rules.own]
-    each = sorted((_silence(seen, now, rules) for seen in awaited), key=lambda name: (" " not in name, name))
-    return f"the job is over; waiting for {listed(each)} to end ({whole(now - state.since)} s so far)"
+    so_far = f"{whole(now - state.since)} s so far"
+    return f"the job is over; waiting for {_awaited(awaited, now, rules)} to end ({so_far})"
+
+
+def _starting(state: Rendezvous, now: float, rules: Rules) -> str:
+    """Of a round that runs: whose workers those of the others wait for."""
+    awaited = _awaited(state.starting(), now, rules)
+    return f"waiting for {awaited} to start the workers of round {state.number} ({whole(now - state.since)} s so far)"
 
 
 def _stopping(state: Rendezvous, now: float, rules: Rules) -> str:
-    """Silent nodes first: one that neither answers nor sends heartbeats is lost when its lease runs out."""
     unanswered = state.end.unanswered
     awaited = [seen for node, seen in state.nodes.items() if seen.may_have_workers or node in unanswered]
-    each = sorted((_silence(seen, now, rules) for seen in awaited), key=lambda name: (" " not in name, name))
     so_far = f"{whole(now - state.since)} s so far"
-    if not each and (gone := fencing.cut_off(state, rules)):
+    if not awaited and (gone := fencing.cut_off(state, rules)):
         left_s = max(0.0, *(fencing.ends_at(state, seen, rules) - now for seen in gone))
-        which = "which is dead or cut off, has" if len(gone) == 1 else "which are dead or cut off, have"
-        workers = (
-            f"ended its workers of round {state.number}"
-            if len(gone) == 1
-            else f"ended their workers of round {state.number}"
-        )
+        one = len(gone) == 1
+        which = "which is dead or cut off, has" if one else "which are dead or cut off, have"
+        workers = f"ended {'its' if one else 'their'} workers of round {state.number}"
         return f"waiting up to {whole(left_s)} s until {names(gone)}, {which} surely {workers} ({so_far})"
-    return f"waiting for {listed(each)} to stop the workers of round {state.number} ({so_far})"
+    return f"waiting for {_awaited(awaited, now, rules)} to stop the workers of round {state.number} ({so_far})"
+
+
+def _awaited(awaited: list[Seen], now: float, rules: Rules) -> str:
+    """Silent nodes first: one that neither answers nor sends heartbeats is lost when its lease runs out."""
+    each = (_silence(seen, now, rules) for seen in awaited)
+    return listed(sorted(each, key=lambda name: (" " not in name, name)))
 
 
 def _silence(seen: Seen, now: float, rules: Rules) -> str:

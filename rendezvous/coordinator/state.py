@@ -255,6 +255,10 @@ class Rendezvous:
         """Nodes on which workers of an earlier round may run."""
         return [seen for seen in self.nodes.values() if seen.may_have_workers]
 
+    def starting(self) -> list[Seen]:
+        """Nodes with a place in this round that have not reported it yet."""
+        return [seen for seen in self.nodes.values() if seen.placed == self.number and seen.unaware and not seen.lost]
+
     def awaited_at_close(self) -> list[Seen]:
         """Nodes that have not ended and are not lost: once the job is closed, its store is there for them."""
         return [seen for seen in self.nodes.values() if not seen.lost and seen.record.state is not ENDED]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+try:
+    from torch.distributed.tensor import DTensor, distribute_tensor
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import (  # type: ignore[attr-defined]  # re-exported without saying so
+        DTensor,
+        distribute_tensor,
+    )
 
 from ..errors import WrongReturn
 from ..operator import TrainingOperator

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from elastic_agent.rendezvous.c10d import client
+from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.server import serve
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
 from elastic_agent.rendezvous.codec import job as jobs
@@ -127,16 +128,17 @@ def test_another_job_on_the_port_is_named(host: C10dStore) -> None:
 
 def test_a_tcpstore_without_an_agent_is_recognised() -> None:
     """A training script's own TCPStore on the port is not the job's store."""
-    with listening() as (server, endpoint):
-        bound = server.dup()
-        foreign = serve(bound, Endpoint("127.0.0.1", server.getsockname()[1]), forced=True)
-        assert foreign is not None
-        try:
-            seconds_to_raise(
-                StoreForeign, "is a TCPStore, but no elastic-agent hosts a job there", endpoint, connect_timeout_s=0.3
-            )
-        finally:
-            foreign.close()
+    found = claim(Endpoint("127.0.0.1", 0)).socket  # does not listen: torch before 2.8 listens itself
+    assert found is not None
+    endpoint = Endpoint("127.0.0.1", found.getsockname()[1])
+    foreign = serve(found, endpoint, forced=True)
+    assert foreign is not None
+    try:
+        seconds_to_raise(
+            StoreForeign, "is a TCPStore, but no elastic-agent hosts a job there", str(endpoint), connect_timeout_s=0.3
+        )
+    finally:
+        foreign.close()
 
 
 # -- which node hosts -------------------------------------------------------------------------------------------------

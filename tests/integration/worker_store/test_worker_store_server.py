@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.processes.ports import PortHold
-from elastic_agent.agent.worker_store.requests import MAGIC, MAX_KEY_BYTES, MAX_VALUE_BYTES
+from elastic_agent.agent.worker_store.requests import MAGIC, MAX_KEY_BYTES, MAX_VALUE_BYTES, Requests
+from elastic_agent.agent.worker_store.table import Client, Table
 from support.desk import BOUND_S
 from support.procfs import kill_and_read
 
@@ -286,3 +287,19 @@ def test_as_many_clients_connect_as_the_hard_limit_allows() -> None:
         for each in open_sockets:
             each.close()
         kill_and_read(server)
+
+
+def test_workers_that_count_restarts_differently_share_their_keys() -> None:
+    """torch 2.4 puts TORCHELASTIC_RESTART_COUNT before each key, under torchrun the same on all nodes. Here each node
+    counts its own, so workers of a round waited for ever for each other's keys. A store serves one round only."""
+    table = Table()
+    requests = Requests(table)
+    clients = [Client(-1), Client(-1)]
+    for count, client in enumerate(clients):
+        client.valid = True
+        key = b"//worker/attempt_%d/default_pg/0//%d" % (count, count)
+        requests.carry_out(client, b"\x01" + struct.pack("=Q", len(key)) + key + struct.pack("=Q", 1) + b"x")
+    wanted = b"//worker/attempt_1/default_pg/0//0"
+    requests.carry_out(clients[1], b"\x05" + struct.pack("=QQ", 1, len(wanted)) + wanted)
+    assert clients[1].answers == b"\0"
+    assert set(table.values) == {b"default_pg/0//0", b"default_pg/0//1"}

@@ -73,6 +73,14 @@ def test_a_rerun_decides_once_it_is_known_who_is_alive(alive: bool) -> None:
     assert second.state.number == (1 if alive else 2)
 
 
+def test_whoever_may_be_alive_is_named() -> None:
+    """Members of the last round, and nodes that have finished."""
+    first = running("a", "b", min_nodes=2)
+    first.store.records |= {name: finished(name) for name in "ab"}
+    second = rerun(first, "c", "d", max_nodes=2)
+    assert second.state.because == "waiting up to 5 s to see whether a node that had a part in round 1 is alive (a, b)"
+
+
 def test_a_record_of_an_earlier_member_ends_the_doubt() -> None:
     """A node that only just came is elected, and a member of the round is alive: what it reports counts at once."""
     second = rerun(running("a", "b", min_nodes=1), "c", min_nodes=1).read("b", "c")

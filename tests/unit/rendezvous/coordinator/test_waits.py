@@ -32,6 +32,20 @@ def test_a_wait_is_announced_after_a_second_and_then_ever_more_rarely() -> None:
     assert times == [1, 3, 9, 27, *range(87, 600, 60)]
 
 
+def test_a_member_that_does_not_take_its_place_is_named_from_5_s_on() -> None:
+    """The workers of the others wait for those of its node, in their first collective call."""
+    state = after_records(BEGUN, 0.0, RULES, record("a"), record("b"), record("c"))
+    state = after_records(state, 1.0, RULES, record("a", 2, NodeState.WORKING, round=1))
+    state = replace(state, readings=LeaseReadings())
+    assert announced(state, 5.0, RULES) is None
+    late = announced(state, 5.02, RULES)
+    assert late is not None
+    assert late.because.startswith("waiting for b (no heartbeat for 5.0 s; lost after 5 s) to start the workers of ")
+    assert late.because.endswith("round 1 (5 s so far)")
+    state = after_records(state, 5.03, RULES, record("b", 2, NodeState.WORKING, round=1))
+    assert deadlines.progress_at(state, RULES) is None
+
+
 def test_such_an_announcement_differs_in_its_text_only() -> None:
     """So no node decides anything by it."""
     state = after_records(BEGUN, 0.0, RULES, record("a"))
