@@ -103,6 +103,25 @@ def main(argv: Sequence[str] | None = None) -> int:
                 asking.close()
 
 
+class Sizes:
+    """The agent's RSS after each tenth."""
+
+    def __init__(self, pid: int, inputs: int) -> None:
+        self._pid, self._step, self._kib = pid, inputs // 10, [rss_kib(pid)]
+
+    def look(self, done: int) -> None:
+        if done >= self._step * len(self._kib):
+            self._kib.append(rss_kib(self._pid))
+
+    @property
+    def grown_kib(self) -> int:
+        """After the first tenth."""
+        return self._kib[-1] - self._kib[1]
+
+    def __str__(self) -> str:
+        return f"RSS before and after each tenth, KiB: {', '.join(map(str, self._kib))}"
+
+
 class Way(NamedTuple):
     """To what is fuzzed."""
 
@@ -120,7 +139,7 @@ def page(found: re.Match[str]) -> Way:
 
 
 def fuzz(asking: Asking, path: str, way: Way, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
-    sent, answered, good, before, began = 0, 0, 0, 0, time.monotonic()
+    sent, answered, good, sizes, began = 0, 0, 0, Sizes(pid, inputs), time.monotonic()
     while answered < inputs:  # what follows one that is none is not read
         number = chance.choice((1, 5, 20, 60))
         with socket.socket(way.family) as link:
@@ -142,31 +161,28 @@ def fuzz(asking: Asking, path: str, way: Way, pid: int, inputs: int, chance: ran
         if b"HTTP/1.1 500" in text:
             print(f"seed {seed}: an answer of 500: {text[:500]!r}")
             return 1
-        if not before and answered > inputs // 10:
-            before = rss_kib(pid)
-    after = rss_kib(pid)
+        sizes.look(answered)
     status = asking.ask(path, "Status")["phase"]
     took_s = time.monotonic() - began
     print(
-        f"seed {seed}: {sent} inputs, {answered} answers, {good} of them 200, in {took_s:.0f} s; RSS {before} KiB "
-        f"after the first tenth, {after} KiB at the end; {open_files(pid)} descriptors; the node is {status}"
+        f"seed {seed}: {sent} inputs, {answered} answers, {good} of them 200, in {took_s:.0f} s; {sizes}; "
+        f"{open_files(pid)} descriptors; the node is {status}"
     )
-    return int(after - before > GROWTH_KIB or status != "working")
+    return int(sizes.grown_kib > GROWTH_KIB or status != "working")
 
 
 def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
-    began, before, counts = time.monotonic(), 0, grpc_fuzz.Counts()
+    began, sizes, counts = time.monotonic(), Sizes(pid, inputs), grpc_fuzz.Counts()
     for _ in grpc_fuzz.send(door, address, chance, inputs, counts):
-        if not before and counts.sent > inputs // 10:
-            before = rss_kib(pid)
-    works, after = grpc_fuzz.works(door, address), rss_kib(pid)
+        sizes.look(counts.sent)
+    works = grpc_fuzz.works(door, address)
     took_s, threads = time.monotonic() - began, len(os.listdir(f"/proc/{pid}/task"))
     print(
-        f"seed {seed}: {counts.sent} inputs, {counts.answered} calls answered, in {took_s:.0f} s; RSS {before} KiB "
-        f"after the first tenth, {after} KiB at the end; {threads} threads, {open_files(pid)} descriptors; a call "
+        f"seed {seed}: {counts.sent} inputs, {counts.answered} calls answered, in {took_s:.0f} s; {sizes}; "
+        f"{threads} threads, {open_files(pid)} descriptors; a call "
         f"{'is answered' if works else 'FAILS'}"
     )
-    return int(after - before > GROWTH_TCP_KIB or not works)
+    return int(sizes.grown_kib > GROWTH_TCP_KIB or not works)
 
 
 if __name__ == "__main__":
