@@ -190,14 +190,14 @@ def remote(folder: Path, asking: Asking, number: int, pairs: int) -> None:
         before = rss_kib(agent.pid)
         for method in ("Status", "Job", "Workers"):
             asked = partial(ask_remotely, channel, method)
-            timed(f"{method} over TCP, 8 workers writing", agent.pid, asked, number // 4)
+            timed(f"{method} over TCP, 8 workers writing", agent.pid, asked, number // 4, on_loop=False)
         print(f"after these calls over TCP, more RSS, KiB: {rss_kib(agent.pid) - before}")
     end(agent)
 
 
-def timed(what: str, pid: int, call: Callable[[], object], number: int) -> None:
-    """Time calls to this agent. On a host with other work most of a long one is spent waiting for a processor: that is
-    told apart, by what the kernel counts for the agent's loop and for this process."""
+def timed(what: str, pid: int, call: Callable[[], object], number: int, *, on_loop: bool = True) -> None:
+    """Time calls to this agent. On a host with other work most of a long one is spent waiting for a processor: where
+    the agent's loop answers, that is told apart, by what the kernel counts for the loop and for this process."""
     took, own = [], []
     for _ in range(number):
         waited, began = _waited_s(pid), time.perf_counter()
@@ -208,10 +208,8 @@ def timed(what: str, pid: int, call: Callable[[], object], number: int) -> None:
     took.sort()
     own.sort()
     half, most = number // 2, number * 99 // 100
-    print(
-        f"{what}, ms: p50 {took[half]:.3g}, p99 {took[most]:.3g}; without waits for a processor p50 {own[half]:.3g}, "
-        f"p99 {own[most]:.3g}"
-    )
+    apart = f"; without waits for a processor p50 {own[half]:.3g}, p99 {own[most]:.3g}" if on_loop else ""
+    print(f"{what}, ms: p50 {took[half]:.3g}, p99 {took[most]:.3g}{apart}")
 
 
 def _waited_s(pid: int) -> float:

@@ -109,8 +109,11 @@ class Sizes:
     def __init__(self, pid: int, inputs: int) -> None:
         self._pid, self._step, self._kib = pid, inputs // 10, [rss_kib(pid)]
 
+    def due(self, done: int) -> bool:
+        return done >= self._step * len(self._kib)
+
     def look(self, done: int) -> None:
-        if done >= self._step * len(self._kib):
+        if self.due(done):
             self._kib.append(rss_kib(self._pid))
 
     @property
@@ -174,7 +177,9 @@ def fuzz(asking: Asking, path: str, way: Way, pid: int, inputs: int, chance: ran
 def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
     began, sizes, counts = time.monotonic(), Sizes(pid, inputs), grpc_fuzz.Counts()
     for _ in grpc_fuzz.send(door, address, chance, inputs, counts):
-        sizes.look(counts.sent)
+        if sizes.due(counts.sent):
+            grpc_fuzz.works(door, address)  # what waited before it has been answered then
+            sizes.look(counts.sent)
     works_s = grpc_fuzz.works(door, address)
     took_s, threads = time.monotonic() - began, len(os.listdir(f"/proc/{pid}/task"))
     print(
