@@ -117,7 +117,7 @@ guard-cost: setup ## what all guards on at once cost the digits job, beside the 
 control-cost: setup ## what asking an agent costs: unasked, a call, 100 followers, elasticctl; ARGS="--pairs 20"
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_cost.py $(ARGS)
 
-fuzz-control: setup ## a million mutated requests to an agent's control socket; ARGS="--tcp --inputs 100000": to its gRPC port
+fuzz-control: setup ## a million mutated requests to an agent's control socket; ARGS=--page: to its page, ARGS=--tcp: to its gRPC port
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/control/control_fuzz.py $(ARGS)
 
 slurm-chain: setup ## signal, save, 75, requeue, resume under a real SLURM: RUNS=20; ARGS
@@ -202,5 +202,5 @@ streaming: setup ## the tests with MosaicML Streaming's own package, which it in
 	$(PYTEST) tests/integration/resume/test_streams_of_others.py $(ARGS)
 
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .sweeps .streaming .etcd .prometheus .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .sweeps .streaming .etcd .prometheus .chromium .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

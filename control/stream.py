@@ -91,7 +91,7 @@ class Alarm:
     at_s: float
     watch: str
     change: str
-    """fired, again, cleared, blind, sees: see docs/guardrails.md."""
+    """fired, still, cleared, blind, sees again: a `Change` of decisions/watches.py."""
     because: str
 
 

@@ -22,6 +22,8 @@ from ..stream import Alarm, Checkpoint, Deadline, Entry, Stage
 from .messages import Agreement, Capacity, Ending, Event, Job, Node, Worker, Workers
 
 PAGE_BYTES, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+STAT_BYTES = 4096
+"""More than a process has in /proc/PID/stat."""
 STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "exited"}
 """States of a process, by their letter in /proc, that are not `running`."""
 
@@ -243,8 +245,12 @@ def workers_of(agent: Agent, progress: Mapping[int, Progress]) -> Workers:
 def process(pid: int) -> tuple[int, float, str]:
     """Resident bytes, processor time in seconds, and the state of a process; nothing, and `exited`, if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        # Not by `open`, which calls the kernel seven times, and lets another thread have the interpreter each time.
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fields = os.read(file, STAT_BYTES).rpartition(b")")[2].split()
+        finally:
+            os.close(file)
     except OSError:
         return 0, 0.0, "exited"
     if len(fields) < 22:

@@ -71,6 +71,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_checkpoint_age_seconds": ("gauge", "Seconds since the newest checkpoint."),
     "elastic_agent_checkpoint_held_seconds_total": ("counter", "Seconds that checkpoints have held workers up."),
     "elastic_agent_alarms_total": ("counter", "Number of times that a watch of this node has fired."),
+    "elastic_agent_watch_firing": ("gauge", "1 for a watch of this node that has fired and is not cleared."),
+    "elastic_agent_watch_blind": ("gauge", "1 for a watch of this node that cannot be read."),
     "elastic_agent_deadline_timestamp_seconds": (
         "gauge",
         "When the job's time ends, in seconds since 1970; absent if not known.",
@@ -79,6 +81,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_exit_code": ("gauge", "Exit status that this agent is about to end with; absent before."),
 }
 """Name, and its type and meaning."""
+
+
+FIRING = {"fired": True, "still": True, "cleared": False}
+BLIND = {"blind": True, "sees again": False}
+"""What each change of a watch says of it."""
 
 
 class Counted:
@@ -95,6 +102,9 @@ class Counted:
         self.stages: dict[str, list[int]] = {}
         self.stage_sums: dict[str, float] = {}
         self.checkpoints, self.held_s, self.alarms = 0, 0.0, 0
+        self.firing: dict[str, bool] = {}
+        self.blind: dict[str, bool] = {}
+        """By watch, of those that have fired or could not be read."""
         self.checkpoint: Checkpoint | None = None
         """The newest checkpoint."""
         self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
@@ -122,8 +132,12 @@ class Counted:
             self.checkpoint = what
             self.checkpoints += 1
             self.held_s += what.took_s
-        elif isinstance(what, Alarm) and what.change == "fired":
-            self.alarms += 1
+        elif isinstance(what, Alarm):
+            self.alarms += what.change == "fired"
+            if what.change in FIRING:
+                self.firing[what.watch] = FIRING[what.change]
+            if what.change in BLIND:
+                self.blind[what.watch] = BLIND[what.change]
 
     def _event(self, event: AgentEvent) -> None:
         if event.happened == "WorkerExited" and event.failure is not None:
@@ -231,6 +245,9 @@ def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -
         yield "elastic_agent_checkpoint_step", {}, counted.checkpoint.step
         yield "elastic_agent_checkpoint_age_seconds", {}, time.monotonic() - counted.checkpoint.at_s
     yield "elastic_agent_alarms_total", {}, counted.alarms
+    for name, watches in (("firing", counted.firing), ("blind", counted.blind)):
+        for watch, holds in watches.items():
+            yield f"elastic_agent_watch_{name}", {"watch": watch}, holds
     if deadline_s is not None:
         yield "elastic_agent_deadline_timestamp_seconds", {}, deadline_s
 

@@ -14,10 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from campaigns.control import large_job
+from elastic_agent.control.service import http
+from elastic_agent.control.service.messages import Job, to_json
 from support.outside.asking import Asking, Link
+from support.outside.remote import Door, wait_working
+from support.outside.remote import ask as ask_remotely
 from support.procfs import rss_kib
 
 JOB = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -39,16 +45,7 @@ print((time.process_time() - began) * 1e3, private() - before)
 service.agent = None
 service.close()
 """
-MANY = """\
-import sys, time
-from elastic_agent.control.service.messages import Job, Node, to_json
-nodes = tuple(Node(f"node{n}:4711", "working", n, 8 * n, 8, 0.123, 3, n == 0, "", 3) for n in range(512))
-job = Job("job1", "node0:4711", "coordinator", nodes=nodes)
-to_json(job)
-began = time.perf_counter()
-text = to_json(job)
-print((time.perf_counter() - began) * 1e3, len(text))
-"""
+MANY = 512
 
 
 def main() -> None:
@@ -59,8 +56,14 @@ def main() -> None:
     asking = Asking()
     try:
         with tempfile.TemporaryDirectory() as folder:
+            # Not every environment lets Python keep what it compiles; an installed agent has it.
+            os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
             unasked(Path(folder), asking, asked.pairs)
+            (Path(folder) / "large").mkdir(mode=0o700)
+            many_nodes(Path(folder) / "large", asked.pairs)
             calls(Path(folder), asking, asked.calls)
+            remote(Path(folder), asking, asked.calls, asked.pairs)
     finally:
         asking.close()
 
@@ -68,10 +71,9 @@ def main() -> None:
 def unasked(folder: Path, asking: Asking, pairs: int) -> None:
     """An agent that nobody asks: by itself, and whole agents in turn."""
     env = {**os.environ, **asking.env}
-    for what, program in (("unasked, processor ms; private KiB", ALONE), ("512 nodes, ms; bytes of JSON", MANY)):
-        found = [output([sys.executable, "-c", program], env).split() for _ in range(pairs)]
-        for name, values in zip(what.split("; "), zip(*found, strict=True), strict=True):
-            tell(name, [float(value) for value in values])
+    found = [output([sys.executable, "-c", ALONE], env).split() for _ in range(pairs)]
+    for name, values in zip(("unasked, processor ms", "private KiB"), zip(*found, strict=True), strict=True):
+        tell(name, [float(value) for value in values])
     (folder / "job.py").write_text(JOB)
     starts: dict[str, list[tuple[float, ...]]] = {"off": [], "on": []}
     for number in range(pairs):
@@ -79,15 +81,19 @@ def unasked(folder: Path, asking: Asking, pairs: int) -> None:
             where = "off" if kind == "off" else asking.env["ELASTIC_AGENT_RUN_DIR"]
             starts[kind].append(start(folder, {**os.environ, "ELASTIC_AGENT_RUN_DIR": where}))
     for kind, measured in starts.items():
-        for name, values in zip(
-            ("to first line, ms", "processor, ms", "RSS, KiB"), zip(*measured, strict=True), strict=True
-        ):
-            tell(f"an agent with its socket {kind}: {name}", values)
+        _tell_starts(f"an agent with its socket {kind}", measured)
 
 
-def start(folder: Path, env: dict[str, str]) -> tuple[float, ...]:
+def _tell_starts(what: str, measured: Sequence[tuple[float, ...]]) -> None:
+    for name, values in zip(
+        ("to first line, ms", "processor, ms", "RSS, KiB"), zip(*measured, strict=True), strict=True
+    ):
+        tell(f"{what}: {name}", values)
+
+
+def start(folder: Path, env: dict[str, str], *flags: str) -> tuple[float, ...]:
     began = time.perf_counter()
-    agent = launch(folder, env)
+    agent = launch(folder, env, *flags)
     assert agent.stdout is not None
     agent.stdout.readline()
     took_ms = (time.perf_counter() - began) * 1e3
@@ -109,6 +115,26 @@ def end(agent: subprocess.Popen[str]) -> None:
     agent.stdout.close()
 
 
+def many_nodes(folder: Path, pairs: int) -> None:
+    """The job of 512 nodes: its JSON, and elasticctl beside that of one node."""
+    nodes = large_job.nodes_of(MANY)
+    job, took, text = Job("job1", "node0:4711", "coordinator", nodes=nodes), [], b""
+    for _ in range(40):
+        began = time.process_time()
+        text = to_json(job)
+        took.append((time.process_time() - began) * 1e3)
+    zipped = len(http.answer(200, text, keeps=True, zipped=True))
+    print(f"{MANY} nodes: {len(text)} bytes of JSON, {zipped} compressed, {min(took):.3g} ms")
+    asked: dict[int, list[tuple[float, ...]]] = {1: [], MANY: []}
+    for _ in range(pairs):
+        for count, measured in asked.items():
+            with large_job.stand_in(count, folder):
+                measured.append(large_job.asked(folder))
+    for count, measured in asked.items():
+        for name, values in zip(("ms", "processor, ms"), zip(*measured, strict=True), strict=True):
+            tell(f"elasticctl status of {count} nodes: {name}", [1e3 * value for value in values])
+
+
 def calls(folder: Path, asking: Asking, number: int) -> None:
     """An agent that is asked, while 8 workers write as fast as they can."""
     (folder / "noisy.py").write_text(NOISY)
@@ -119,15 +145,9 @@ def calls(folder: Path, asking: Asking, number: int) -> None:
     asking.ask(path, "Status")
     print(f"after the first request, KiB: {rss_kib(agent.pid) - before}")
     for method in ("Status", "Job", "Workers"):
-        link, took = Link(path), []
-        for _ in range(number):
-            began = time.perf_counter()
-            link.request("POST", f"/{method}", b"{}")
-            link.getresponse().read()
-            took.append((time.perf_counter() - began) * 1e3)
+        link = Link(path)
+        timed(f"{method}, 8 workers writing", agent.pid, partial(_call, link, method), number)
         link.close()
-        took.sort()
-        print(f"{method}, 8 workers writing, ms: p50 {took[number // 2]:.3g}, p99 {took[number * 99 // 100]:.3g}")
     before = rss_kib(agent.pid)
     links = [Link(path) for _ in range(100)]
     for link in links:
@@ -144,6 +164,58 @@ def calls(folder: Path, asking: Asking, number: int) -> None:
         took.append((time.perf_counter() - began) * 1e3)
     tell("elasticctl status, wall ms", took)
     end(agent)
+
+
+def _call(link: Link, method: str) -> None:
+    link.request("POST", f"/{method}", b"{}")
+    link.getresponse().read()
+
+
+def remote(folder: Path, asking: Asking, number: int, pairs: int) -> None:
+    """With --control-address: starts in turn with and without, and calls by gRPC while 8 workers write."""
+    door = Door(folder / "door")
+    starts: dict[str, list[tuple[float, ...]]] = {"without": [], "with": []}
+    env = {**os.environ, **asking.env}
+    for turn in range(pairs):
+        for kind in sorted(starts, reverse=bool(turn % 2)):
+            starts[kind].append(start(folder, env, *(door.flags(door.address()) if kind == "with" else ())))
+    for kind, measured in starts.items():
+        _tell_starts(f"an agent {kind} --control-address", measured)
+    (folder / "noisy.py").write_text(NOISY)
+    address = door.address()
+    flags = ("--nproc-per-node", "8", "--redirects", "3", "--log-rotate", "1M:1", "--log-dir", str(folder / "remote"))
+    agent = launch(folder, env, *flags, *door.flags(address), script="noisy.py")
+    with door.channel(address) as channel:
+        wait_working(channel)
+        before = rss_kib(agent.pid)
+        for method in ("Status", "Job", "Workers"):
+            asked = partial(ask_remotely, channel, method)
+            timed(f"{method} over TCP, 8 workers writing", agent.pid, asked, number // 4, on_loop=False)
+        print(f"after these calls over TCP, more RSS, KiB: {rss_kib(agent.pid) - before}")
+    end(agent)
+
+
+def timed(what: str, pid: int, call: Callable[[], object], number: int, *, on_loop: bool = True) -> None:
+    """Time calls to this agent. On a host with other work most of a long one is spent waiting for a processor: where
+    the agent's loop answers, that is told apart, by what the kernel counts for the loop and for this process."""
+    took, own = [], []
+    for _ in range(number):
+        waited, began = _waited_s(pid), time.perf_counter()
+        call()
+        took_s = time.perf_counter() - began
+        took.append(took_s * 1e3)
+        own.append(max(0.0, took_s - (_waited_s(pid) - waited)) * 1e3)
+    took.sort()
+    own.sort()
+    half, most = number // 2, number * 99 // 100
+    apart = f"; without waits for a processor p50 {own[half]:.3g}, p99 {own[most]:.3g}" if on_loop else ""
+    print(f"{what}, ms: p50 {took[half]:.3g}, p99 {took[most]:.3g}{apart}")
+
+
+def _waited_s(pid: int) -> float:
+    """How long the agent's loop and this process have been ready to run without running."""
+    files = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")
+    return sum(int(Path(file).read_text().split()[1]) for file in files) / 1e9
 
 
 def output(argv: Sequence[str], env: dict[str, str]) -> str:

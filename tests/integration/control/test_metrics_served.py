@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from elastic_agent.control.service.metrics import METRICS
@@ -213,6 +214,15 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     for words in (["check", "rules", "elastic-agent.rules.yml"], ["test", "rules", "elastic-agent.test.yml"]):
         done = subprocess.run(["promtool", *words], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    """promtool tells nothing of a rule that no test asks about."""
+    tests = yaml.safe_load((ROOT / "deploy/prometheus/elastic-agent.test.yml").read_text())["tests"]
+    asked = [(each["alertname"], bool(each["exp_alerts"])) for test in tests for each in test["alert_rule_test"]]
+    alerts = re.findall(r"- alert: (\w+)", RULES)
+    assert "ElasticAgentGoodputLow" in alerts
+    assert set(asked) == {(alert, fires) for alert in alerts for fires in (False, True)}
 
 
 def test_the_unit_of_systemd_is_in_order(tmp_path: Path) -> None:

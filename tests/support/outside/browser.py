@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -11,9 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or ""
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium") or ""
 """Empty: there is none here."""
 BOUND_S = 60.0
+WATCH = """(selector => {
+  const seen = window.firstSeen = {};
+  const look = () => document.querySelectorAll(selector).forEach(
+    each => { seen[each.innerText] ??= Date.now() / 1000; });
+  const painted = () => requestAnimationFrame(() => setTimeout(look));
+  look();
+  new MutationObserver(painted).observe(document.body, {childList: true, subtree: true, characterData: true});
+})(%s)"""
+"""Notes when each text first stood in an element that fits a selector, after the frame that showed it was drawn."""
 
 
 class Browser:
@@ -101,11 +111,31 @@ class Browser:
             select.select([], [], [], 0.02)
         return time.monotonic() - began
 
+    def watch(self, selector: str) -> None:
+        """From now on, note when a text first stands in one of these elements."""
+        self.call("Runtime.evaluate", expression=WATCH % json.dumps(selector))
+
+    def first_seen(self, last: str) -> dict[str, float]:
+        """Those texts, with their time in seconds since 1970, once there is one with `last` in it."""
+        deadline = time.monotonic() + BOUND_S
+        while True:
+            found = self.call("Runtime.evaluate", expression="window.firstSeen", returnByValue=True)
+            seen = {str(text): float(at_s) for text, at_s in found["result"]["value"].items()}
+            if any(last in text for text in seen):
+                return seen
+            assert time.monotonic() < deadline, f"{last!r} does not stand there: {seen}"
+            select.select([], [], [], 0.02)
+
     def narrow(self, width: int) -> int:
         """As wide as a phone; returns how wide the page is then."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=2, mobile=True)
         found = self.call("Runtime.evaluate", expression="document.documentElement.scrollWidth")
         return int(found["result"]["value"])
+
+    def picture(self, width: int, height: int) -> bytes:
+        """What it looks like, as PNG."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def close(self) -> None:
         """End it."""
