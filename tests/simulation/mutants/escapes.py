@@ -16,8 +16,7 @@ ESCAPES = {
         "two announcements must come within one read; tests/unit/agent/lifecycle/test_requests.py has it"
     ),
     "a permission opens a fence that is passed": (
-        "a witness must answer in the moment in which the fence is passed; "
-        "tests/unit/rendezvous/test_fencing.py has it"
+        "a witness must answer in the moment in which the fence is passed; tests/unit/rendezvous/test_fencing.py has it"
     ),
     "the leases are not read again": (
         "a node must come back between the end of its round and the next reading of the leases; "
