@@ -131,9 +131,10 @@ class Agent:
         begun and closed. Raises AgentError only where the agent itself fails; how the job ended is in the report's
         verdict."""
         guards = self._spec.guards
-        asking = (guards.kill_signal, guards.save_signal)
-        signums = (*self._spec.signals, *self._spec.forward_signals, *(signum for signum in asking if signum))
-        give_back = signals.catch(signums, self._signalled, self._loop.waker, named=self._spec.signals_named)
+        named = (*self._spec.forward_signals, *filter(None, (guards.kill_signal, guards.save_signal)))
+        signums = (*self._spec.signals, *named)
+        named = signums if self._spec.signals_named else named
+        give_back = signals.catch(signums, self._signalled, self._loop.waker, named=named)
         watch: StuckWatch | None = None
         switches: Switches | None = None
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose default would end the program in the midst of its imports, without a message."""
@@ -90,15 +90,15 @@ def ready() -> None:
 
 
 def catch(
-    signums: Iterable[int], received: Callable[[int], None], waker: int, *, named: bool = False
+    signums: Iterable[int], received: Callable[[int], None], waker: int, *, named: Collection[int] = ()
 ) -> Callable[[bool], None]:
     """Call `received` with each of these signals from now on. Return a function that puts the handlers back as they
     were, or, called with True, ignores these signals until the process ends. (While it exits, the interpreter resets
     handlers to the kernel's defaults, but leaves ignored signals ignored.)
 
     What was ignored stays ignored: nohup relies on that for SIGHUP, and a shell ignores SIGINT for what it starts in
-    the background. `named`: the user has named these signals, so that only SIGHUP stays ignored. Outside the main
-    thread, where Python allows no handlers, nothing is caught. `received` runs between any two steps of the main
+    the background. `named`: those that the user has named, of which only SIGHUP stays ignored: a SLURM script ignores
+    the signal that it has its agents forward, as it would end an agent that is still starting. Outside the main thread, where Python allows no handlers, nothing is caught. `received` runs between any two steps of the main
     thread, so it may only enqueue. A byte is written to `waker` for each signal, because the kernel may deliver it to
     another thread than the main one, which runs the handler but would not be woken.
     """
@@ -110,7 +110,7 @@ def catch(
     foreign = ForeignHandlers(signums)
     before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for signum in signums:
-        if signal.getsignal(signum) is not signal.SIG_IGN or (named and signum != signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN or (signum in named and signum != signal.SIGHUP):
             old[signum] = signal.signal(signum, lambda number, frame: received(number))
     if _early is not None:
         _early.hand_over(signums, received)

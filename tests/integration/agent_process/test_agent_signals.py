@@ -181,6 +181,22 @@ def test_a_signal_that_is_named_is_handled_even_if_it_was_ignored_at_the_start(h
     assert agent.wait() == 128 + (signal.SIGINT if named else signal.SIGTERM)
 
 
+def test_a_signal_that_was_ignored_at_the_start_is_forwarded_if_that_is_asked(host: Host) -> None:
+    """A SLURM script ignores USR1 until its agent has started, as the signal would end one before its first line."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        agent = host.start("--forward-signals", "USR1")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    (worker,) = host.desk.wait_world(1)
+    worker.order("handle 10")
+    host.desk.wait(lambda: "done handle" in worker.sent, "a worker that handles SIGUSR1")
+    agent.terminate(signal.SIGUSR1)
+    host.desk.wait(lambda: "signal 10" in worker.sent, "the signal at the worker")
+    worker.order("exit 0")
+    assert agent.wait() == 0
+
+
 def test_forwarded_signals_reach_the_workers_and_stop_nothing(host: Host) -> None:
     """With --forward-signals each worker's handler runs, and a worker without one goes on."""
     agent = host.start("--nproc-per-node", "2", "--forward-signals", "USR1,SIGUSR2")
