@@ -6,7 +6,7 @@ mapfile -d '' -t flags <"$run_dir/flags"
 mapfile -d '' -t command <"$run_dir/command"
 
 # SLURM may signal all processes of a step, also an agent before its first line: ignored until it takes the signal.
-trap '' USR1 USR2
+trap '' USR1
 # Words of the two variables are arguments of their own.
 # shellcheck disable=SC2086
 ${ELASTIC_AGENT:-elastic-agent} "${flags[@]}" ${ELASTIC_AGENT_FLAGS:-} "${command[@]}" &
