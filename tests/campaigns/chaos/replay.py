@@ -196,7 +196,8 @@ class Replay:
         for worker in fact["alive"]:
             owner = self.node(worker.split(".")[0])
             self.checkers.need(owner is not node, EMPTY, f"{worker} lives when {node.name} starts {number}")
-            excused = owner.killed or owner.was_frozen
+            # On c10d nothing ends the workers of a frozen agent.
+            excused = owner.killed or (owner.was_frozen and not self.world.fences)
             self.checkers.need(excused, FENCED, f"{worker} lives when {node.name} starts {number}")
 
     def ordered(self, node: SeenNode, fact: dict[str, Any]) -> None:

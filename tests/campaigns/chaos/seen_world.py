@@ -47,6 +47,7 @@ class SeenNursery:
     clean: dict[int, int] = field(default_factory=dict)
     storeless: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    fenced_rounds: set[int] = field(default_factory=set)
     codes: dict[int, list[int]] = field(default_factory=dict)
     """Per round: exit codes other than 0 with which workers were ordered to exit."""
     habit: Habit = field(default_factory=lambda: Habit(plain=True))
@@ -116,6 +117,7 @@ class SeenWorld:
         self.reached = Reached()
         self.store = SimpleNamespace(spoiled=False)
         self.elects = False
+        self.fences = plan.store == "etcd"
         self.shared_store = object()
         """Real agents have drivers."""
         self.leader: SeenNode | None = None
