@@ -98,9 +98,10 @@ def catch(
 
     What was ignored stays ignored: nohup relies on that for SIGHUP, and a shell ignores SIGINT for what it starts in
     the background. `named`: those that the user has named, of which only SIGHUP stays ignored: a SLURM script ignores
-    the signal that it has its agents forward, as it would end an agent that is still starting. Outside the main thread, where Python allows no handlers, nothing is caught. `received` runs between any two steps of the main
-    thread, so it may only enqueue. A byte is written to `waker` for each signal, because the kernel may deliver it to
-    another thread than the main one, which runs the handler but would not be woken.
+    the signal that it has its agents forward, as it would end an agent that is still starting. Outside the main thread,
+    where Python allows no handlers, nothing is caught. `received` runs between any two steps of the main thread, so it
+    may only enqueue. A byte is written to `waker` for each signal, because the kernel may deliver it to another thread
+    than the main one, which runs the handler but would not be woken.
     """
     global _early  # noqa: PLW0603 - as in `begin`
     if threading.current_thread() is not threading.main_thread():

@@ -68,6 +68,7 @@ class Sign(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEFT: _ClassVar[Sign]
     QUIET: _ClassVar[Sign]
     HOST: _ClassVar[Sign]
+    CUT_OFF: _ClassVar[Sign]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -120,6 +121,7 @@ STANDING: Sign
 LEFT: Sign
 QUIET: Sign
 HOST: Sign
+CUT_OFF: Sign
 ROLE_UNSPECIFIED: Role
 CAUSE: Role
 COLLATERAL: Role

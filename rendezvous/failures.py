@@ -56,6 +56,8 @@ class Sign(Enum):
     HOST = "machine"
     """Its host killed it, or could not start it: no script is to blame, and no node is charged. The value is older
     than the name, and stands in summaries."""
+    CUT_OFF = "cut_off"
+    """It was killed because its node was cut off, or its agent was paused, and a newer round might run elsewhere."""
 
 
 class Role(Enum):
@@ -158,7 +160,7 @@ ECHOES = frozenset({Sign.PEER, Sign.TIMEOUT})
 """Signs of an exit that followed another."""
 FAULTS = frozenset({Sign.OWN, Sign.HOST})
 """Signs of an exit that followed no other."""
-PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING})
+PASSIVE = frozenset({Sign.STOPPED, Sign.LEFT, Sign.STANDING, Sign.CUT_OFF})
 """Signs of an exit that is no failure by itself."""
 
 
@@ -174,8 +176,9 @@ def preempts(failure: WorkerFailure) -> bool:
 
 
 def charges(failure: WorkerFailure | None) -> bool:
-    """Whether this failure can charge a node a restart: not if the host killed the worker, or it asked for the end."""
-    return failure is not None and failure.sign is not Sign.HOST and not preempts(failure)
+    """Whether this failure can charge a node a restart: not if the host killed the worker, the node was cut off, or the
+    worker asked for the end."""
+    return failure is not None and failure.sign not in (Sign.HOST, Sign.CUT_OFF) and not preempts(failure)
 
 
 def worth_reporting(deaths: Sequence[WorkerFailure]) -> tuple[WorkerFailure, ...]:

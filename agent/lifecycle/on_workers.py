@@ -41,12 +41,15 @@ def on_start_failed(node: Node, event: StartFailed, now: float, rules: Rules) ->
 
 
 def on_fenced(node: Node, event: WorkersFenced, now: float, rules: Rules) -> Move:
-    """No worker of another node did it, so it charges nobody; this node stops what is left, and comes back."""
+    """It charges nobody, and is the cause only where no worker failed on its own; this node stops what is left, and
+    comes back."""
     because = (
-        "a failure of this host, not of the script: this node was cut off, or its agent was paused, for so long that a "
-        "newer round may run elsewhere, so its workers were killed"
+        "this node was cut off, or its agent was paused, for so long that a newer round may run elsewhere, so its "
+        "workers were killed"
     )
-    return _failed(node, _host_failure(node, rules, because, "was killed as a newer round may run"), now, rules)
+    local_rank = min(node.tally.running, default=0)
+    failure = _unseen_end(node, rules, local_rank, because, Sign.CUT_OFF, "was killed as a newer round may run")
+    return _failed(node, failure, now, rules)
 
 
 def _exited(node: Node, local_rank: int) -> Node:

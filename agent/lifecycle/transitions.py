@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...proto.frozen import replace
 from ...rendezvous.agreements import Act
-from ...rendezvous.failures import Ending, EndKind, WorkerFailure, charges, worth_reporting
+from ...rendezvous.failures import Ending, EndKind, Sign, WorkerFailure, charges, worth_reporting
 from ...rendezvous.records import Member, NodeRecord, NodeState, Round, RoundPhase
 from ...rendezvous.text import count, shorten
 from .. import exit_status
@@ -195,6 +195,8 @@ def fail(node: Node, rules: Rules, now: float, failure: WorkerFailure) -> Node:
     host was at fault, whether any start here again."""
     if charges(failure):
         pause_s = restart_policy.pause_s(rules.restarts, node.budget.charges, now, rules.jitter)
+    elif failure.sign is Sign.CUT_OFF:
+        pause_s = 0.0  # as a node that is lost comes back as often as it can
     else:
         pause_s = restart_policy.host_pause_s(rules.restarts, node.budget.host_failures, now, rules.jitter)
         node = count_host_failure(node, rules, now, failure.message, pause_s)

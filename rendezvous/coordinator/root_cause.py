@@ -148,6 +148,12 @@ def _quiet(deaths: Deaths) -> Judgement | None:
     return Judgement(first, Role.UNDECIDED if rivals else Role.CAUSE, first.sign_because)
 
 
+def _cut_off(deaths: Deaths) -> Judgement | None:
+    """Workers that were killed because their node was cut off: those are the peers that the others have lost."""
+    first = next((death for death in deaths if death.sign is Sign.CUT_OFF), None)
+    return Judgement(first, Role.CAUSE, first.sign_because) if first is not None else None
+
+
 def _named(deaths: Deaths) -> Judgement | None:
     """A rank that the others' errors name as missing."""
     witnesses: dict[int, int] = {}
@@ -224,6 +230,7 @@ def _first(deaths: Deaths) -> Judgement | None:
 CLAUSES: tuple[Callable[[Deaths], Judgement | None], ...] = (
     _own,
     _quiet,
+    _cut_off,
     _named,
     _standing,
     _unclear,

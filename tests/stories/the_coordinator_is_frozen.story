@@ -45,7 +45,7 @@ thaw a
 wait 10
 ----
    13.2  a is thawed
-   13.2  a stopping: worker failed: rank 0 (local rank 0) on a: a failure of this host, not of the script: this node was cut off, or its agent was paused, for so long that a newer round may run elsewhere, so its workers were killed
+   13.2  a stopping: worker failed: rank 0 (local rank 0) on a: this node was cut off, or its agent was paused, for so long that a newer round may run elsewhere, so its workers were killed
    13.2  a signal 15 to its workers
    13.2  a joining: workers of round 1 are gone
    13.2  a joining: waiting for a place in a round

@@ -32,7 +32,7 @@ finish
 wait 10
 ----
    31.3  a goes on
-   31.3  a stopping: worker failed: rank 0 (local rank 0) on a: a failure of this host, not of the script: this node was cut off, or its agent was paused, for so long that a newer round may run elsewhere, so its workers were killed
+   31.3  a stopping: worker failed: rank 0 (local rank 0) on a: this node was cut off, or its agent was paused, for so long that a newer round may run elsewhere, so its workers were killed
    31.3  a signal 15 to its workers
    31.3  a joining: workers of round 1 are gone
    31.3  a joining: waiting for a place in a round

@@ -8,7 +8,7 @@ from elastic_agent.rendezvous.coordinator import root_cause
 from elastic_agent.rendezvous.failures import Role, Sign
 from support.builders import worker_exit
 
-OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, HOST = (
+OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, HOST, CUT_OFF = (
     Sign.OWN,
     Sign.PEER,
     Sign.TIMEOUT,
@@ -18,6 +18,7 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, HOST = (
     Sign.LEFT,
     Sign.QUIET,
     Sign.HOST,
+    Sign.CUT_OFF,
 )
 
 
@@ -53,6 +54,10 @@ OWN, PEER, TIMEOUT, UNCLEAR, STOPPED, STANDING, LEFT, QUIET, HOST = (
         ([(0, PEER), (1, QUIET)], 1, Role.CAUSE),
         ([(0, QUIET), (1, QUIET)], 0, Role.UNDECIDED),
         ([(0, QUIET), (1, OWN)], 1, Role.UNDECIDED),
+        # Workers whose node was cut off are what the others have lost, unless one failed on its own.
+        ([(0, PEER), (1, CUT_OFF), (2, TIMEOUT)], 1, Role.CAUSE),
+        ([(1, CUT_OFF), (0, QUIET)], 0, Role.CAUSE),
+        ([(1, CUT_OFF), (0, OWN)], 0, Role.CAUSE),
     ],
 )
 def test_the_cause_among_many(seen: list[tuple[int, Sign]], cause: int, role: Role) -> None:
