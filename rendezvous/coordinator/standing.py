@@ -64,7 +64,7 @@ def _begin_again(state: Rendezvous, now: float) -> Rendezvous:
     """Rounds and versions are counted on; nothing else of the earlier run is left."""
     state = replace(
         state,
-        placement=Placement(),
+        placement=Placement(witnesses=state.placement.witnesses),  # who came back may still vouch for others
         since=now,
         doubt_until=None,
         barrier_until=None,

@@ -146,6 +146,10 @@ class Liveness:
     def _barred_s(self, after: Rendezvous) -> float:
         """Workers that are to exit by an agreement get as long as that allows instead."""
         bound_s = self._job.exit_barrier_s + OWN_LOOK_S
+        leader = self._truth.world.leader
+        if self._truth.world.elects and leader is not None and leader.link.down_cut:
+            # What it sends arrives, so it leads until it gives up on a store that does not answer it.
+            bound_s += self._job.store_grace_s + self._job.lease_s
         if after.agreement is None:
             return bound_s
         settle_s = (self._job.settle_s or DEFAULT_SETTLE_S) if after.agreement.act in STOPS else 0.0

@@ -35,7 +35,10 @@ class Rounds:
         lost = {
             name for name, seen in after.nodes.items() if seen.lost
         }  # by the state that it announced, which is final
-        for name in self.members - lost:  # even while it is on its way to a store that elects
+        # Even while it is on its way to a store that elects. Where fences keep rounds apart, a node that was lost
+        # starts nothing that it read before that.
+        behind = self._truth.ever_lost if self._truth.world.fences else set()
+        for name in self.members - lost - behind:
             node = self._truth.world.nodes[name]
             unaware = not node.done and node.state.phase is Phase.JOINING and node.state.round < self.newest
             self._need(not unaware, FENCED, f"{name} may yet start round {self.newest}, {after.number} begins")
