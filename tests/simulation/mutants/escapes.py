@@ -8,12 +8,11 @@ ESCAPES = {
         "a takeover must fall into the moment in which a node that was lost prepares its place; "
         "a_dead_node_is_replaced.story has it"
     ),
-    "a successor forgets in which round a node was": (
-        "it takes a node for waiting that has a place in the round, until its next record; "
-        "tests/unit/rendezvous/coordinator/test_takeover.py has it"
-    ),
     "a node that missed the end holds its workers": (
         "two announcements must come within one read; tests/unit/agent/lifecycle/test_requests.py has it"
+    ),
+    "a node that stands still stands for coordinator": (
+        "it waits until its loop turns, and looks again when it stands: a second line of defence"
     ),
     "a permission opens a fence that is passed": (
         "a witness must answer in the moment in which the fence is passed; tests/unit/rendezvous/test_fencing.py has it"
