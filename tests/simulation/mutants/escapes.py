@@ -11,6 +11,9 @@ ESCAPES = {
     "a node that missed the end holds its workers": (
         "two announcements must come within one read; tests/unit/agent/lifecycle/test_requests.py has it"
     ),
+    "workers wait on behind what is over": (
+        "their node must miss all of an agreement but its end; tests/unit/agent/lifecycle/test_requests.py has it"
+    ),
     "a node that stands still stands for coordinator": (
         "it waits until its loop turns, and looks again when it stands: a second line of defence"
     ),
