@@ -90,6 +90,8 @@ class Liveness:
         """After every event of the coordinator."""
         if after.epoch != self._epoch:  # a successor counts the barrier anew, from its election
             self._epoch, self._finishing = after.epoch, None
+            if self._truth.world.fences:  # and, anew, which nodes are cut off, and since when
+                self._enough = self._over = None
         self._finishing = self._since(self._finishing, after.finishing)
         if after.phase is CLOSED:
             self._enough = self._room = self._over = None
