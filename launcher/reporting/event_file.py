@@ -6,7 +6,6 @@ agent is killed. Several agents of a host may share a file.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -16,6 +15,7 @@ from contextlib import suppress
 
 from ...agent.errors import UsageError
 from ...agent.lifecycle.state import Verdict
+from ...agent.output.log_dirs import FULL
 from ...agent.report import AgentEvent
 from ...control.stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from ...rendezvous.failures import Ending
@@ -138,7 +138,7 @@ class EventFile:
             self._rotate()
         except OSError as error:
             # A full disk is found by the write below, too; other troubles leave the present file as it is.
-            if not self._rotating_failed and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not self._rotating_failed and error.errno not in FULL:
                 self._rotating_failed = True
                 self._tell(f"{self._path} ({VARIABLE}) grows beyond {self._limit} bytes: {error.strerror}", False)
         try:
@@ -194,7 +194,7 @@ class EventFile:
 
     def _make_room(self, error: OSError) -> bool:
         """On a full disk, delete the oldest file that was put aside. Whether there was one."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             return False
         try:
             aside = _aside(self._path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ...agent.output.log_dirs import FULL
 from ...worker import Every
 from ...worker.data.batching import batches_are_sliced
 from ...worker.data.loader import Loader
@@ -21,7 +21,6 @@ BETWEEN_FAILURES_S = 600.0
 for 4 ms, which costs workers 0.2 % of their time, and as much again on the processor that writes it."""
 BETWEEN_FAILURES_DISK_S = 1800.0
 """The same on a disk."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFull(OSError):
