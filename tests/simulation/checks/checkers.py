@@ -44,9 +44,6 @@ from .restarts import ROUNDING_S, Restarts
 from .rounds import Rounds
 from .worlds import Worlds
 
-HELD = 0.75
-"""As `stores.etcd.HELD`."""
-
 if TYPE_CHECKING:
     from ..world.node import SimNode
     from ..world.world import World
@@ -195,7 +192,7 @@ class Checkers:
                 node = self.world.nodes[name]
                 ended = node.verdict is not None and node.gone_at <= self.world.now
                 of_old = before.epoch != after.epoch and seen.finished and seen.record.round < after.number
-                lease_s = (HELD if self.world.elects else 1.0) * self.world.job.lease_s
+                lease_s = self.world.job.held_s if self.world.elects else self.world.job.lease_s
                 enough = ended or of_old or silent_s >= lease_s - READING_S
                 if seen.overdue:
                     self.world.reached.note("a node that reported nothing was lost")

@@ -27,8 +27,6 @@ it, and which of the two is first depends on the rounding of a clock."""
 DEADLINE_S = 2.0
 """Of a request; servers drop one that arrives later. Well below a lease, or one lost heartbeat would end the lease."""
 RETRY_S = 0.3
-HELD = 0.75
-"""Of a job's lease, for so long a node that sends nothing holds its own, with the time that confirms its end."""
 HINTS_LOST = 0.1
 """Share of a watch's hints that never arrive."""
 FENCED = object()
@@ -109,7 +107,7 @@ class Server:
         """Requests under way are taken or lost. `renews`: there is another leader, so every lease begins anew."""
         self.frozen = False
         for node in self.leases if renews else ():
-            self.leases[node] = self.world.now + HELD * self.world.job.lease_s
+            self.leases[node] = self.world.now + self.world.job.held_s
         self._expire()
         held, self._held = self._held, []
         for request in held:
@@ -129,7 +127,7 @@ class Server:
     def _renew(self, node: str) -> None:
         if node not in self.leases:
             self._hint("nodes")
-        self.leases[node] = self.world.now + HELD * self.world.job.lease_s
+        self.leases[node] = self.world.now + self.world.job.held_s
         self.world.when(self.leases[node], self._expire)
         self.world.nodes[node].link.beat_arrived()
 

@@ -30,6 +30,11 @@ class Job:
     """As --settle-timeout."""
 
     @property
+    def held_s(self) -> float:
+        """So long a node that sends nothing holds its lease in etcd, with the time that confirms its end."""
+        return 0.75 * self.lease_s
+
+    @property
     def alone_s(self) -> float:
         """As `agent.rules.alone_s`."""
         return self.store_grace_s + self.grace_s + GIVES_UP_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -173,16 +174,10 @@ def test_times_of_a_section_are_its_own_whatever_evaluates_in_it(clock: Clock) -
 
 def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a system call, unlike the time: the begin of a wait for data, and its end where it was short, need none."""
-    reads = 0
-
-    def thread_time() -> float:
-        nonlocal reads
-        reads += 1
-        return clock.cpu
-
-    monkeypatch.setattr(clock, "thread_time", thread_time)
+    reads = Mock(side_effect=clock.thread_time)
+    monkeypatch.setattr(clock, "thread_time", reads)
     marks = Marks(bytearray(progress.SIZE))
-    reads = 0
+    reads.reset_mock()
     for _ in range(10):
         clock.compute(1.0)
         marks.step()
@@ -190,7 +185,7 @@ def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.
         marks.asked()
         clock.wait(SHORT_S / 2)
         marks.got(evaluates=False)
-    assert reads == 10
+    assert reads.call_count == 10
 
 
 def test_short_steps_are_shown_at_once_and_counted_together(clock: Clock) -> None:
@@ -221,21 +216,15 @@ def test_short_steps_share_one_reading_of_their_processor_time(clock: Clock, mon
     """Of twenty steps in the time of one SHOWN_S, two: for all steps, and for the wait behind the first."""
     marks = Marks(bytearray(progress.SIZE))
     warm(marks, clock)
-    reads = 0
-
-    def thread_time() -> float:
-        nonlocal reads
-        reads += 1
-        return clock.cpu
-
-    monkeypatch.setattr(clock, "thread_time", thread_time)
+    reads = Mock(side_effect=clock.thread_time)
+    monkeypatch.setattr(clock, "thread_time", reads)
     for _ in range(40):
         marks.asked()
         clock.compute(SHOWN_S / 80)
         marks.got(evaluates=False)
         clock.compute(SHOWN_S / 80 * 3)
         marks.step()
-    assert 2 <= reads <= 5
+    assert 2 <= reads.call_count <= 5
 
 
 def test_waits_for_data_of_short_steps_are_taken_for_what_the_first_was(clock: Clock) -> None:
