@@ -53,7 +53,7 @@ class SimNode:
         """It was killed, or its agent has ended."""
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
-        self.frozen = False
+        self.frozen, self.thawed_at = False, 0.0
         self.suspended = False
         """Its whole host stands still, workers and nursery too, as a virtual machine that is moved."""
         self.suspended_at = 0.0
@@ -242,7 +242,7 @@ class SimNode:
             return
         self._say("is thawed")
         self.link.settle_beats()
-        self.frozen = False
+        self.frozen, self.thawed_at = False, self.world.now
         self.link.settle_beats()
         if self.host:
             self.world.store.thaw()
