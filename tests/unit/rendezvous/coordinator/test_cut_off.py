@@ -8,7 +8,7 @@ from elastic_agent.rendezvous.coordinator import explain
 from elastic_agent.rendezvous.coordinator.events import DeadlineReached, ReadBeats
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, RoundPhase
 from support.builders import record
-from support.rigs.coordinators import LEASE_S, Coordinator, running
+from support.rigs.coordinators import LEASE_S, Coordinator, Store, running
 
 ALONE_S = 60.0
 RULES = {"fences": True, "alone_s": ALONE_S}
@@ -70,6 +70,21 @@ def test_without_a_witness_the_node_is_waited_for_as_long_as_it_may_run_alone() 
     waits = explain.waiting(made.state, made.now, made.rules)
     assert "until a, b, which are dead or cut off, have surely ended their workers of round 1" in waits
     assert begins_at(made, "s") == pytest.approx(began_s + LEASE_S + 1 + ALONE_S, abs=0.5)
+
+
+def test_a_successor_takes_no_member_of_a_round_that_was_forgotten_for_one_that_waits() -> None:
+    """Node a is cut off before its record shows its place. The job began again without any member of that round, so the
+    announcement that the successor reads names none; the others have read it, and have no worker of that round."""
+    made = Coordinator(Store(), "a", 1, min_nodes=1, max_nodes=1, **RULES).publish(record("a"))
+    assert made.state.phase is RoundPhase.RUNNING
+    made = made.successor("s", min_nodes=1, **RULES).publish(record("s"), record("t"))
+    made.now += LEASE_S + 1
+    made.read("s", "t").publish(back("s"), back("t"))
+    assert (made.state.phase, made.store.announced.members if made.store.announced else None) == (RoundPhase.OVER, ())
+    made = made.successor("t", min_nodes=1, **RULES)
+    assert made.state.number == 1
+    began_s = made.now
+    assert begins_at(made, "s", "t") >= began_s + ALONE_S
 
 
 def test_the_leases_are_read_again_once_the_end_of_the_round_is_announced() -> None:
