@@ -32,6 +32,7 @@ from .connection import CallGuard, Connection
 from .events import (
     LeadershipChanged,
     LoopAsked,
+    NeighboursEnded,
     Post,
     RecordWritten,
     RoundSeen,
@@ -76,6 +77,8 @@ class Driver:
         heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
         this one; called once, by the thread that opened the store. `fencing`: on a store that elects."""
         self.fencing = fencing
+        if fencing is not None:
+            fencing.on_ended = lambda names: post(NeighboursEnded(names))
         self._node = node
         self._name = name
         self._job = job
