@@ -75,10 +75,12 @@ class Neighbours:
         self._remove_old()
         made = os.urandom(8).hex()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self.fd = os.open(f"{self._job}-{made}", flags, 0o600, dir_fd=self._folder)
-        fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.fd = os.open(made, flags, 0o600, dir_fd=self._folder)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)  # another agent that removes old ones may hold it for a moment
         header = b"%s %s\n" % (self._namespace, name.encode("utf-8", "replace").replace(b"\n", b" "))
         os.write(self.fd, header + presence.line(os.getpid()))
+        # Only now, so that who looks finds it locked and whole.
+        os.rename(made, f"{self._job}-{made}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self.presence = made
 
     def _remove_old(self) -> None:
@@ -124,6 +126,9 @@ class Neighbours:
             else:
                 os.write(self._ears[1], END)
 
+    def __del__(self) -> None:
+        self.close()  # of an agent that never ran
+
     def _release(self) -> None:
         for fd in (self.fd, self._folder, *(self._ears or ())):
             if fd >= 0:
@@ -162,11 +167,14 @@ class Neighbours:
                     os.close(fd)
 
     def _judge(self, fd: int, token: str) -> Iterator[int]:
-        header, *lines = os.pread(fd, FILE_BYTES, 0).splitlines()
+        header, *lines = os.pread(fd, FILE_BYTES, 0).splitlines() or [b""]
         namespace, _, name = header.partition(b" ")
-        if namespace != self._namespace or os.fstat(fd).st_uid != os.geteuid() or not lines:
+        if namespace != self._namespace or os.fstat(fd).st_uid != os.geteuid():
             return
-        agent, *others = (Process(int(pid), int(since), mark) for pid, since, mark in map(bytes.split, lines))
+        try:
+            agent, *others = (Process(int(pid), int(since), mark) for pid, since, mark in map(bytes.split, lines))
+        except ValueError:
+            return  # not written by an agent
         if agent.lives():
             return  # looked at again when the coordinator says once more that it waits
         living = [process.pid for process in others if process.lives()]

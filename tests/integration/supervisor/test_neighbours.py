@@ -12,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from elastic_agent.agent.nursery import cgroups
 from elastic_agent.agent.processes.neighbours import Neighbours
 
 AGENT = """
@@ -132,6 +133,8 @@ def test_what_escapes_a_nursery_that_is_killed_with_its_guardian_is_waited_for(
     """Agent, guardian and nursery are killed in one instant: what a worker had started has their mark."""
     killed, found = start("sleep 600 & echo child $!; wait"), Found()
     (escaped,) = killed.children
+    if parent := cgroups.delegated():  # where the next agent on this host, maybe another test's, kills it
+        cgroups.move(b"%d" % escaped, f"{parent}/cgroup.procs")
     for pid in (killed.process.pid, killed.guardian, killed.nursery):
         os.kill(pid, signal.SIGSTOP)
     for pid in (killed.guardian, killed.nursery, killed.process.pid):
@@ -166,3 +169,20 @@ def test_an_agent_that_ends_in_order_leaves_no_presence(job: str, other: Neighbo
     assert len(names) == 2
     ended.close()
     assert len(names & set(os.listdir(folder))) == 1
+
+
+def test_what_no_agent_has_written_is_not_believed(job: str, other: Neighbours) -> None:
+    """Neither a file that is empty nor one with other lines ends the look at the rest."""
+    ended = [Neighbours(job, "elsewhere") for _ in range(3)]
+    for each, content in zip(ended, (b"", b"pid:[1]\n", b"%s x\nnot a process\n"), strict=True):
+        os.truncate(each.fd, 0)
+        os.write(each.fd, content.replace(b"%s", os.fsencode(os.readlink("/proc/self/ns/pid"))))
+        os.close(each.fd)
+        each.fd = -1
+    found = Found()
+    other.look(found.put)
+    assert nothing(found)
+    other.look(found.put)
+    assert nothing(found)
+    for each in ended:
+        each.close()
