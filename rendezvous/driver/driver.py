@@ -77,8 +77,6 @@ class Driver:
         heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
         this one; called once, by the thread that opened the store. `fencing`: on a store that elects."""
         self.fencing = fencing
-        if fencing is not None:
-            fencing.on_ended = lambda names: post(NeighboursEnded(names))
         self._node = node
         self._name = name
         self._job = job
@@ -225,6 +223,8 @@ class Driver:
 
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
+        if self.fencing is not None:
+            self.fencing.on_ended = lambda names: self._post(NeighboursEnded(names))
         self._threads.spawn("watcher", lambda: self._run_watcher(store))
         if (fencing := self.fencing) is not None:
             self._threads.spawn("asker", lambda: self._run_asker(fencing))

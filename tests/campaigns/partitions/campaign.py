@@ -24,10 +24,12 @@ KEPT = Path("build") / "partitions"
 FOREVER_S = 1e9
 
 
-def run_seed(seed: int, count: int, until_s: float, keep: Path = KEPT) -> tuple[Verdict, Counter[str]]:
+def run_seed(
+    seed: int, count: int, until_s: float, store: str = "etcd", keep: Path = KEPT
+) -> tuple[Verdict, Counter[str]]:
     """Play and judge one job; how many partitions of each kind there were."""
     folder = Path(tempfile.mkdtemp(prefix="parts-"))
-    job = Job(draw(seed, count), folder)
+    job = Job(draw(seed, count), folder, store)
     try:
         failed = []
         try:
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed; each is a job of ten partitions")
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--for", type=float, dest="for_s", default=FOREVER_S, help="seconds after which none begins")
+    parser.add_argument("--store", choices=("etcd", "c10d"), default="etcd", help="c10d makes no such promise")
     options = parser.parse_args(arguments)
     if why := why_unavailable():
         print(why)
@@ -60,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     seeds = range(first, first + (max(1, options.runs // IN_A_JOB) if options.seed is None else 1))
     kinds, stopped, wrong = Counter[str](), 0, Counter[str]()
     with ThreadPoolExecutor(options.jobs) as pool:
-        futures = {pool.submit(run_seed, seed, IN_A_JOB, until_s): seed for seed in seeds}
+        futures = {pool.submit(run_seed, seed, IN_A_JOB, until_s, options.store): seed for seed in seeds}
         for done in as_completed(futures):
             verdict, played = done.result()
             kinds += played

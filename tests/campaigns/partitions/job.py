@@ -34,8 +34,9 @@ def now_s() -> float:
 class Job:
     """A job whose nodes are in namespaces of their own."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan, self.folder = plan, folder
+    def __init__(self, plan: Plan, folder: Path, store: str = "etcd") -> None:
+        """`store`: etcd in a namespace of its own, or c10d, which the first node hosts."""
+        self.plan, self.folder, self._store = plan, folder, store
         self.stamps = folder / "stamps"
         self.stamps.mkdir()
         self.played: list[Played] = []
@@ -43,10 +44,13 @@ class Job:
     def play(self, until_s: float) -> None:
         """The partitions of the plan; none begins after `until_s`."""
         with ExitStack() as held:
-            router = held.enter_context(routed((STORE, *self.plan.nodes)))
-            servers = held.enter_context(etcd_in(router, self.folder))
-            cluster = held.enter_context(closing(Cluster("etcd", self.folder, servers, conf=CONF)))
             nodes = self.plan.nodes
+            router = held.enter_context(routed((STORE, *nodes)))
+            servers = held.enter_context(etcd_in(router, self.folder)) if self._store == "etcd" else None
+            cluster = held.enter_context(closing(Cluster(self._store, self.folder, servers, conf=CONF)))
+            if servers is None:
+                router.address[STORE] = router.address[nodes[0]]
+                cluster.endpoint = f"{router.address[STORE]}:{free_ports(1)[0]}"
             for name in nodes:
                 cluster.start(
                     name, nnodes=f"1:{len(nodes)}", max_restarts=1000, grace_s=GRACE_S, worker=STAMPING,
@@ -67,7 +71,7 @@ class Job:
         if agent:
             os.kill(agent, signal.SIGSTOP)
         else:
-            router.cut(sorted(partition.cut))
+            router.cut(sorted(pair for pair in partition.cut if len({router.address[name] for name in pair}) == 2))
         pause.wait(partition.for_s)
         if agent:
             os.kill(agent, signal.SIGCONT)
