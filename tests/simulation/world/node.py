@@ -63,6 +63,8 @@ class SimNode:
         self.verdict: Verdict | None = None
         self.place_fails = False
         self.joined_at = world.now
+        self.on_host = len(world.nodes) % world.conditions.hosts if world.conditions.hosts else ident
+        """The host on which its agent runs."""
         self.skew_s = world.skew_s * (len(world.nodes) + 1)
         """By how much its clock differs from the world's; the job's course must not depend on it."""
         shared = world.shared_store
