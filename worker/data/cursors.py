@@ -182,7 +182,10 @@ class Account:
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""
-        return any(cursor.held and cursor.evaluates for cursor in self.cursors.values())
+        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+            if cursor.held and cursor.evaluates:
+                return True
+        return False
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""

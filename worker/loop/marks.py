@@ -103,19 +103,21 @@ class Marks:
 
     def got(self, evaluates: bool) -> None:
         """It got one. evaluates: of a loader whose batches no step commits."""
+        if self._ends_s and not evaluates:
+            if (began_s := self._asked_s) >= 0 and (waited_s := time.monotonic() - began_s) >= SHORT_S:
+                self._waited_s += waited_s
+            self._asked_s = -1.0
+            return
         if not self.shows:
             return
         now_s = time.monotonic()
         waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
         self._asked_s = -1.0
         if waited_s >= SHORT_S and not evaluates:
-            if self._ends_s:
-                self._waited_s += waited_s
-            else:
-                # The processor time of the wait is counted with the rest of the step's.
-                blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
-                self._blocked_s += blocked_s
-                self._blocked_share = blocked_s / waited_s
+            # The processor time of the wait is counted with the rest of the step's.
+            blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
+            self._blocked_s += blocked_s
+            self._blocked_share = blocked_s / waited_s
         if evaluates:
             self._settle()
             if self._section == EVALUATION:
@@ -168,11 +170,21 @@ class Marks:
 
     def _settle(self) -> None:
         """Count the steps that were noted. Whoever calls it shows something next."""
-        ends_s = self._ends_s
+        if not (ends_s := self._ends_s):
+            return
+        longs, doubles, words, at = self._longs, self._doubles, self._words, self._at
+        self._writes |= 1
+        longs[WRITES] = self._writes
+        before_s, longest_s = self._base_s, doubles[at + LONGEST]
         for end_s in ends_s:
-            self._count(self._at, end_s - self._base_s)
-            self._stepped_s += end_s - self._base_s
-            self._base_s = end_s
+            length_s, before_s = end_s - before_s, end_s
+            longest_s = max(longest_s, length_s)
+            words[2 * (at + BUCKETS_AT) + bucket_of(length_s)] += 1
+        longs[at + COUNT] += len(ends_s)
+        doubles[at + TOTAL] += before_s - self._base_s
+        doubles[at + LONGEST] = longest_s
+        self._stepped_s += before_s - self._base_s
+        self._base_s = before_s
         self._steps += len(ends_s)
         self._marks += len(ends_s)
         ends_s.clear()
