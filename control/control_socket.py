@@ -163,6 +163,8 @@ class Service:
         self.history: deque[Entry] = deque(maxlen=KEPT)
         self.recorders: list[Callable[[Entry], None]] = []
         """Called, on the thread of the agent's loop, with each event."""
+        self.lookers: list[Callable[[WorkersSeen], None]] = []
+        """Called on that thread with how the agent sees its workers, as `seen` is."""
         self.deadline_s: float | None = None
         """When the job's time ends, since 1970, where that is known."""
         self.number = 0
@@ -233,6 +235,8 @@ class Service:
         self._read(workers)
         for found in self._stream.seen(workers):
             self._record(found)
+        for look in self.lookers:
+            look(workers)
 
     def alarmed(self, watch: str, change: str, because: str) -> None:
         """A watch fired, was cleared, or can or cannot be read. From any thread."""

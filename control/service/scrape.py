@@ -67,6 +67,7 @@ class Scraping:
         """Serve from now on. Where the address is taken, the job runs without, and one line says so."""
         self._agent = agent
         self._service.recorders.append(self._counted.recorded)
+        self._service.lookers.append(self._counted.seen)
         host, port = self._address
         try:
             self._listener, shown = listen(host, port)
