@@ -31,6 +31,7 @@ from .steps.seen import WorkersSeen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.driver.fencing import Fencing
+    from ..rendezvous.driver.threads import OwnHeartbeats
     from .processes.stuck import StuckWatch
     from .steps.switches import Switches
 
@@ -42,6 +43,8 @@ class Link(Protocol):
     """Version of the newest announcement received; 0 before the first."""
     fencing: Fencing | None
     """On a store that elects: until when workers may run."""
+    own_beats: OwnHeartbeats | None
+    """How the store answers this node's heartbeats; None: there is no store, or it is not open yet."""
 
     def open(self) -> None: ...
     def publish(self, record: NodeRecord) -> None: ...

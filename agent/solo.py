@@ -18,7 +18,7 @@ class Solo:
         self._addr = addr
         self.newest = 0
         """As the driver's."""
-        self.fencing = None
+        self.fencing = self.own_beats = None
 
     def open(self) -> None:
         self._post(StoreOpened(True, self._addr))

@@ -1,4 +1,5 @@
-"""A demonstration of half a minute: two nodes train, one is killed, another one joins, and the job continues.
+"""A demonstration of half a minute: two nodes train, one is killed, another one joins, and the job continues. It ends
+with the report of what it showed.
 
     python examples/demo.py
 
@@ -100,8 +101,9 @@ class Node:
         flags: list[str],
         training: list[str],
         program: tuple[str, str] = ("elastic-agent", "elastic_agent"),
+        events: str = "",
     ) -> None:
-        """program: what its users call it, and its module."""
+        """program: what its users call it, and its module. events: the file for the agent's events."""
         self.name = name
         self._transcript = transcript
         self._kind = "worker" if program[0] == "elastic-agent" else ""
@@ -109,7 +111,7 @@ class Node:
         transcript.add("demo", f"starting {name}: {shown}")
         self._agent = subprocess.Popen(
             [sys.executable, "-m", program[1], *flags, *training],
-            env={**os.environ, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1", "ELASTIC_AGENT_EVENTS": events},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -150,7 +152,7 @@ def run_demo(transcript: Transcript, folder: str, epoch_seconds: float) -> None:
 
     def start(name: str) -> Node:
         hosting = ["--rdzv-conf", f"is_host={int(not nodes)}"]
-        nodes.append(Node(transcript, name, [*flags, *hosting], training))
+        nodes.append(Node(transcript, name, [*flags, *hosting], training, events=f"{folder}/{name}.jsonl"))
         return nodes[-1]
 
     try:
@@ -175,6 +177,27 @@ def run_demo(transcript: Transcript, folder: str, epoch_seconds: float) -> None:
     transcript.add("demo", "exit statuses: " + ", ".join(f"{name} {status}" for name, status in statuses.items()))
     if any(statuses.values()):
         raise DemoFailed("node-a or node-c did not exit 0")
+    report(transcript, folder)
+
+
+def report(transcript: Transcript, folder: str) -> None:
+    """What was shown, as operators are told: from the events of all three nodes, as text and as a page."""
+    events = sorted(str(path) for path in Path(folder).glob("*.jsonl*"))
+    page = str(Path(tempfile.gettempdir(), "elastic-agent-demo.html"))
+    transcript.add("demo", "elasticctl explain " + " ".join(map(os.path.basename, events)))
+    for line in elasticctl("explain", *events).splitlines():
+        transcript.add("demo", line)
+    elasticctl("report", *events, "-o", page)
+    transcript.add("demo", f"the same as a page, by elasticctl report: {page}")
+
+
+def elasticctl(*words: str) -> str:
+    """What it prints. Raises DemoFailed."""
+    command = [sys.executable, "-m", "elastic_agent.control.ctl", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    if done.returncode:
+        raise DemoFailed(f"elasticctl {words[0]}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def main() -> int:

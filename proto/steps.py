@@ -52,6 +52,8 @@ DOING = 5
 """What goes on since the times below were written: `IN_STEP`, `IN_SAVE`, `IN_PAUSE`, or `AFTER`, behind the loop."""
 SAVED = 6
 """The step of the newest checkpoint that this process has taken."""
+WRITTEN_BYTES = 7
+"""The size of the newest checkpoint that this process has brought to the disk; 0: it has brought none."""
 BEGAN_NS = 8
 """When the Run was made. This and what follows: nanoseconds, of CLOCK_MONOTONIC."""
 LAST_NS = 9

@@ -98,9 +98,8 @@ class Persistence:
         """How long the last save held the training up; 0: none was made."""
         self._storage = storage_at(copy_to) if copy_to is not None and world.rank == 0 else None
         self._copier = Copier(self._storage, retention, log) if self._storage is not None else None
-        committed = self._copier.offer if self._copier is not None else lambda path: None
         in_use = self._copier.in_use if self._copier is not None else list
-        self._writer = Writer(self.folder, self._claim, retention, log, committed, in_use)
+        self._writer = Writer(self.folder, self._claim, retention, log, self._committed, in_use)
 
     @property
     def round(self) -> int:
@@ -214,6 +213,13 @@ class Persistence:
         state = self._staged(self._divided(states, None if isinstance(writers, SingleWriter) else mine, safe))
         self._writer.start(Order(snapshot.step, state, {LEDGER: snapshot.ledger}, manifest, writers, homes, safe))
         self._held_s = time.monotonic() - began_s
+
+    def _committed(self, path: Path, size: int) -> None:
+        """A checkpoint has its name. From the writer's thread."""
+        if account.current is not None:
+            account.current.wrote(size)
+        if self._copier is not None:
+            self._copier.offer(path)
 
     def _party(self, members: list[int]) -> Party:
         """Collective among the members, the first time."""

@@ -24,7 +24,7 @@ _MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 
 
 class StepPage:
-    """The page of one agent. For the thread of the agent's loop only."""
+    """The page of one agent. But for `shown`, for the thread of the agent's loop only."""
 
     def __init__(self) -> None:
         self._page = -1
@@ -114,10 +114,13 @@ class StepPage:
         self._changed()
 
     def shown(self) -> tuple[Shown, ...]:
-        """How each worker of the round has spent its time, by local rank."""
+        """How each worker of the round has spent its time, by local rank. From any thread."""
         if self._page < 0 or not self._slots:
             return ()
-        found = os.pread(self._page, self._slots * steps.SLOT_BYTES, steps.SLOTS_AT)
+        try:
+            found = os.pread(self._page, self._slots * steps.SLOT_BYTES, steps.SLOTS_AT)
+        except OSError:
+            return ()  # closed meanwhile: the agent ends
         words = memoryview(found).cast("Q")
         return tuple(_shown(words[at : at + steps.WORDS]) for at in range(0, len(words), steps.WORDS))
 
@@ -212,6 +215,7 @@ def _shown(words: memoryview) -> Shown:
         repeated_s=words[steps.REPEATED_NS] / NS,
         saving_s=words[steps.SAVING_NS] / NS,
         paused_s=words[steps.PAUSED_NS] / NS,
+        written_bytes=words[steps.WRITTEN_BYTES],
     )
 
 

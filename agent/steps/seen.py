@@ -23,6 +23,8 @@ class Shown:
     repeated_s: float = 0.0
     saving_s: float = 0.0
     paused_s: float = 0.0
+    written_bytes: int = 0
+    """The size of the newest checkpoint that it has brought to the disk, for all ranks or some; 0: it brought none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...agent.agent import Agent
 from ...agent.lifecycle.state import Phase, Verdict
 from ...agent.report import AgentEvent
+from ...agent.steps.seen import WorkersSeen
 from ...proto.progress import Progress
-from ...rendezvous.failures import EndKind
+from ...rendezvous.driver.threads import LATENCY_BUCKETS, OwnHeartbeats
+from ...rendezvous.failures import EndKind, Sign
 from ...rendezvous.records import Round
 from ..stream import Alarm, Checkpoint, Entry, Stage
 from .describe import job_of, workers_of
 from .messages import Goodput
+from .process_files import ProcessFiles
 
 PHASE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 """Seconds: upper bounds of the histogram of phases."""
@@ -36,12 +39,24 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_restarts_used": ("gauge", "Restarts that this node was charged."),
     "elastic_agent_restarts_limit": ("gauge", "Restarts that this node may be charged (--max-restarts)."),
     "elastic_agent_worker_failures_total": ("counter", "Workers of this node that failed, by what their exit says."),
+    "elastic_agent_worker_exits_total": (
+        "counter",
+        "Workers of this node that have exited, stopped ones among them: with code 0, another code, or by a signal.",
+    ),
     "elastic_agent_nodes": ("gauge", "Nodes in the running round."),
     "elastic_agent_nodes_min": ("gauge", "Nodes without which no round begins."),
     "elastic_agent_nodes_max": ("gauge", "Nodes that a round has at most."),
     "elastic_agent_world_size": ("gauge", "Workers of all nodes in the running round."),
     "elastic_agent_coordinating": ("gauge", "1 if this node coordinates the job, 0 if not."),
     "elastic_agent_store_available": ("gauge", "1 if the store answers this node, 0 if not."),
+    "elastic_agent_store_latency_seconds": (
+        "histogram",
+        "Seconds that the store took to answer this node's heartbeats.",
+    ),
+    "elastic_agent_lease_age_seconds": (
+        "gauge",
+        "Seconds since the store answered this node's last heartbeat, which renews its lease; absent without a store.",
+    ),
     "elastic_agent_announcement_age_seconds": ("gauge", "Seconds since the newest announcement was received."),
     "elastic_agent_node_heard_age_seconds": (
         "gauge",
@@ -69,6 +84,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "elastic_agent_checkpoints_total": ("counter", "Checkpoints that this node's workers have taken."),
     "elastic_agent_checkpoint_step": ("gauge", "Step of the newest checkpoint."),
     "elastic_agent_checkpoint_age_seconds": ("gauge", "Seconds since the newest checkpoint."),
+    "elastic_agent_checkpoint_bytes": (
+        "gauge",
+        "Size of the newest checkpoint that a worker of this node has brought to the disk.",
+    ),
     "elastic_agent_checkpoint_held_seconds_total": ("counter", "Seconds that checkpoints have held workers up."),
     "elastic_agent_alarms_total": ("counter", "Number of times that a watch of this node has fired."),
     "elastic_agent_watch_firing": ("gauge", "1 for a watch of this node that has fired and is not cleared."),
@@ -95,7 +114,8 @@ class Counted:
         self.began_s = time.time()
         self.rounds_started = 0
         self.ended: Counter[str] = Counter({kind.value: 0 for kind in EndKind})
-        self.failures: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter({sign.value: 0 for sign in Sign})
+        self.exits: Counter[str] = Counter(zero=0, code=0, signal=0)
         self.phases: dict[str, list[int]] = {phase.value: [0] * (len(PHASE_BUCKETS) + 1) for phase in Phase}
         self.sums: dict[str, float] = dict.fromkeys(self.phases, 0.0)
         self.exit_code: int | None = None
@@ -109,6 +129,9 @@ class Counted:
         """The newest checkpoint."""
         self._phase, self._since_s = Phase.CONNECTING, time.monotonic()
         self._last_ended = 0
+        self.checkpoint_bytes = 0
+        self._exited: tuple[int, frozenset[int]] = 0, frozenset()
+        """The newest round, and the local ranks of its workers whose exit is counted."""
 
     def happened(self, what: AgentEvent | Round | Verdict, agent: Agent | None) -> None:
         """Count an event of the agent, the end of a round, or the verdict."""
@@ -120,6 +143,15 @@ class Counted:
         if seen is not None and seen.ended is not None and seen.ended.round > self._last_ended:
             self._last_ended = seen.ended.round
             self.ended[seen.ended.kind.value] += 1
+
+    def seen(self, workers: WorkersSeen) -> None:
+        """Count workers that have exited; note the size of the newest checkpoint."""
+        counted = self._exited[1] if self._exited[0] == workers.round else frozenset()
+        self._exited = workers.round, frozenset(workers.exited)
+        for code in (code for local_rank, (_, code) in workers.exited.items() if local_rank not in counted):
+            self.exits["code" if code > 0 else "signal" if code else "zero"] += 1
+        # A new round's workers have brought none to the disk yet: the newest is that of the round before.
+        self.checkpoint_bytes = max((each.written_bytes for each in workers.shown), default=0) or self.checkpoint_bytes
 
     def recorded(self, entry: Entry) -> None:
         """Count what is no state of the node: stages, checkpoints, alarms."""
@@ -198,6 +230,8 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     yield "elastic_agent_restarts_limit", {}, status.max_restarts
     for sign, number in counted.failures.items():
         yield "elastic_agent_worker_failures_total", {"sign": sign}, number
+    for how, number in counted.exits.items():
+        yield "elastic_agent_worker_exits_total", {"how": how}, number
     seen = known.node.latest_round
     yield "elastic_agent_nodes", {}, seen.nodes if seen is not None and seen.begun else 0
     yield "elastic_agent_nodes_min", {}, job.min_nodes
@@ -205,6 +239,7 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     yield "elastic_agent_world_size", {}, status.world_size
     yield "elastic_agent_coordinating", {}, status.coordinating
     yield "elastic_agent_store_available", {}, known.node.outage.until is None and not known.node.outage.spoiled
+    yield from _store_samples(agent.link.own_beats)
     if job.announced_age_s is not None:
         yield "elastic_agent_announcement_age_seconds", {}, job.announced_age_s
     for node in job.nodes:
@@ -216,16 +251,30 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
         yield "elastic_agent_exit_code", {}, counted.exit_code
 
 
+def _store_samples(beats: OwnHeartbeats | None) -> Iterator[Sample]:
+    """How the store answers this node's heartbeats; nothing before the first answer."""
+    if beats is not None and beats.latency_s is not None:
+        yield from _one_histogram(
+            "elastic_agent_store_latency_seconds", {}, LATENCY_BUCKETS, tuple(beats.latencies), beats.latencies_s
+        )
+        yield "elastic_agent_lease_age_seconds", {}, beats.age_s()
+
+
 def _histogram(name: str, label: str, found: Mapping[str, list[int]], sums: Mapping[str, float]) -> Iterator[Sample]:
     for value, numbers in found.items():
-        if not sum(numbers):
-            continue
-        total = 0
-        for bound, number in zip((*map(str, PHASE_BUCKETS), "+Inf"), numbers, strict=True):
-            total += number
-            yield f"{name}_bucket", {label: value, "le": bound}, total
-        yield f"{name}_sum", {label: value}, sums[value]
-        yield f"{name}_count", {label: value}, total
+        if sum(numbers):
+            yield from _one_histogram(name, {label: value}, PHASE_BUCKETS, numbers, sums[value])
+
+
+def _one_histogram(
+    name: str, labels: Mapping[str, str], bounds: Sequence[float], numbers: Sequence[int], sum_s: float
+) -> Iterator[Sample]:
+    total = 0
+    for bound, number in zip((*map(str, bounds), "+Inf"), numbers, strict=True):
+        total += number
+        yield f"{name}_bucket", {**labels, "le": bound}, total
+    yield f"{name}_sum", labels, sum_s
+    yield f"{name}_count", labels, total
 
 
 def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -> Iterator[Sample]:
@@ -244,6 +293,8 @@ def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -
     if counted.checkpoint is not None:
         yield "elastic_agent_checkpoint_step", {}, counted.checkpoint.step
         yield "elastic_agent_checkpoint_age_seconds", {}, time.monotonic() - counted.checkpoint.at_s
+    if counted.checkpoint_bytes:
+        yield "elastic_agent_checkpoint_bytes", {}, counted.checkpoint_bytes
     yield "elastic_agent_alarms_total", {}, counted.alarms
     for name, watches in (("firing", counted.firing), ("blind", counted.blind)):
         for watch, holds in watches.items():
@@ -252,9 +303,9 @@ def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -
         yield "elastic_agent_deadline_timestamp_seconds", {}, deadline_s
 
 
-def worker_samples(agent: Agent, progress: Mapping[int, Progress]) -> Iterator[Sample]:
+def worker_samples(agent: Agent, progress: Mapping[int, Progress], files: ProcessFiles) -> Iterator[Sample]:
     """Of each worker of this node."""
-    found = workers_of(agent, progress).workers
+    found = workers_of(agent, progress, files).workers
     for state, number in Counter(each.state for each in found).items():
         yield "elastic_agent_workers", {"state": state}, number
     for each in found:

@@ -58,6 +58,8 @@ class Driver:
     """As `newest`, also of an announcement that is read again because this node was away meanwhile."""
     _announced = 0
     """Version of the newest announcement that the store has named with a heartbeat."""
+    own_beats: OwnHeartbeats | None = None
+    """How the store answers this node's heartbeats; None before it is open."""
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class Driver:
         connection = self._threads.connect(store, "writer", 0.0, self._guard)
         if not store.elects:
             connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
-        own_beats = OwnHeartbeats(self._lease_s / 2)
+        self.own_beats = own_beats = OwnHeartbeats(self._lease_s / 2)
         self._opened.set()
         if self.fencing is not None:
             self.fencing.open(jobs.decode_job(self._job_record).secret)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 
 from ..store import Store, StoreError
@@ -73,20 +74,38 @@ class ThreadGroup:
             self._post(StoreFailed(error))
 
 
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
+"""Seconds: upper bounds of the counts of answers to heartbeats."""
+
+
 class OwnHeartbeats:
-    """How long this node's heartbeats have been answered in time. The writer reports answers; any thread may read."""
+    """How the store answers this node's heartbeats: since when in time, and how quickly. The writer reports answers;
+    any thread may read."""
 
     def __init__(self, most_s: float) -> None:
         """`most_s`: the longest time between two answers that counts as in time."""
         self._most_s = most_s
+        self.latency_s: float | None = None
+        """How long the store took to answer the last one; None: it has answered none."""
+        self.latencies = [0] * (len(LATENCY_BUCKETS) + 1)
+        """How many answers took up to each of LATENCY_BUCKETS, and longer."""
+        self.latencies_s = 0.0
+        """How long all of them took together."""
         self._state = (time.monotonic(), time.monotonic())
         """Time since which answers have come in time, and time of the last one. One tuple, as threads share it."""
 
-    def answered(self) -> None:
-        """A heartbeat was answered now."""
+    def answered(self, sent_at: float) -> None:
+        """A heartbeat that was sent then was answered now."""
         since, last = self._state
         now = time.monotonic()
         self._state = (now if now - last > self._most_s else since, now)
+        self.latency_s = took_s = max(0.0, now - sent_at)
+        self.latencies[bisect_left(LATENCY_BUCKETS, took_s)] += 1
+        self.latencies_s += took_s
+
+    def age_s(self) -> float:
+        """Seconds since the last one was answered, which renewed this node's lease."""
+        return max(0.0, time.monotonic() - self._state[1])
 
     def steady_s(self) -> float:
         """Seconds for which answers have come in time, up to the last one; 0 while one is overdue."""
@@ -122,11 +141,12 @@ class Heart:
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
         sent_at = self._fencing.page.now() if self._fencing is not None else 0.0
+        began = time.monotonic()
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
         if self._fencing is not None:
             self._fencing.heartbeat_acknowledged(sent_at)
-        self._own_beats.answered()
+        self._own_beats.answered(began)
         self._answered(newest, session)
 
     def seen_to(self) -> None:

@@ -36,8 +36,8 @@ def assert_in_order(output: str, *parts: str) -> None:
 
 
 def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Path) -> None:
-    """`make demo`: two nodes train, one is killed and named as lost, one trains alone, two finish and exit 0. The
-    worker with rank 0 prints the epochs, whichever node has it."""
+    """`make demo`: two nodes train, one is killed and named as lost, one trains alone, two finish and exit 0; then
+    the report of it, as text and as a page. The worker with rank 0 prints the epochs, whichever node has it."""
     status, printed = run(tmp_path, "demo.py", "--epoch-seconds", "0.8")
     output = re.sub(r"\s*\n\s+\| ", " ", printed)  # long lines are wrapped
     assert status == 0, printed
@@ -56,7 +56,16 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
         r"node-[ac] worker .*resuming at step \d+",
         r"trained 12 epochs on 2 workers, every sample of every epoch exactly once: test accuracy (9[5-9]|100)\.\d%",
         r"exit statuses: node-a 0, node-c 0\n",
+        r"demo .*elasticctl explain node-a\.jsonl node-b\.jsonl node-c\.jsonl\n",
+        r"demo .*3 rounds in .*the job succeeded",
+        r"demo .*round 1 .*began .*with 2 nodes, 2 workers",
+        r"demo .*ended by departure: node-b was lost",
+        r"demo .*round 2 .*began .*with 1 node, 1 worker",
+        r"demo .*ended by arrival: .*node-c",
+        r"demo .*round 3 .*began .*with 2 nodes, 2 workers",
+        r"the same as a page, by elasticctl report: ",
     )
+    assert (tmp_path / "elastic-agent-demo.html").read_text().startswith("<!doctype html>")
 
 
 GUARDS_S = 1700

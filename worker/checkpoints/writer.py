@@ -59,6 +59,8 @@ class Order:
     those of the home before wrote."""
     safetensors: bool = False
     """The form of the pieces; only where one rank writes."""
+    size: int = 0
+    """Bytes of its files here, once it has its name; on the rank that commits."""
     done: threading.Event = field(default_factory=threading.Event)
     failed: Exception | None = None
 
@@ -72,10 +74,11 @@ class Writer:
         claim: Claim,
         retention: Retention,
         log: Callable[[str], None],
-        committed: Callable[[Path], None] = lambda path: None,
+        committed: Callable[[Path, int], None] = lambda path, size: None,
         in_use: Callable[[], list[str]] = list,
     ) -> None:
-        """committed: called in the thread for each checkpoint that has its name. in_use: names that must stay."""
+        """committed: called in the thread for each checkpoint that has its name here, with the bytes of its files.
+        in_use: names that must stay."""
         self._folder, self._claim, self._retention, self._log = folder, claim, retention, log
         self._committed, self._in_use = committed, in_use
         self._now: Order | None = None
@@ -110,7 +113,7 @@ class Writer:
             named = write(self._folder, self._claim, order)
             self.took_s = max(self.took_s, time.monotonic() - began_s)
             if named is not None:
-                self._committed(named)
+                self._committed(named, order.size)
                 self._retain()
         except Exception as error:  # noqa: BLE001 - a state that cannot be pickled, say: told like a full disk
             order.failed = error
@@ -219,6 +222,7 @@ def _commit(
     folder.check_claim(claim)
     named = folder.place(aside, manifest)
     folder.sync()
+    order.size = sum(content.length for content in files.values())
     return named
 
 

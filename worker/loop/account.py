@@ -61,6 +61,11 @@ class Account:
         """The checkpoint of this step is taken now; it may be written behind the training's back."""
         self._taken = step
 
+    def wrote(self, size: int) -> None:
+        """A checkpoint of so many bytes is on the disk. From the thread that wrote it."""
+        self._slot[steps.WRITTEN_BYTES] = size
+        self._report()
+
     def end_save(self) -> None:
         """The training goes on, or the wait for what is to be done next."""
         self._book(steps.SAVING_NS)

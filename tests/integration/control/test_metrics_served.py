@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -74,6 +75,14 @@ def test_metrics_of_a_job_with_a_failure_are_what_happened(cluster: Cluster) -> 
     assert found["elastic_agent_workers", (("state", "running"),)] == 2
     assert found["elastic_agent_phase_seconds_count", (("phase", "working"),)] == 1
     assert found["elastic_agent_store_available", ()] == 1
+    assert found["elastic_agent_store_latency_seconds_count", ()] >= 1
+    assert 0 < found["elastic_agent_store_latency_seconds_sum", ()] < 60
+    assert 0 <= found["elastic_agent_lease_age_seconds", ()] < found["elastic_agent_lease_seconds", ()]
+    exits = {
+        labels[0][1]: value for (name, labels), value in found.items() if name == "elastic_agent_worker_exits_total"
+    }
+    assert exits["code"] >= 1
+    assert sum(exits.values()) == 2
     assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) <= set(METRICS)
     assert get(port, "/healthz") == (200, get(port, "/readyz")[1])
     assert get(port, "/other")[0] == 404
@@ -104,6 +113,26 @@ def test_an_agent_that_waits_is_alive_and_not_ready_and_a_taken_port_ends_no_job
     }
     cluster.finish()
     assert [first.wait(), second.wait()] == [0, 0]
+
+
+def test_metrics_have_the_size_of_the_newest_checkpoint(asking: Asking, tmp_path: Path) -> None:
+    """Of real workers with the worker library, once it is on the disk; a job on one host has no lease and no store."""
+    port = free_port()
+    flags = ("--standalone", "--nproc-per-node", "1", "--metrics-address", f"127.0.0.1:{port}")
+    script = [str(ROOT / "tests/support/workers/enduring.py"), str(tmp_path / "kept"), str(tmp_path / "notes")]
+    argv = [sys.executable, "-m", "elastic_agent", *flags, *script, "1000000", "0.01"]
+    with subprocess.Popen(argv, env={**os.environ, **asking.env}, stderr=subprocess.DEVNULL) as agent:
+        path = asking.path(agent.pid)
+        asking.wait(path, "Status", "phase", "working")
+        assert not [name for name, _ in values(get(port, "/metrics")[1]) if "lease_age" in name or "latency" in name]
+        asking.ask(path, "Save", label="now")
+        deadline = time.monotonic() + 60
+        while not (found := values(get(port, "/metrics")[1]).get(("elastic_agent_checkpoint_bytes", ()))):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        kept = [file for file in (tmp_path / "kept").glob("step-*/*") if file.name != "manifest.json"]
+        assert found == sum(file.stat().st_size for file in kept)
+        agent.terminate()
 
 
 def test_systemd_is_told_when_it_is_ready_where_it_stands_and_that_its_loop_turns(
@@ -214,6 +243,20 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     for words in (["check", "rules", "elastic-agent.rules.yml"], ["test", "rules", "elastic-agent.test.yml"]):
         done = subprocess.run(["promtool", *words], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_reads_the_expression_of_every_panel(tmp_path: Path) -> None:
+    expressions = [target["expr"] for panel in panels(DASHBOARD) for target in panel["targets"]]
+    rules = [
+        {"record": f"panel:{number}", "expr": each.replace("$__rate_interval", "5m")}
+        for number, each in enumerate(expressions)
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML
+    words = ["promtool", "check", "rules", str(tmp_path / "rules.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(expressions)} rules found" in done.stdout
 
 
 def test_each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:

@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
-    Mutant("a heartbeat stands still", Heart.beat, assignment(2).operator("=")),
+    Mutant("a heartbeat stands still", Heart.beat, assignment(3).operator("=")),
     Mutant("a refused record starves the heartbeat", Connection._repeat, branch(1).never()),
     Mutant("a written record is not reported", Driver._write_record, call(-2).removed()),
     Mutant(

@@ -25,6 +25,19 @@ class Clock:
         self.now_ns += seconds * SECOND_NS
 
 
+def test_the_size_of_a_checkpoint_reaches_the_agent_once_it_is_on_the_disk() -> None:
+    """It is told, as the thread that writes is done after the training has gone on."""
+    told: list[int] = []
+    slot = memoryview(bytearray(steps.SLOT_BYTES)).cast("Q")
+    seen = Account(slot, 0, 0, lambda: told.append(slot[steps.WRITTEN_BYTES]))
+    seen.begin_save()
+    seen.took(3)
+    seen.end_save()
+    assert told == [0]
+    seen.wrote(1 << 40)
+    assert told == [0, 1 << 40]
+
+
 def test_a_checkpoint_between_two_calls_of_a_program_leaves_the_worker_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its wait for the program, before and after, is no step."""
     clock, slot = Clock(monkeypatch), memoryview(bytearray(steps.SLOT_BYTES)).cast("Q")

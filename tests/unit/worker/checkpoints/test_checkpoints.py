@@ -15,7 +15,7 @@ import torch
 from elastic_agent.worker.checkpoints import files
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.folder import Folder, Retention
-from elastic_agent.worker.checkpoints.manifest import Manifest
+from elastic_agent.worker.checkpoints.manifest import NAME, Manifest
 from elastic_agent.worker.checkpoints.pieces import Divided
 from elastic_agent.worker.checkpoints.staging import Staging
 from elastic_agent.worker.checkpoints.writer import Order, Writer, write
@@ -103,6 +103,24 @@ def test_a_failed_save_is_told_and_the_next_one_is_made(tmp_path: Path, monkeypa
     writer.start(order(2))
     writer.wait()
     assert [kept.step for kept in folder.kept()] == [2]
+
+
+def test_a_checkpoint_that_has_its_name_is_told_with_the_bytes_of_its_files(tmp_path: Path) -> None:
+    """All but the manifest, which names them."""
+    told: list[tuple[Path, int]] = []
+    writer = Writer(
+        folder_in(tmp_path),
+        Claim("token"),
+        Retention(),
+        lambda text: None,
+        lambda path, size: told.append((path, size)),
+    )
+    for step in (1, 2):
+        writer.start(order(step))
+        writer.wait()
+    sizes = [sum(file.stat().st_size for file in path.iterdir() if file.name != NAME) for path, _ in told]
+    assert [path.name for path, _ in told] == ["step-000001", "step-000002"]
+    assert [size for _, size in told] == sizes
 
 
 def test_a_save_that_cannot_fit_is_refused_before_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
