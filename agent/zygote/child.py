@@ -8,8 +8,6 @@ import gc
 import os
 import sys
 
-from ..nursery.cgroups import fork_into
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -56,19 +54,6 @@ class Parent:
     def rename(self, name: bytes) -> None:
         """Set what `ps` and `top` call this process."""
         self.libc.prctl(PR_SET_NAME, name, 0, 0, 0)
-
-
-def fork_between(cgroup: int) -> tuple[int, bool]:
-    """As `Cgroup.fork`, for the process between zygote and worker. `cgroup`: its open directory, or -1.
-
-    The worker itself is forked by the C library, with all handlers of pthread_atfork(3) that modules have registered.
-    A module's thread (jemalloc's) may hold a lock that such a handler takes, so beside one the one between is, too."""
-    if cgroup >= 0 and len(os.listdir("/proc/self/task")) == 1:
-        try:
-            return fork_into(cgroup), True
-        except OSError:
-            pass  # the nursery moves the worker
-    return os.fork(), False
 
 
 def become_worker(request: ForkRequest, parent: Parent, command: Command, generators: list[Any]) -> None:

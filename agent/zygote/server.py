@@ -12,11 +12,11 @@ import sys
 import time
 
 from ..nursery.frames import Frames
-from .child import ForkRequest, Parent, become_worker, fork_between
+from .child import ForkRequest, Parent, become_worker
 from .eligibility import Command, differing, mismatch
 from .environment_watch import EnvironmentWatch
 from .first_imports import first_imports
-from .fork_safety import Births, fork_hazards
+from .fork_safety import Births, fork_between, fork_hazards
 from .import_trace import ImportTrace, installed, raw_environment, replay, to_import
 from .import_tree import Tree, is_standard, packages, reads
 from .import_watch import ImportWatch

@@ -49,6 +49,7 @@ PROCESS_OWNERS = {
     "agent/processes/supervisor.py",
     "agent/zygote/fork_safety.py",
     "agent/zygote/server.py",
+    "agent/zygote/successor.py",
     "control/commands.py",
     "worker/loop/forwarded_signals.py",
 }
