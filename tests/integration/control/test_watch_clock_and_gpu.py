@@ -104,6 +104,17 @@ class _Timeout(_Error):
     pass
 
 
+CONSTANTS = {
+    "NVMLError": _Error,
+    "NVMLError_Timeout": _Timeout,
+    "NVMLError_GpuIsLost": _Lost,
+    "nvmlEventTypeXidCriticalError": 8,
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
+}
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two devices, and what they are said to have."""
@@ -132,17 +143,11 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return SimpleNamespace(eventData=state.xids.pop(0))
 
     vars(module).update(
-        NVMLError=_Error,
-        NVMLError_Timeout=_Timeout,
-        nvmlEventTypeXidCriticalError=8,
+        **CONSTANTS,
         nvmlEventSetCreate=lambda: "set",
         nvmlDeviceRegisterEvents=lambda device, kinds, events: state.listening.append(device),
         nvmlEventSetWait_v2=wait,
         nvmlEventSetFree=lambda events: state.listening.clear(),
-        NVMLError_GpuIsLost=_Lost,
-        NVML_TEMPERATURE_GPU=0,
-        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
-        NVML_VOLATILE_ECC=0,
         nvmlDeviceGetUUID=lambda device: f"GPU-{device}",
         nvmlInit=lambda: driver(1),
         nvmlShutdown=lambda: driver(-1),
