@@ -69,7 +69,7 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
 
 
 GUARDS_S = 1700
-"""As RUN_S, of the demo of guardrails: a minute on two idle cores, ten where other work goes first."""
+"""As RUN_S, of the demo of guardrails: 40 s on two idle cores, ten minutes where other work goes first."""
 
 
 @pytest.mark.campaign

@@ -105,15 +105,14 @@ class _Timeout(_Error):
 
 
 CONSTANTS = {
-    "NVML_TEMPERATURE_GPU": 0,
-    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
-    "NVML_VOLATILE_ECC": 0,
-    "nvmlEventTypeXidCriticalError": 8,
     "NVMLError": _Error,
     "NVMLError_Timeout": _Timeout,
     "NVMLError_GpuIsLost": _Lost,
+    "nvmlEventTypeXidCriticalError": 8,
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
 }
-"""Of pynvml."""
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return SimpleNamespace(eventData=state.xids.pop(0))
 
     vars(module).update(
-        CONSTANTS,
+        **CONSTANTS,
         nvmlEventSetCreate=lambda: "set",
         nvmlDeviceRegisterEvents=lambda device, kinds, events: state.listening.append(device),
         nvmlEventSetWait_v2=wait,
