@@ -214,13 +214,15 @@ OF_ETCD = {
 """Flags of its servers that are talked about."""
 OF_SLURM = {"--array", "--exclude", "--mail-type", "--name", "--no-kill", "--signal"}
 """Options of sbatch and srun, likewise."""
+OF_RAY = {"--working-dir"}
+"""Options of ray job submit."""
 
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
     programs = (watch, advise, elasticctl, *elasticctl.commands.values())
     of_programs = (name for command in programs for option in command.params for name in option.opts)
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_programs}
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *OF_RAY, *of_programs}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
