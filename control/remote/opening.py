@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ...agent.errors import UsageError
 from ..control_socket import Service
+from .memory import share_arena
 from .tokens import Tokens
 
 TYPE_CHECKING = False
@@ -18,8 +19,6 @@ WILDCARDS = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 - compared with, not bo
 """Hosts that stand for all addresses of this one."""
 BEGIN = b"-----BEGIN "
 VERBOSITY = "GRPC_VERBOSITY"
-ARENA_MAX = -8
-"""M_ARENA_MAX of mallopt(3)."""
 
 
 def opened(
@@ -33,22 +32,11 @@ def opened(
     """The server, whose port is taken. Raises UsageError for files that cannot be used."""
     files = _pem("--control-cert", cert), _pem("--control-key", key)
     known = Tokens(os.fspath(tokens))
-    _one_arena()
+    share_arena()
     with _quiet():
         from .server import Remote
 
         return Remote(service, address, files, known, tell)
-
-
-def _one_arena() -> None:
-    """Have new threads share the C library's memory: each call has a thread, and with an arena for each of them a
-    million calls grow an agent by 70 MiB."""
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
-    except AttributeError:
-        pass  # another C library than glibc, without arenas
 
 
 @contextmanager

@@ -5,6 +5,7 @@ gRPC's own threads carry it, and each call has one; the agent's loop only looks 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,12 +30,15 @@ from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
 from .conversion import fill, request_of
+from .memory import give_back
 from .streams import HEALTH_MAX, Streams, TooMany
 from .tokens import Holder, Tokens
 
 SERVICE, HEALTH, READY = "elastic.control.v1.Control", "grpc.health.v1.Health", "ready"
 CALLS_MAX, CONNECTIONS_MAX = 64, 128
 """At a time; further ones are refused."""
+GIVEN_BACK_EVERY = 1000
+"""Calls after which memory that they have left free is given back."""
 CLOSE_S = 2.0
 """How long readers have, at the agent's end, to take what is left."""
 OPTIONS = (
@@ -56,6 +60,9 @@ Tell = Callable[[str, bool], None]
 class Threads(futures.Executor):
     """A thread for each call, of which gRPC allows `CALLS_MAX`; the agent's end waits for none of them."""
 
+    def __init__(self) -> None:
+        self._calls = itertools.count(1)
+
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> futures.Future[Any]:  # noqa: ANN401
         """As `Executor.submit`."""
         made: futures.Future[Any] = futures.Future()
@@ -65,6 +72,8 @@ class Threads(futures.Executor):
                 made.set_result(call(*args, **options))
             except BaseException as error:  # noqa: BLE001 - the future hands it on
                 made.set_exception(error)
+            if next(self._calls) % GIVEN_BACK_EVERY == 0:
+                give_back()
 
         try:
             threading.Thread(target=run, name="elastic-agent-call", daemon=True).start()

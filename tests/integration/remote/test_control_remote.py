@@ -120,6 +120,8 @@ def test_mistakes_of_a_caller_are_told_by_their_code(host: Host) -> None:
     assert "'moon' is no usual watch" in text
     call: Any = host.channel.unary_unary("/elastic.control.v1.Control/Moon")
     assert refused(call, b"", timeout=20)[0] is grpc.StatusCode.UNIMPLEMENTED
+    reflects: Any = host.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    assert refused(lambda: list(reflects(iter([b""]), timeout=20)))[0] is grpc.StatusCode.UNIMPLEMENTED
     assert refused(ask, host.channel, "Save", label="x" * 100_000)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     call = host.channel.unary_unary("/elastic.control.v1.Control/Save")
     assert refused(call, b"\xff\xff", timeout=20)[0] is grpc.StatusCode.INTERNAL
