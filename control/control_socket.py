@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..rendezvous.records import Round
     from .accounting import Accounting
     from .service.messages import Goodput
+    from .service.process_files import ProcessFiles
     from .stream import Entry
 
     class Answering(Protocol):
@@ -178,6 +179,7 @@ class Service:
         self._stream = Stream()
         self._unread: list[AgentEvent | Round | WorkersSeen | Verdict] = []
         self._accounting: Accounting | None = None
+        self._processes: ProcessFiles | None = None
         self._reading, self._keeping = Lock(), Lock()
         self._tell = tell
         self._loop: Loop | None = None
@@ -245,6 +247,15 @@ class Service:
         if (loop := self._loop) is not None:
             alarm = self._stream.alarm(watch, change, because)
             loop.post(LoopAsked(partial(self._record, alarm)))
+
+    def processes(self) -> ProcessFiles:
+        """The files by which the kernel is asked of workers. From any thread."""
+        with self._reading:
+            if self._processes is None:
+                from .service.process_files import ProcessFiles
+
+                self._processes = ProcessFiles()
+            return self._processes
 
     def goodput(self, at_s: float | None = None) -> Goodput:
         """Where the seconds of this node's workers went, until now, or then. From any thread."""
@@ -320,6 +331,8 @@ class Service:
         if self._connections is not None:
             self._connections.close()
             self._connections = None
+        if self._processes is not None:
+            self._processes.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

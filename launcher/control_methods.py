@@ -20,10 +20,10 @@ class ControlMethods:
 
     def job(self) -> Job:
         """The whole job as this node knows it, with ages. See `proto/control.proto`, as for what the others return."""
-        from ..control.service.messages import Nothing
+        from ..control.service.messages import JobRequest
         from ..control.service.methods import job
 
-        return job(self._service, Nothing(), WHO)
+        return job(self._service, JobRequest(), WHO)
 
     def workers(self) -> Workers:
         """This node's workers: state, memory, processor time, output."""
@@ -52,14 +52,16 @@ class ControlMethods:
 
         return stacks(self._service, StacksRequest(tuple(ranks), native), WHO)
 
-    def logs(self, ranks: Sequence[int] = (), *, tail_bytes: int = 0, follow: bool = False) -> Iterator[LogPart]:
-        """What this node's workers have written lately, at most 64 KiB of each stream; `follow`: and what they write,
-        over all rounds, until the agent ends."""
+    def logs(
+        self, ranks: Sequence[int] = (), *, tail_bytes: int = 0, tail_lines: int = 0, follow: bool = False
+    ) -> Iterator[LogPart]:
+        """What this node's workers have written lately, at most 64 KiB of each stream, and so many bytes and lines of
+        it (0: all; -1 lines: none); `follow`: and what they write, over all rounds, until the agent ends."""
         from ..control.service.followers import LogFollower, followed
         from ..control.service.messages import LogsRequest
         from ..control.service.methods import agent_of
 
-        request = LogsRequest(tuple(ranks), tail_bytes, follow)
+        request = LogsRequest(tuple(ranks), tail_bytes, follow, tail_lines)
         return followed(self._service, lambda: LogFollower(agent_of(self._service), request, self._service.wake))
 
     def restart_round(self, reason: str = "") -> None:

@@ -6,12 +6,16 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class JobRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class WorkersRequest(_message.Message):
     __slots__ = ()
@@ -150,6 +154,14 @@ class Agreement(_message.Message):
     over: bool
     def __init__(self, act: _Optional[str] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ...) -> None: ...
 
+class OtherNodes(_message.Message):
+    __slots__ = ("nodes", "placed")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
+    nodes: int
+    placed: int
+    def __init__(self, nodes: _Optional[int] = ..., placed: _Optional[int] = ...) -> None: ...
+
 class Capacity(_message.Message):
     __slots__ = ("needed", "helpful", "suspects", "spare")
     NEEDED_FIELD_NUMBER: _ClassVar[int]
@@ -163,7 +175,7 @@ class Capacity(_message.Message):
     def __init__(self, needed: _Optional[int] = ..., helpful: _Optional[int] = ..., suspects: _Optional[_Iterable[str]] = ..., spare: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("run_id", "name", "source", "announced_age_s", "phase", "because", "round", "round_age_s", "min_nodes", "max_nodes", "world_size", "restarts", "nodes", "ended", "agreement", "outcome", "finishing", "store", "store_trouble", "lease_s", "age_s", "last_event", "command", "ends_in_s", "checkpoints", "capacity")
+    __slots__ = ("run_id", "name", "source", "announced_age_s", "phase", "because", "round", "round_age_s", "min_nodes", "max_nodes", "world_size", "restarts", "nodes", "ended", "agreement", "outcome", "finishing", "store", "store_trouble", "lease_s", "age_s", "last_event", "command", "ends_in_s", "checkpoints", "capacity", "others", "store_latency_s")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +202,8 @@ class Job(_message.Message):
     ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     name: str
     source: str
@@ -216,7 +230,9 @@ class Job(_message.Message):
     ends_in_s: float
     checkpoints: str
     capacity: Capacity
-    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ..., ends_in_s: _Optional[float] = ..., checkpoints: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping[str, object]]] = ...) -> None: ...
+    others: OtherNodes
+    store_latency_s: float
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ..., ends_in_s: _Optional[float] = ..., checkpoints: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping[str, object]]] = ..., others: _Optional[_Union[OtherNodes, _Mapping[str, object]]] = ..., store_latency_s: _Optional[float] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "state", "age_s", "written_bytes", "rss_bytes", "cpu_s", "section", "steps", "mark_age_s", "stdout_file", "stderr_file")
@@ -409,14 +425,16 @@ class Stacks(_message.Message):
     def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[StackGroup, _Mapping[str, object]]]] = ..., native: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("ranks", "tail_bytes", "follow")
+    __slots__ = ("ranks", "tail_bytes", "follow", "tail_lines")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     tail_bytes: int
     follow: bool
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tail_bytes: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    tail_lines: int
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., tail_bytes: _Optional[int] = ..., follow: bool = ..., tail_lines: _Optional[int] = ...) -> None: ...
 
 class LogPart(_message.Message):
     __slots__ = ("rank", "stream", "text", "file", "missed_bytes")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .call import Call, Message
+from .call import Call, CallRefused, Message
 
 
 def begin(path: str, method: str, fields: Mapping[str, Any] | None = None) -> Call:
@@ -21,3 +21,14 @@ def begin(path: str, method: str, fields: Mapping[str, Any] | None = None) -> Ca
 def call(path: str, method: str, **fields: object) -> Message:
     """One answer. Raises AgentUnreachable, CallRefused."""
     return begin(path, method, fields).answer()
+
+
+def call_brief(path: str, method: str) -> Message:
+    """The brief answer to Status or Job. An agent that is older than this program knows no such thing, and gives the
+    whole one. Raises AgentUnreachable, CallRefused."""
+    try:
+        return call(path, method, brief=True)
+    except CallRefused as error:
+        if "brief" not in str(error):
+            raise
+        return call(path, method)

@@ -103,8 +103,8 @@ class Account:
         """For people; nothing where no account is known."""
         if not self.all_s:
             return []
-        share = f"goodput {100 * self.share:.1f} %" if self.measured else "goodput not measured"
-        found = [f"{share} of {duration(self.all_s)} of {self.workers} workers: {self._parts(self.buckets)}"]
+        of = f"{duration(self.all_s)} of {self.workers} workers: {self._parts(self.buckets)}"
+        found = [f"goodput {100 * self.share:.1f} % of {of}" if self.measured else f"goodput is not measured; {of}"]
         if self.causes:
             found.append(f"lost, by the round whose end cost it: {self._parts(self.causes)}")
         if self.nodes:

@@ -14,7 +14,7 @@ from .call import Message
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)(-.*)?")
-GIB = 1 << 30
+UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 LOOK_S = 0.5
 """How long a file system has to show what is in a directory."""
 
@@ -68,6 +68,11 @@ def _step(name: str) -> int:
     return int(match[1]) if match else 0
 
 
+def _size(length: int) -> str:
+    unit, bytes_of = next((each for each in UNITS if length >= each[1]), ("bytes", 1))
+    return f"{length / bytes_of:.3g} {unit}" if bytes_of > 1 else f"{length} bytes"
+
+
 def table(found: Sequence[Message]) -> list[str]:
     """The checkpoints as lines of text."""
     if not found:
@@ -80,5 +85,5 @@ def table(found: Sequence[Message]) -> list[str]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["time_s"]))
         label = f"  kept as {one['label']!r}" if one["label"] else ""
         where = f"round {one['round']}" if one["round"] else "no agent"
-        lines.append(f"{one['name']:<16}  {when}  {where}, {one['ranks']} ranks, {one['bytes'] / GIB:.3f} GiB{label}")
+        lines.append(f"{one['name']:<16}  {when}  {where}, {one['ranks']} ranks, {_size(one['bytes'])}{label}")
     return lines

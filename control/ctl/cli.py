@@ -52,13 +52,20 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
         _show_status(chosen, output)
         return
     follower = begin(find.best(chosen.agents()).path, "Events", {"since": -1, "follow": True})
+    drawn = False
     try:
         while not follower.ended:
             if sys.stdout.isatty() and output != "json":
                 click.clear()
             elif output != "json":
                 click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
-            _show_status(chosen, output)
+            try:
+                _show_status(chosen, output)
+            except (NotFound, AgentUnreachable):
+                if not drawn or os.sep not in follower.path or os.path.exists(follower.path):
+                    raise
+                return  # the agent has ended meanwhile
+            drawn = True
             if select.select([follower], [], [], REDRAW_S)[0]:
                 follower.arrived()
     finally:
@@ -67,7 +74,7 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
 
 def _show_status(chosen: Chosen, output: str) -> None:
     found = chosen.agents()
-    job, workers, events, silent = views.job_and_workers(found, find.best(found))
+    job, workers, events, silent = views.job_and_workers(found, find.best(found), brief=output == "screen")
     if output == "json":
         _echo({"job": job, "workers": workers, "events": events})
     else:
@@ -104,7 +111,8 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
         failure = f": {each['failure']}" if each["failure"] and each["failure"] not in each["because"] else ""
         who = "job" if each["what"] == "announced" else each["node"]
         click.echo(
-            f"{each['number']:>5}  {when}  round {each['round']}  {who}  {each['phase']}: {each['because']}{failure}"
+            f"{each['number']:>5}  {when}  round {each['round']}  {who}  {each['phase'] or each['what']}: "
+            f"{each['because']}{failure}"
         )
 
 
@@ -117,7 +125,9 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
 def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json: bool) -> None:
     """What workers write: of one rank, or of all that run here."""
     ranks = [] if rank == "all" else _ranks([rank])
-    parts = views.streams(chosen.having(ranks), "Logs", ranks=ranks, follow=follow)
+    # Where it goes on only the agent can tell what is old.
+    tail = {"tailLines": lines or -1} if lines is not None and follow else {}
+    parts = views.streams(chosen.having(ranks), "Logs", ranks=ranks, follow=follow, **tail)
     if lines is not None and not follow:
         parts = iter(_last(parts, lines))
     unfinished: dict[tuple[int, str], str] = {}
@@ -309,13 +319,14 @@ def _do(agent: Agent, method: str, in_json: bool, **fields: object) -> None:
 
 
 @elasticctl.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", required=False, type=click.Path(exists=True, file_okay=False))
 @as_json
-def checkpoints(directory: str, *, in_json: bool) -> None:
-    """The checkpoints in a directory of the worker library, the newest first."""
+@click.pass_obj
+def checkpoints(chosen: Chosen, *, directory: str | None, in_json: bool) -> None:
+    """The checkpoints in a directory of the worker library, the newest first; or in that of the job that runs here."""
     from .checkpoints import kept, table
 
-    found = kept(directory)
+    found = kept(directory or chosen.checkpoints())
     if in_json:
         _echo(found)
     else:
@@ -329,13 +340,18 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("directory", type=click.Path(exists=True))
+@click.argument("directory", required=False, type=click.Path(exists=True))
 @as_json
-def verify(directory: str, *, in_json: bool) -> None:
-    """Each byte of each checkpoint against its checksums, and that each sample was trained on exactly once."""
+@click.pass_obj
+def verify(chosen: Chosen, *, directory: str | None, in_json: bool) -> None:
+    """Each byte of each checkpoint against its checksums, and that each sample was trained on exactly once.
+
+    Of a directory of the worker library, or of that of the job that runs here.
+    """
+    where = directory or chosen.checkpoints()
     sys.stdout.flush()
     form = ["--json"] if in_json else []
-    os.execv(sys.executable, [sys.executable, "-m", "elastic_agent.worker", "verify", *form, directory])
+    os.execv(sys.executable, [sys.executable, "-m", "elastic_agent.worker", "verify", *form, where])
 
 
 @elasticctl.command()

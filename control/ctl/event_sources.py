@@ -23,10 +23,13 @@ def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[
 
 
 def write_report(output: str, found: Sequence[Message], files: Sequence[str]) -> None:
-    """The page of these events as a file."""
+    """The page of these events as a file. Raises BadParameter where it cannot be written."""
     from ..page.render import report
 
     where = f"from {', '.join(map(os.path.basename, files))}" if files else "from running agents"
     content = report(found, f"written {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}")
-    with click.open_file(output, "wb") as file:
-        file.write(content)
+    try:
+        with click.open_file(output, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise click.BadParameter(f"{output}: {error.strerror}") from None

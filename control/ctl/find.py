@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import control_socket
-from .asking import call
+from .asking import call, call_brief
 from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
@@ -67,7 +67,7 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
             control_socket.remove(folder)
     for path in [address] if address else sockets():  # an address may be HOST:PORT
         try:
-            found.append(Agent(path, call(path, "Status")))
+            found.append(Agent(path, call_brief(path, "Status")))
         except AgentUnreachable as error:
             if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
                 control_socket.remove(os.path.dirname(path))
@@ -153,7 +153,7 @@ def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Age
             if node["name"] not in here and wanted(node) and node.get("control"):
                 places.setdefault(node["name"], node["control"])
     try:
-        return [Agent(path, call(path, "Status")) for path in places.values()]
+        return [Agent(path, call_brief(path, "Status")) for path in places.values()]
     except AgentUnreachable as error:
         raise NotFound(str(error), SILENT) from None
 
@@ -168,6 +168,10 @@ def of_ranks(found: list[Agent], ranks: Sequence[int]) -> list[Agent]:
     there = elsewhere(found, wanted)
     if not there:
         named = ", ".join(map(str, ranks))
+        size = max(each.status["worldSize"] for each in found)
+        if size and min(ranks) >= size:
+            have = "one worker, rank 0" if size == 1 else f"ranks 0 to {size - 1}"
+            raise NotFound(f"there is no rank {named}: the job has {have}", NONE)
         raise NotFound(
             f"rank {named} is not on this host, and no --control-address of its node is known; run elasticctl there",
             NONE,

@@ -62,10 +62,10 @@ def _head(job: Message, workers: Sequence[Message]) -> list[Line]:
     what = job["outcome"] or job["phase"] or "connecting"
     odd_text = f", {odd[0]['name']} is {_state(odd[0], job).lower()}" if len(odd) == 1 else ""
     odd_text = odd_text or (f", {count(len(odd), 'node')} need attention" if odd else "")
-    placed = [each for each in job["nodes"] if "groupRank" in each]
+    placed = sum("groupRank" in each for each in job["nodes"]) + _others(job).get("placed", 0)
     wanted = f"{job['minNodes']}:{job['maxNodes']}" if job["minNodes"] != job["maxNodes"] else f"{job['minNodes']}"
     first = f"{job['runId']}  {what}{odd_text}"
-    sizes = f"{len(placed)} of {count_of(wanted)}  {count(job['worldSize'], 'worker')}  {duration(job['ageS'])}"
+    sizes = f"{placed} of {count_of(wanted)}  {count(job['worldSize'], 'worker')}  {duration(job['ageS'])}"
     lines = [Line(f"{first:<46}  {sizes}", bool(odd))]
     of_round = f"round {job['round']}: " if job["round"] else ""
     lines.append(Line(f"why   {of_round}{job['because']}"))
@@ -108,7 +108,8 @@ def count_of(wanted: str) -> str:
 
 def _source(job: Message) -> str:
     if job["source"] == "coordinator":
-        store = f"; store: {job['store']}" if job["store"] else ""
+        took = f", {1e3 * job['storeLatencyS']:.2g} ms" if "storeLatencyS" in job else ""
+        store = f"; store: {job['store']}{took}" if job["store"] else ""
         return f", the coordinator{store}"
     if "announcedAgeS" not in job:
         return " (its own state is current; nothing is announced of other nodes yet)"
@@ -118,7 +119,8 @@ def _source(job: Message) -> str:
 def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line]:
     cells = {one["name"]: "".join(_cell(each) for each in one["workers"]) for one in workers}
     shown = list(job["nodes"])
-    if len(shown) > NODES_MAX and not wide:
+    total = len(shown) + _others(job).get("nodes", 0)
+    if total > NODES_MAX and not wide:
         shown = [each for each in shown if _is_odd(each, job)]
     rows = [("NODE", "STATE", "LAST SIGN", "RANKS", "WORKERS", "LEFT", "NOTE")]
     for each in shown:
@@ -137,9 +139,15 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
         Line("  ".join(cell.ljust(size) for cell, size in zip(row, [*widths, 0], strict=True)).rstrip(), flag)
         for row, flag in zip(rows, odd, strict=True)
     ]
-    if len(shown) < len(job["nodes"]):
-        lines.append(Line(f"{count(len(job['nodes']) - len(shown), 'other node')} without trouble"))
+    if len(shown) < total:
+        lines.append(Line(f"{count(total - len(shown), 'other node')} without trouble"))
     return lines
+
+
+def _others(job: Message) -> Message:
+    """Nodes that a brief answer does not list."""
+    found: Message = job.get("others") or {}
+    return found
 
 
 def _ranks(node: Message) -> str:
@@ -209,7 +217,7 @@ def _next(job: Message) -> str:
         return f"nothing: the job {job['outcome']}      elasticctl explain"
     if job["storeTrouble"]:
         return "workers go on while the store is away      elasticctl events -f"
-    silent = [each for each in job["nodes"] if _is_silent(each, job) and each.get("state") != "lost"]
+    silent = [each for each in job["nodes"] if _state(each, job) == "SILENT"]
     if silent:
         left_s = max(0.0, job["leaseS"] - silent[0]["heardAgeS"])
         return f"{silent[0]['name']} is lost in about {duration(left_s)}      elasticctl explain"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from . import find, views
+from .asking import call_brief
 from .find import Agent
 
 PROGRAM = "elasticctl"
@@ -27,6 +29,15 @@ class Chosen:
         for line in silent:
             click.echo(f"{PROGRAM}: {line}", err=True)
         return [find.one(found, self.node)] if self.node else found
+
+    def checkpoints(self) -> str:
+        """The directory of the job's checkpoints. Raises BadParameter where it has none, or none that is seen here."""
+        found = str(call_brief(find.best(self.agents()).path, "Job")["checkpoints"])
+        if not found:
+            raise click.BadParameter("the job that runs here was started without --exact-resume; give a directory")
+        if not os.path.isdir(found):
+            raise click.BadParameter(f"the job's directory of checkpoints is not on this host: {found}")
+        return found
 
     def having(self, ranks: Sequence[int]) -> list[Agent]:
         """Those of them that run one of these ranks; all, where no rank is named; or those on other hosts that run

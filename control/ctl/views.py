@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...rendezvous.text import duration
-from .asking import begin, call
+from .asking import begin, call, call_brief
 from .call import AgentUnreachable, Message
 from .causes import Account, as_account
 from .find import Agent
@@ -69,7 +69,8 @@ def ranks_of(agent: Agent) -> range:
     status = agent.status
     if "groupRank" not in status:
         return range(0)
-    first = sum(each.get("nproc", 0) for each in status["members"] if each["groupRank"] < status["groupRank"])
+    own = (each for each in status["members"] if each["groupRank"] == status["groupRank"])
+    first = next((each.get("rankOffset", 0) for each in own), 0)
     return range(first, first + len(status["workerPids"]))
 
 
@@ -104,10 +105,12 @@ def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], n
     return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def job_and_workers(found: Sequence[Agent], chosen: Agent) -> tuple[Message, list[Message], list[Message], list[str]]:
+def job_and_workers(
+    found: Sequence[Agent], chosen: Agent, *, brief: bool
+) -> tuple[Message, list[Message], list[Message], list[str]]:
     """What the status is made of: the job as one agent reports it, the workers of all agents here, the last events, and
-    a line for each agent that does not answer."""
-    job = dict(call(chosen.path, "Job"))
+    a line for each agent that does not answer. `brief`: of many nodes only those that need attention."""
+    job = dict(call_brief(chosen.path, "Job") if brief else call(chosen.path, "Job"))
     workers, silent = together(found, "Workers")
     job["goodput"] = Account([as_account(each) for each in together(found, "Goodput")[0]]).lines()[:1]
     events = list(begin(chosen.path, "Events", {"since": -20}).messages(3.0))

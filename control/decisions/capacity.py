@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SILENT_PART_OF_LEASE = 0.5
 """The part of the lease after which a node without a sign is suspect, and shown as silent."""
 GONE = ("lost", "ended", "leaving")
+CALM = ("working", "finished", "unknown", "waiting", "joining", "ended")
+"""States in which a node needs nobody's attention."""
 
 
 def needed(nodes: Sequence[NodeCapacity], minimum: int, *, over: bool) -> int:
@@ -44,15 +46,17 @@ def suspects(nodes: Sequence[NodeCapacity], lease_s: float, charged: str) -> tup
     return tuple(
         node.name
         for node in nodes
-        if node.state == "lost"
-        or (node.name == charged and node.state not in GONE)
-        or (
-            lease_s
-            and not node.own
-            and (node.heard_age_s or 0.0) > SILENT_PART_OF_LEASE * lease_s
-            and node.state not in GONE
-        )
+        if node.state == "lost" or (node.state not in GONE and (node.name == charged or _is_silent(node, lease_s)))
     )
+
+
+def needs_attention(node: NodeCapacity, lease_s: float) -> bool:
+    """Whether a screen of many nodes shows this one. `lease_s`: 0 where nodes have none."""
+    return node.state not in CALM or (node.state != "ended" and _is_silent(node, lease_s))
+
+
+def _is_silent(node: NodeCapacity, lease_s: float) -> bool:
+    return bool(lease_s) and not node.own and (node.heard_age_s or 0.0) > SILENT_PART_OF_LEASE * lease_s
 
 
 def spare(nodes: Sequence[NodeCapacity], minimum: int, keeps: str, *, over: bool, busy: bool) -> tuple[str, ...]:

@@ -171,7 +171,8 @@ class Paging:
         if agent is None:
             return b"{}"
         job = to_json(job_of(agent, service.run_id, service.began_s, service.number))
-        workers = to_json(workers_of(agent, service.progress() if service.progress is not None else {}))
+        shown = service.progress() if service.progress is not None else {}
+        workers = to_json(workers_of(agent, shown, service.processes()))
         return b'{"state":{"job":%b,"workers":%b,"goodput":%b}}' % (job, workers, to_json(service.goodput()))
 
     def begin(self, agent: Agent, loop: Loop) -> None:

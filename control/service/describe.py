@@ -3,7 +3,6 @@ the store, once."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from ...agent.agent import Agent, Known
 from ...agent.lifecycle.state import Verdict
 from ...agent.report import AgentEvent
 from ...agent.spec import RendezvousSpec
+from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous import failures
 from ...rendezvous.coordinator.state import Rendezvous, Seen
@@ -19,13 +19,11 @@ from ...rendezvous.records import Member, Round, RoundPhase
 from ...rendezvous.text import duration
 from ..decisions import capacity
 from ..stream import Alarm, Checkpoint, Deadline, Entry, Stage
-from .messages import Agreement, Capacity, Ending, Event, Job, Node, Worker, Workers
+from .messages import Agreement, Capacity, Ending, Event, Job, Node, OtherNodes, Worker, Workers
+from .process_files import GONE, ProcessFiles
 
-PAGE_BYTES, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-STAT_BYTES = 4096
-"""More than a process has in /proc/PID/stat."""
-STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "exited"}
-"""States of a process, by their letter in /proc, that are not `running`."""
+BRIEF_NODES = 16
+"""Nodes above which a brief answer lists only some."""
 
 
 def job_of(
@@ -73,7 +71,18 @@ def job_of(
         ends_in_s=None if deadline_s is None else deadline_s - time.time(),
         checkpoints=checkpoints,
         capacity=_capacity(nodes, ended, seen, spec, leading),
+        store_latency_s=agent.link.own_beats.latency_s if agent.link.own_beats is not None else None,
     )
+
+
+def brief(job: Job) -> Job:
+    """The same without nodes that need no attention, where there are many: those are counted."""
+    if len(job.nodes) <= BRIEF_NODES:
+        return job
+    shown = tuple(each for each in job.nodes if capacity.needs_attention(each, job.lease_s))
+    placed = [sum(each.group_rank is not None for each in nodes) for nodes in (job.nodes, shown)]
+    others = OtherNodes(len(job.nodes) - len(shown), placed[0] - placed[1])
+    return replace(job, nodes=shown, others=others, capacity=None)
 
 
 def _capacity(
@@ -209,19 +218,20 @@ def _found(made: Callable[..., Event], what: object) -> Event:
     raise TypeError(f"{type(what).__name__} is no event")
 
 
-def workers_of(agent: Agent, progress: Mapping[int, Progress]) -> Workers:
+def workers_of(agent: Agent, progress: Mapping[int, Progress], files: ProcessFiles) -> Workers:
     """This node's workers. `progress`: by rank, of those whose script uses the worker library, where it is known."""
     workers, now = agent.workers, time.monotonic()
     member = workers.member
     if member is None:
         return Workers(agent.name)
     alive, written, logs = workers.alive, workers.written, workers.round_logs
-    started = workers.started_s
+    usage = files.read(alive.values())
+    started, accounts = workers.started_s, dict(enumerate(workers.steps.shown()))
     made = []
     for local_rank, pid in sorted(workers.pids.items()):
         rank = member.rank_offset + local_rank
-        rss, cpu_s, state = process(pid) if local_rank in alive else (0, 0.0, "exited")
-        shown = progress.get(rank)
+        rss, cpu_s, state = usage.get(pid, GONE) if local_rank in alive else GONE
+        shown, account = progress.get(rank), accounts.get(local_rank)
         made.append(
             Worker(
                 rank=rank,
@@ -233,27 +243,11 @@ def workers_of(agent: Agent, progress: Mapping[int, Progress]) -> Workers:
                 rss_bytes=rss,
                 cpu_s=cpu_s,
                 section=shown.section if shown else "",
-                steps=shown.steps if shown else 0,
+                # Of the run, over restarts; what is watched counts those of this process.
+                steps=account.steps if account and account.began_s else shown.steps if shown else 0,
                 mark_age_s=round(now - shown.at_s, 3) if shown else None,
                 stdout_file=logs.stdout_files.get(local_rank, "") if logs else "",
                 stderr_file=logs.stderr_files.get(local_rank, "") if logs else "",
             )
         )
     return Workers(agent.name, agent.status().round, tuple(made))
-
-
-def process(pid: int) -> tuple[int, float, str]:
-    """Resident bytes, processor time in seconds, and the state of a process; nothing, and `exited`, if it is gone."""
-    try:
-        # Not by `open`, which calls the kernel seven times, and lets another thread have the interpreter each time.
-        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fields = os.read(file, STAT_BYTES).rpartition(b")")[2].split()
-        finally:
-            os.close(file)
-    except OSError:
-        return 0, 0.0, "exited"
-    if len(fields) < 22:
-        return 0, 0.0, "exited"
-    cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
-    return int(fields[21]) * PAGE_BYTES, cpu_s, STATES.get(fields[0].decode(), "running")

@@ -114,6 +114,16 @@ class EventFollower:
         """No-op: it holds nothing."""
 
 
+def last_lines(data: bytes, lines: int) -> bytes:
+    """The last so many lines, one without an end among them; none where it is negative."""
+    at = len(data) - data.endswith(b"\n")
+    for _ in range(max(0, lines)):
+        at = data.rfind(b"\n", 0, max(0, at))
+        if at < 0:
+            return data
+    return data[at + 1 :] if lines > 0 else b""
+
+
 class _Source:
     """One stream of one worker, as one follower reads it."""
 
@@ -135,7 +145,7 @@ class LogFollower:
         """`wake` is called, from any thread, when there is something to pump."""
         self.endless = request.follow
         self._agent, self._wake = agent, wake
-        self._ranks, self._tail = frozenset(request.ranks), request.tail_bytes
+        self._ranks, self._tail, self._lines = frozenset(request.ranks), request.tail_bytes, request.tail_lines
         self._lock = threading.Lock()
         self._pending: deque[tuple[_Source, bytes, int]] = deque()
         """Output, and the bytes that were left out before it."""
@@ -179,12 +189,16 @@ class LogFollower:
             total, tail = stream.seen
             source.upto = total
             # Of a later round, all that is remembered: nothing of it was shown.
-            wanted = tail[-self._tail :] if self._tail and self._rounds == 1 else tail
+            wanted = self._wanted(tail) if self._rounds == 1 else tail
             already = [each for each in self._pending if each[0] is source]
             for each in already:
                 self._pending.remove(each)
                 self._bytes -= len(each[1])
             self._add(source, wanted)
+
+    def _wanted(self, tail: bytes) -> bytes:
+        found = tail[-self._tail :] if self._tail else tail
+        return last_lines(found, self._lines) if self._lines else found
 
     def _tapped(self, source: _Source, upto: int, data: bytes) -> None:
         with self._lock:

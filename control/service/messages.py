@@ -13,9 +13,40 @@ from typing import Any, TypeVar
 from ...agent.report import Status
 from ...proto.frozen import dataclass
 from ...rendezvous.records import Member
+from .request_messages import (
+    DrainRequest,
+    EventsRequest,
+    JobRequest,
+    LogsRequest,
+    Nothing,
+    RestartRoundRequest,
+    SaveRequest,
+    SetWatchRequest,
+    StacksRequest,
+    StatusRequest,
+    StopRequest,
+)
 from .time_messages import Goodput, LostTime, RankSteps, SpentTime
 
-__all__ = ["Goodput", "LostTime", "Member", "RankSteps", "SpentTime", "Status"]
+__all__ = [
+    "DrainRequest",
+    "EventsRequest",
+    "Goodput",
+    "JobRequest",
+    "LogsRequest",
+    "LostTime",
+    "Member",
+    "Nothing",
+    "RankSteps",
+    "RestartRoundRequest",
+    "SaveRequest",
+    "SetWatchRequest",
+    "SpentTime",
+    "StacksRequest",
+    "Status",
+    "StatusRequest",
+    "StopRequest",
+]
 Message = TypeVar("Message")
 
 
@@ -70,6 +101,15 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherNodes:
+    """Nodes that a brief answer does not list, as nothing is wrong with them."""
+
+    nodes: int = 0
+    placed: int = 0
+    """Of them, those that have a place in the round."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What a scheduler may do for the job."""
 
@@ -117,6 +157,10 @@ class Job:
     checkpoints: str = ""
     """The directory of --exact-resume."""
     capacity: Capacity | None = None
+    others: OtherNodes | None = None
+    """Only in a brief answer."""
+    store_latency_s: float | None = None
+    """How long the store took to answer this node's last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,82 +266,6 @@ class Done:
     text: str
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """A request without fields: of Status, Job and Workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventsRequest:
-    """Which events a client reads."""
-
-    since: int = 0
-    """Number of the first event wanted; 0: all that is kept; negative: the last so many."""
-    follow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StacksRequest:
-    """Of which workers; none: of all of this node."""
-
-    ranks: tuple[int, ...] = ()
-    native: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogsRequest:
-    """Of which workers; none: of all of this node."""
-
-    ranks: tuple[int, ...] = ()
-    tail_bytes: int = 0
-    """0: all that is remembered."""
-    follow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DrainRequest:
-    """This node leaves the job in order."""
-
-    reason: str = ""
-    """Why, for the log and the events."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """This node; `job`: all ranks save and exit, and every agent ends with 83; `requeue`: with 75."""
-
-    reason: str = ""
-    job: bool = False
-    requeue: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RestartRoundRequest:
-    """All ranks save and are started again."""
-
-    reason: str = ""
-    """Why, for the log and the events."""
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRequest:
-    """Why, and the label of the checkpoint, which is kept."""
-
-    reason: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SetWatchRequest:
-    """Names of usual watches, or the text of a table; both empty: nothing."""
-
-    names: str = ""
-    table: str = ""
-
-
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -360,14 +328,16 @@ def _fields(message: object, *, sparse: bool) -> dict[str, object]:
     made: dict[str, object] = {}
     for name, in_json in _names(type(message)).items():
         value = getattr(message, name)
-        if value is None or (sparse and value in ("", 0, ()) and name not in _ALWAYS):
+        if value is None or (sparse and not value and name not in _ALWAYS):
             continue
-        made[in_json] = _plain(value)
+        # What most fields are, without a call: a job has thousands.
+        made[in_json] = value if type(value) in _AS_THEY_ARE else _plain(value)
     return made
 
 
-_ALWAYS = ("rank", "group_rank", "local_rank", "heard_age_s", "restarts_left", "rank_offset")
+_ALWAYS = frozenset({"rank", "group_rank", "local_rank", "heard_age_s", "restarts_left", "rank_offset"})
 """Fields in which 0 says something."""
+_AS_THEY_ARE = frozenset({int, float, bool})
 
 
 def _plain(value: object) -> object:

@@ -22,6 +22,7 @@ from .messages import (
     EventsRequest,
     Goodput,
     Job,
+    JobRequest,
     LogsRequest,
     Nothing,
     RestartRoundRequest,
@@ -31,6 +32,7 @@ from .messages import (
     Stacks,
     StacksRequest,
     Status,
+    StatusRequest,
     StopRequest,
     Workers,
 )
@@ -74,16 +76,20 @@ def reads_nodes(service: Service) -> bool:
     return seen is not None and seen.crowd is not None
 
 
-def status(service: Service, request: Nothing, who: str) -> Status:
+def status(service: Service, request: StatusRequest, who: str) -> Status:
     """Where this node stands."""
     agent = agent_of(service)
-    return replace(agent.status(), members=agent.members())
+    found, seen = agent.status(), agent.known().node.latest_round
+    if request.brief and seen is not None and seen.nodes > describe.BRIEF_NODES:
+        # Without a look into the store, where the members of a large round are.
+        return replace(found, members=tuple(each for each in found.members if each.group_rank == found.group_rank))
+    return replace(found, members=agent.members())
 
 
-def job(service: Service, request: Nothing, who: str) -> Job:
+def job(service: Service, request: JobRequest, who: str) -> Job:
     """The whole job as this agent reports it."""
     agent = agent_of(service)
-    return describe.job_of(
+    found = describe.job_of(
         agent,
         service.run_id,
         service.began_s,
@@ -92,12 +98,13 @@ def job(service: Service, request: Nothing, who: str) -> Job:
         deadline_s=service.deadline_s,
         checkpoints=service.checkpoints,
     )
+    return describe.brief(found) if request.brief else found
 
 
 def workers(service: Service, request: Nothing, who: str) -> Workers:
     """This node's workers."""
     shown: Mapping[int, Progress] = service.progress() if service.progress is not None else {}
-    return describe.workers_of(agent_of(service), shown)
+    return describe.workers_of(agent_of(service), shown, service.processes())
 
 
 def events(service: Service, request: EventsRequest, who: str) -> EventFollower:
@@ -115,7 +122,7 @@ def stacks(service: Service, request: StacksRequest, who: str) -> Stacks:
     from ..actions.stacks import native, stacks_of
 
     agent = agent_of(service)
-    found = describe.workers_of(agent, {})
+    found = describe.workers_of(agent, {}, service.processes())
     pids = {
         each.pid: each.rank
         for each in found.workers
@@ -192,8 +199,8 @@ def _because(what: str, reason: str, who: str) -> str:
 
 
 METHODS: dict[str, Method] = {
-    "Status": Method(Nothing, status, lists=True),
-    "Job": Method(Nothing, job, lists=True),
+    "Status": Method(StatusRequest, status, lists=True),
+    "Job": Method(JobRequest, job, lists=True),
     "Workers": Method(Nothing, workers),
     "Events": Method(EventsRequest, events, streams=True),
     "Goodput": Method(Nothing, goodput),

@@ -20,6 +20,7 @@ from ...rendezvous.records import Round
 from ..stream import Alarm, Checkpoint, Entry, Stage
 from .describe import job_of, workers_of
 from .messages import Goodput
+from .process_files import ProcessFiles
 
 PHASE_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 """Seconds: upper bounds of the histogram of phases."""
@@ -302,9 +303,9 @@ def time_samples(counted: Counted, goodput: Goodput, deadline_s: float | None) -
         yield "elastic_agent_deadline_timestamp_seconds", {}, deadline_s
 
 
-def worker_samples(agent: Agent, progress: Mapping[int, Progress]) -> Iterator[Sample]:
+def worker_samples(agent: Agent, progress: Mapping[int, Progress], files: ProcessFiles) -> Iterator[Sample]:
     """Of each worker of this node."""
-    found = workers_of(agent, progress).workers
+    found = workers_of(agent, progress, files).workers
     for state, number in Counter(each.state for each in found).items():
         yield "elastic_agent_workers", {"state": state}, number
     for each in found:

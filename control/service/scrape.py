@@ -95,7 +95,8 @@ class Scraping:
             shown = service.progress() if service.progress is not None else {}
             samples = samples_of(agent, self._counted, service.run_id, self._version, service.number)
             times = time_samples(self._counted, service.goodput(), service.deadline_s)
-            return 200, text_of([*samples, *times, *worker_samples(agent, shown)]), TEXT
+            workers = worker_samples(agent, shown, service.processes())
+            return 200, text_of([*samples, *times, *workers]), TEXT
         status = agent.status()
         # That it answers shows that the loop turns.
         ready = path == "/healthz" or status.phase is Phase.WORKING

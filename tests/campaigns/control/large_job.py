@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socketserver
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.agent.report import Status
+from elastic_agent.control.service.describe import BRIEF_NODES, brief
 from elastic_agent.control.service.messages import Goodput, Job, Node, Workers, to_json
 from elastic_agent.rendezvous.records import Member
 
@@ -25,9 +27,11 @@ def nodes_of(count: int) -> tuple[Node, ...]:
     return tuple(Node(f"node{n}:4711", "working", n, 8 * n, 8, 0.123, 3, n == 0, "", 3) for n in range(count))
 
 
-def answers_of(count: int) -> dict[str, bytes]:
-    """What is answered, by method."""
+def answers_of(count: int, *, in_brief: bool = False) -> dict[str, bytes]:
+    """What is answered, by method; in brief, for those who ask so."""
     members = tuple(Member(f"{n:032x}", f"node{n}:4711", n, 8 * n, 8, "default", 8 * n) for n in range(count))
+    if in_brief and count > BRIEF_NODES:
+        members = members[:1]
     job = Job("job1", "node0:4711", "coordinator", phase="running", because="every place is taken", round=3,
               min_nodes=count, max_nodes=count, world_size=8 * count, nodes=nodes_of(count), lease_s=5.0)  # fmt: skip
     status = Status(
@@ -36,23 +40,24 @@ def answers_of(count: int) -> dict[str, bytes]:
         worker_pids={}, log_dir="", preload="", run_id="job1", pid=os.getpid(), min_nodes=count, max_nodes=count,
     )  # fmt: skip
     return {"Status": to_json(status),
-            "Job": to_json(job), "Workers": to_json(Workers("node0:4711", 3, ())),
+            "Job": to_json(brief(job) if in_brief else job), "Workers": to_json(Workers("node0:4711", 3, ())),
             "Events": b"", "Goodput": to_json(Goodput("node0:4711"))}  # fmt: skip
 
 
 @contextmanager
 def stand_in(count: int, run_dir: Path) -> Iterator[None]:
     """Answer in a run directory there, as the agent of a job of so many nodes."""
-    answers = answers_of(count)
+    answers = {in_brief: answers_of(count, in_brief=in_brief) for in_brief in (False, True)}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = answers[self.path.rpartition("/")[2]]
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = answers[asked.get("brief", False)][self.path.rpartition("/")[2]]
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if body:  # else the client may have closed already
+                self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
             """Nothing."""

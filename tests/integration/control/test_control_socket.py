@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +18,7 @@ import pytest
 
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
+from support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
 ECHOING = str(Path(__file__).parents[2] / "support" / "workers" / "echoing.py")
@@ -84,6 +89,25 @@ def test_status_job_and_workers_say_where_the_node_and_the_job_stand(asking: Ask
     assert all(each["rssBytes"] > 1e6 and each["ageS"] > 0 for each in workers)
     cluster.finish()
     assert [node.wait() for node in (first, second)] == [0, 0]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_asks_an_agent_as_the_page_says(asking: Asking, cluster: Cluster) -> None:
+    """The lines of docs/operating.md, but for the checkpoint: one answer, a compressed one, a brief one, a stream."""
+    node = cluster.start("one", nnodes="1", args=("x" * 5000,))
+    cluster.desk.wait_world(2)
+    path = socket_of(asking, node)
+    lines = re.findall(r"^    \$ (curl [^#\n]*)", (ROOT / "docs" / "operating.md").read_text(), re.MULTILINE)
+    lines = [line for line in lines if "--unix-socket $S" in line and "Save" not in line]
+    assert len(lines) == 4
+    for line in lines:
+        words = [path if word == "$S" else word for word in shlex.split(line)]
+        with subprocess.Popen([words[0], "--silent", *words[1:]], stdout=subprocess.PIPE, text=True) as curl:
+            assert curl.stdout is not None
+            found = json.loads(curl.stdout.readline())
+            curl.terminate()
+        assert found.get("runId", "contract") == "contract"
+        assert node.known_as in (found.get("name"), found.get("node"))
 
 
 def test_events_begin_at_any_point_and_are_followed_to_the_end(asking: Asking, cluster: Cluster) -> None:

@@ -89,6 +89,25 @@ def test_one_job_is_found_shown_and_told(desk: Desk) -> None:
     assert [each["number"] for each in json.loads(desk.ctl("explain", "--json"))["rounds"]] == [1, 2]
 
 
+def test_a_live_screen_shows_a_restart_within_a_second(desk: Desk) -> None:
+    """status -w: drawn anew whenever something happens; it ends with the agent, and that is no error."""
+    desk.cluster.start("one", nnodes="1")
+    [worker] = desk.cluster.desk.wait_world(1)
+    argv = desk.argv("status", "-w")
+    with subprocess.Popen(argv, env=desk.env, stdout=subprocess.PIPE, text=True) as live:
+        assert live.stdout is not None
+        drawn = iter(live.stdout.readline, "")
+        assert any(line.startswith("why   round 1") for line in drawn)
+        worker.order("raise boom")
+        assert any(line.startswith("last  round 1 ended by failure") for line in drawn)
+        [again] = desk.cluster.desk.wait_world(1, after=1)
+        assert any(line.startswith("why   round 2") for line in drawn)
+        again.order("exit 0")
+        for _ in drawn:
+            pass
+    assert live.returncode == 0
+
+
 def test_a_story_is_told_from_the_file_of_a_job_that_has_ended(desk: Desk) -> None:
     """Offline: without any agent, and with a last line that was cut off."""
     path = desk.folder / "events.jsonl"
@@ -125,7 +144,7 @@ def test_logs_of_one_rank_and_of_all(desk: Desk) -> None:
         assert desk.ctl("logs", "0", "-n", "2") == "two\nthree\n"
         assert desk.ctl("logs", "all").splitlines()[-1] == "[0] three"
         assert json.loads(desk.ctl("logs", "0", "--json").splitlines()[-1])["rank"] == 0
-        assert "rank 7 is not on this host" in desk.ctl("logs", "7", status=3)
+        assert "there is no rank 7: the job has one worker, rank 0" in desk.ctl("logs", "7", status=3)
         pipe.write_text("end\n")
         assert node.wait() == 0
         assert follower.stdout.read() == ""

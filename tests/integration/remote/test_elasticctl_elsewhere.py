@@ -105,9 +105,7 @@ def test_logs_and_stacks_of_a_rank_are_fetched_from_the_host_that_runs_it(hosts:
     there = next(rank for rank, name in ranks.items() if name == hosts.second.known_as)
     assert hosts.ctl("stacks", str(there)).startswith(f"rank {there}: in ")
     hosts.ctl("logs", str(there))
-    assert "rank 7 is not on this host, and no --control-address of its node is known" in hosts.ctl(
-        "logs", "7", status=3
-    )
+    assert "there is no rank 7: the job has ranks 0 to 1" in hosts.ctl("logs", "7", status=3)
 
 
 def test_an_agent_is_asked_at_an_address_with_a_token_and_says_why_it_refuses(hosts: Hosts) -> None:

@@ -96,6 +96,16 @@ def test_many_nodes_are_counted_and_only_the_odd_ones_are_listed() -> None:
     assert "long " * 40 in wide
 
 
+def test_a_node_that_has_ended_or_leaves_is_not_about_to_be_lost() -> None:
+    """Its last sign grows old, and nothing more is awaited of it."""
+    of = job(node("node0", 0, own=True), node("node1", 1, 4.0, "ended"), node("node2", 2, 4.0, "leaving"))
+    assert "is lost in about" not in shown(of)
+
+
+def test_the_screen_says_how_long_the_store_takes_to_answer() -> None:
+    assert "from  node0, the coordinator; store: c10d node0:29400, 0.42 ms" in shown(job(storeLatencyS=0.00042))
+
+
 def test_a_job_that_has_ended_says_how() -> None:
     of = job(outcome="failed", phase="closed", because="rank 0 failed")
     assert shown(of).splitlines()[0].startswith("job1  failed ")

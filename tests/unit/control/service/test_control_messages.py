@@ -18,7 +18,7 @@ from elastic_agent.control.service.methods import METHODS
 from elastic_agent.proto import control_pb2
 
 CONTRACT = control_pb2.DESCRIPTOR
-EMPTY = ("StatusRequest", "JobRequest", "WorkersRequest", "GoodputRequest")
+EMPTY = ("WorkersRequest", "GoodputRequest")
 
 
 @pytest.mark.parametrize("name", sorted(set(CONTRACT.message_types_by_name) - {*EMPTY}))
@@ -53,6 +53,7 @@ FULL: list[Any] = [
         "job", "node1", "coordinator", 0.5, "running", "why", 3, 1.0, 1, 2, 2, 1, (NODE,), ENDING,
         messages.Agreement("save", "label \u00fc\udc80", "who", 7, True), "failed", True,
         "c10d host:1", "away", 5.0, 9.0, 4, "train.py", -3.5, "/checkpoints", CAPACITY,
+        messages.OtherNodes(500, 499), 0.0004,
     ),
     messages.Workers("node1", 3, (messages.Worker(0, 0, 17, "running", 1.0, 2.0**40, 2.0**33, 3.0, "step", 7, 0.1),)),
     messages.Event(1, 2.0, 3.0, "node1", "event", members=(MEMBER,), ended=ENDING, missed=2),

@@ -14,7 +14,7 @@ import pytest
 from elastic_agent.agent.output.relay import Relay
 from elastic_agent.agent.output.round_logs import RoundLogs
 from elastic_agent.agent.spec import LogSpec
-from elastic_agent.control.service.followers import PART_MAX, LogFollower
+from elastic_agent.control.service.followers import PART_MAX, LogFollower, last_lines
 from elastic_agent.control.service.messages import LogPart, LogsRequest
 
 BOUND_S = 30.0
@@ -30,8 +30,8 @@ class Round:
         agent: Any = SimpleNamespace(workers=SimpleNamespace(round_logs=self.logs))
         self.agent = agent
 
-    def follow(self, *ranks: int) -> LogFollower:
-        return LogFollower(self.agent, LogsRequest(ranks, follow=True), self.written.release)
+    def follow(self, *ranks: int, tail_lines: int = 0) -> LogFollower:
+        return LogFollower(self.agent, LogsRequest(ranks, 0, True, tail_lines), self.written.release)
 
     def read(self, follower: LogFollower, end: str) -> list[LogPart]:
         """All parts until the text of all is `end`."""
@@ -79,6 +79,36 @@ def test_only_the_ranks_asked_for_are_followed(made: Round) -> None:
     follower.attach()
     made.read(follower, "1")
     follower.close()
+
+
+def test_a_follower_may_begin_with_the_last_lines_of_what_is_there(made: Round) -> None:
+    """One that is not whole is one of them; what comes later comes whole."""
+    made.logs.stdio(0)
+    stream = made.logs.streams_of(0)["stdout"]
+    stream.feed(b"one\ntwo\nthr")
+    followers = [made.follow(4, tail_lines=lines) for lines in (1, 2, 9, -1)]
+    stream.feed(b"ee\nfour\nfive\n")
+    for follower, begin in zip(followers, ("thr", "two\nthr", "one\ntwo\nthr", ""), strict=True):
+        made.read(follower, f"{begin}ee\nfour\nfive\n")
+        follower.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "wanted"),
+    [
+        (b"a\nb\n", 1, b"b\n"),
+        (b"a\nb\n", 2, b"a\nb\n"),
+        (b"a\nb\n", 3, b"a\nb\n"),
+        (b"a\nb", 1, b"b"),
+        (b"\n\n", 1, b"\n"),
+        (b"\n", 1, b"\n"),
+        (b"\n", 5, b"\n"),
+        (b"", 2, b""),
+        (b"a\nb\n", -1, b""),
+    ],
+)
+def test_the_last_lines_of_what_was_written(data: bytes, lines: int, wanted: bytes) -> None:
+    assert last_lines(data, lines) == wanted
 
 
 def test_what_is_left_out_last_is_counted_though_nothing_follows(made: Round) -> None:

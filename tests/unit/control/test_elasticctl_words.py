@@ -1,0 +1,91 @@
+"""What `elasticctl` prints and refuses, of agents that are stand-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from elastic_agent.control.ctl import cli, find, selection, views
+from elastic_agent.control.ctl.checkpoints import table
+from elastic_agent.control.ctl.find import Agent, NotFound
+
+STATUS = {"name": "node0:1", "runId": "job1", "pid": 1, "coordinating": True, "hosting": True, "worldSize": 4,
+          "groupRank": 0, "workerPids": {"0": 7}, "members": [{"groupRank": 0, "nproc": 1}]}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """The only one that runs here: rank 0 of four."""
+    made = Agent("/nowhere/control.sock", STATUS)
+    monkeypatch.setattr(find, "agents", lambda address="": ([made], []))
+    monkeypatch.setattr(find, "call", lambda path, method, **fields: {"nodes": []})
+    return made
+
+
+def ctl(*words: str) -> Result:
+    return CliRunner().invoke(cli.elasticctl, words)
+
+
+def test_an_event_that_is_no_state_of_the_node_is_named_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {"number": 7, "timeS": 0.0, "round": 1, "node": "node0:1", "what": "stage", "phase": "",
+             "because": "round 1: agreed", "failure": "", "missed": 0}  # fmt: skip
+    monkeypatch.setattr(views, "streams", lambda *of, **fields: iter([event]))
+    assert ctl("events").output.endswith("round 1  node0:1  stage: round 1: agreed\n")
+
+
+def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is not all."""
+    asked: list[dict[str, Any]] = []
+
+    def streams(found: object, method: str, **fields: Any) -> Any:
+        asked.append(fields)
+        return iter(())
+
+    monkeypatch.setattr(views, "streams", streams)
+    for lines in ("3", "0"):
+        assert ctl("logs", "0", "-f", "-n", lines).exit_code == 0
+    assert ctl("logs", "0", "-f").exit_code == 0
+    assert [each.get("tailLines") for each in asked] == [3, -1, None]
+
+
+@pytest.mark.parametrize(("size", "have"), [(4, "ranks 0 to 3"), (1, "one worker, rank 0")])
+def test_a_rank_that_the_job_has_not_is_nowhere(size: int, have: str) -> None:
+    """One that it has may be on another host."""
+    found = [Agent("path", {**STATUS, "worldSize": size})]
+    with pytest.raises(NotFound, match=f"there is no rank 9: the job has {have}"):
+        find.of_ranks(found, [9])
+    if size > 1:
+        with pytest.raises(NotFound, match="rank 2 is not on this host"):
+            find.of_ranks(found, [2])
+
+
+def test_a_report_that_cannot_be_written_is_a_wrong_command(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text("")
+    done = ctl("report", str(events), "-o", f"{tmp_path}/none/report.html")
+    assert done.exit_code == 2
+    assert f"{tmp_path}/none/report.html: No such file or directory" in done.output
+
+
+def test_checkpoints_are_those_of_the_job_where_no_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it has one that is seen here."""
+    for found, wanted in (
+        (str(tmp_path), "no checkpoints here"),
+        ("", "was started without --exact-resume; give a directory"),
+        (f"{tmp_path}/none", "the job's directory of checkpoints is not on this host"),
+    ):
+        monkeypatch.setattr(selection, "call_brief", lambda path, method, found=found: {"checkpoints": found})
+        assert wanted in ctl("checkpoints").output
+
+
+@pytest.mark.parametrize(
+    ("length", "wanted"), [(987, "987 bytes"), (1 << 10, "1 KiB"), (1_500_000, "1.43 MiB"), (7 << 40, "7 TiB")]
+)
+def test_sizes_of_checkpoints_are_told_in_their_own_unit(length: int, wanted: str) -> None:
+    one = {"name": "step-000001", "problem": "", "time_s": 0.0, "label": "", "round": 1, "ranks": 2, "bytes": length}
+    assert table([one])[0].endswith(f"round 1, 2 ranks, {wanted}")
