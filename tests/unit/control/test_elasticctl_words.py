@@ -62,6 +62,35 @@ def test_a_rank_that_the_job_has_not_is_nowhere(size: int, have: str) -> None:
             find.of_ranks(found, [2])
 
 
+@pytest.mark.parametrize(
+    ("words", "method", "fields"),
+    [
+        (["save", "--label", "x", "-m", "why"], "Save", {"label": "x", "reason": "why"}),
+        (["restart", "-m", "why"], "RestartRound", {"reason": "why"}),
+        (["stop"], "Stop", {"reason": "", "job": True, "requeue": False}),
+        (["stop", "--requeue"], "Stop", {"reason": "", "job": True, "requeue": True}),
+        (["stop", "--node", "node0"], "Stop", {"reason": ""}),
+        (["drain", "node0:1", "-m", "why"], "Drain", {"reason": "why"}),
+        (["watch", "hang,disk"], "SetWatch", {"names": "hang,disk"}),
+        (["watch"], "SetWatch", {"names": ""}),
+    ],
+)
+def test_each_command_that_steers_asks_for_what_it_says(
+    words: list[str], method: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And prints the agent's answer."""
+    asked: list[tuple[str, dict[str, object]]] = []
+
+    def call(path: str, method: str, **fields: object) -> dict[str, str]:
+        asked.append((method, fields))
+        return {"text": "it is done"}
+
+    monkeypatch.setattr(cli, "call", call)
+    done = ctl(*words)
+    assert (done.exit_code, done.output) == (0, "it is done\n")
+    assert asked == [(method, fields)]
+
+
 def test_a_report_that_cannot_be_written_is_a_wrong_command(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text("")
