@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...rendezvous.text import duration
+from ...rendezvous.text import count, duration
 
 Event = Mapping[str, Any]
 LONGEST = 50
@@ -103,7 +103,7 @@ class Account:
         """For people; nothing where no account is known."""
         if not self.all_s:
             return []
-        of = f"{duration(self.all_s)} of {self.workers} workers: {self._parts(self.buckets)}"
+        of = f"{duration(self.all_s)} of {count(self.workers, 'worker')}: {self._parts(self.buckets)}"
         found = [f"goodput {100 * self.share:.1f} % of {of}" if self.measured else f"goodput is not measured; {of}"]
         if self.causes:
             found.append(f"lost, by the round whose end cost it: {self._parts(self.causes)}")

@@ -108,7 +108,7 @@ def count_of(wanted: str) -> str:
 
 def _source(job: Message) -> str:
     if job["source"] == "coordinator":
-        took = f", {1e3 * job['storeLatencyS']:.2g} ms" if "storeLatencyS" in job else ""
+        took = f", {_milliseconds(1e3 * job['storeLatencyS'])}" if "storeLatencyS" in job else ""
         store = f"; store: {job['store']}{took}" if job["store"] else ""
         return f", the coordinator{store}"
     if "announcedAgeS" not in job:
@@ -116,7 +116,13 @@ def _source(job: Message) -> str:
     return f" (its own state is current; other nodes as announced {duration(job['announcedAgeS'])} ago)"
 
 
+def _milliseconds(length_ms: float) -> str:
+    return f"{length_ms:.{0 if length_ms >= 9.95 else 1}f} ms" if length_ms >= 0.95 else f"{length_ms:.2g} ms"
+
+
 def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line]:
+    if not job["nodes"] and not _others(job):
+        return [Line("no node of a round is known yet")]
     cells = {one["name"]: "".join(_cell(each) for each in one["workers"]) for one in workers}
     shown = list(job["nodes"])
     total = len(shown) + _others(job).get("nodes", 0)

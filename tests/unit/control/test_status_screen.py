@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from elastic_agent.control.ctl.screen import screen
 
 
@@ -102,8 +104,25 @@ def test_a_node_that_has_ended_or_leaves_is_not_about_to_be_lost() -> None:
     assert "is lost in about" not in shown(of)
 
 
-def test_the_screen_says_how_long_the_store_takes_to_answer() -> None:
-    assert "from  node0, the coordinator; store: c10d node0:29400, 0.42 ms" in shown(job(storeLatencyS=0.00042))
+@pytest.mark.parametrize(
+    ("latency_s", "text"),
+    [
+        (0.00042, "0.42 ms"),
+        (0.00099, "1.0 ms"),
+        (0.0034, "3.4 ms"),
+        (0.00999, "10 ms"),
+        (0.13, "130 ms"),
+        (2.5, "2500 ms"),
+    ],
+)
+def test_the_screen_says_how_long_the_store_takes_to_answer(latency_s: float, text: str) -> None:
+    assert f"from  node0, the coordinator; store: c10d node0:29400, {text}\n" in shown(job(storeLatencyS=latency_s))
+
+
+def test_a_job_without_nodes_yet_says_so_instead_of_an_empty_table() -> None:
+    lines = shown(job(phase="", round=0, because="starting")).splitlines()
+    assert "no node of a round is known yet" in lines
+    assert not any(line.startswith("NODE ") for line in lines)
 
 
 def test_a_job_that_has_ended_says_how() -> None:
