@@ -133,6 +133,7 @@ def _node(seen: Seen, member: Member | None, own: str, now: float) -> Node:
 def _announced(known: Known, seen: Round | None, members: Sequence[Member] | None) -> tuple[Node, ...]:
     """Members of the round, of which this node knows only its own state at first hand."""
     node, own = known.node, known.identity
+    restarts_left = known.rules.restarts.max_restarts - node.restarts_used
     return tuple(
         Node(
             name=member.name,
@@ -141,6 +142,7 @@ def _announced(known: Known, seen: Round | None, members: Sequence[Member] | Non
             rank_offset=member.rank_offset,
             nproc=member.nproc,
             heard_age_s=0.0 if member.node == own else None,
+            restarts_left=restarts_left if member.node == own else None,
             own=member.node == own,
             because=node.because if member.node == own else "",
             round=seen.number if seen else 0,

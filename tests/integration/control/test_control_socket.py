@@ -79,7 +79,8 @@ def test_status_job_and_workers_say_where_the_node_and_the_job_stand(asking: Ask
     assert told["source"] == "announcement"
     assert told["announcedAgeS"] >= 0
     assert [node["state"] for node in told["nodes"] if node["name"] == first.known_as] == ["unknown"]
-    assert [node["state"] for node in told["nodes"] if node.get("own")] == ["working"]
+    assert [(node["state"], node["restartsLeft"]) for node in told["nodes"] if node.get("own")] == [("working", 3)]
+    assert [node.get("restartsLeft") for node in told["nodes"] if not node.get("own")] == [None]
 
     workers = asking.ask(of_second, "Workers")["workers"]
     mine = sorted((w for w in world if w.node == "second"), key=lambda w: w.rank)
