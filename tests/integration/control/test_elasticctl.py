@@ -63,10 +63,10 @@ def test_one_job_is_found_shown_and_told(desk: Desk) -> None:
     assert "2 of 2 nodes  4 workers" in text
     assert f"from  {first.known_as}, the coordinator" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(os.uname().nodename)]
-    assert [(row[0], row[1], "==" in row) for row in rows] == [
+    assert {(row[0], row[1], "==" in row) for row in rows} == {
         (first.known_as, "working", True),
         (second.known_as, "working", True),
-    ]
+    }
     found = json.loads(desk.ctl("status", "--json"))
     assert found["job"]["runId"] == "contract"
     assert {one["name"] for one in found["workers"]} == {first.known_as, second.known_as}
