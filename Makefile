@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors storms resume sweeps bench rendezvous-scale proto clean
+.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors storms resume sweeps bench rendezvous-scale proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ mutants: setup ## plant a hundred bugs in the protocol and see the simulator cat
 
 chaos: setup ## real jobs with real faults: RUNS=200; SEED=n repeats one; STORE=etcd: three etcd servers, which fail too
 	$(PY) -m tests.campaigns.chaos $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
+
+partitions: setup ## real nodes cut from each other and from etcd: RUNS=300; SEED=n repeats one job; needs root
+	$(PY) -m tests.campaigns.partitions $(if $(SEED),--seed $(SEED),$(if $(RUNS),--runs $(RUNS))) $(ARGS)
 
 survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count survivors; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/survivors.py $(ARGS)

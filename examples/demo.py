@@ -38,8 +38,10 @@ class DemoFailed(Exception):
 class Transcript:
     """All output so far, on the terminal and for those that wait for a line of it."""
 
-    def __init__(self, hides: str = "") -> None:
-        """hides: lines of nodes in which this pattern is found are not shown; they can be waited for."""
+    def __init__(self, hides: str = "", bound_s: float = BOUND_S) -> None:
+        """hides: lines of nodes in which this pattern is found are not shown; they can be waited for. bound_s: how long
+        a line, or the end of a node, is waited for."""
+        self.bound_s = bound_s
         self._hides = re.compile(hides) if hides else None
         self.names: dict[str, str] = {}
         """A node's name in the demo, by its name in the agents' output: host and process id."""
@@ -81,10 +83,11 @@ class Transcript:
             return None
 
         with self._changed:
-            self._changed.wait_for(lambda: found() is not None or sources <= self._ended, BOUND_S)
+            self._changed.wait_for(lambda: found() is not None or sources <= self._ended, self.bound_s)
             number = found()
         if number is None:
-            raise DemoFailed(f"no line with {pattern!r} came from {' or '.join(sorted(sources))}")
+            why = "before its end" if sources <= self._ended else f"in {self.bound_s:g} s"
+            raise DemoFailed(f"no line with {pattern!r} came from {' or '.join(sorted(sources))} {why}")
         return number
 
 
@@ -129,10 +132,10 @@ class Node:
         if signum is not None and self._agent.poll() is None:
             self._agent.send_signal(signum)
         try:
-            self._agent.wait(BOUND_S)
+            self._agent.wait(self._transcript.bound_s)
         except subprocess.TimeoutExpired:
             self._agent.kill()
-        self._reader.join(BOUND_S)
+        self._reader.join(self._transcript.bound_s)
         if self._agent.stdout is not None:
             self._agent.stdout.close()
         return self._agent.wait()

@@ -46,7 +46,7 @@ def link_to(
             return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
         opener = _opener(spec, given, warn, as_program)
         where = partial(address, spec, tell)
-        fencing = _fencing(node, spec, grace_s, warn) if spec.fences else None
+        fencing = _fencing(node, name, spec, grace_s, warn) if spec.fences else None
         return Driver(
             node, name, job, opener, post, spec.beat_s, spec.lease_s, find_addr=where, warn=warn, fencing=fencing
         )
@@ -54,12 +54,15 @@ def link_to(
     return make
 
 
-def _fencing(node: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:
+def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:
     from ..agent.processes.fence_page import FencePage
+    from ..agent.processes.neighbours import Neighbours
     from ..rendezvous.driver.channel import TcpChannel
     from ..rendezvous.driver.fencing import Fencing
 
-    return Fencing(node, spec.lease_s, alone_s(grace_s, spec), FencePage(), TcpChannel(warn))
+    return Fencing(
+        node, spec.lease_s, alone_s(grace_s, spec), FencePage(), TcpChannel(warn), Neighbours(spec.run_id, name)
+    )
 
 
 class _MetDriver(Driver):

@@ -144,6 +144,13 @@ class NodeRecord:
     """The newest round whose workers it has let run on, as a witness; 0: none."""
     alone_s: float = 0.0
     """How long its workers run on without the store at most, if the witnesses of their round let them."""
+    presence: str = ""
+    """By this name agents on its host see whether a process of it lives; empty: they cannot."""
+    ended_here: tuple[str, ...] = ()
+    """Presences of agents of which no process is left, as this node sees on its host; at most `MAX_ENDED_HERE`."""
+
+
+MAX_ENDED_HERE = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...proto.frozen import replace
 from ...rendezvous.driver.events import (
     LeadershipChanged,
+    NeighboursEnded,
     OthersEnded,
     RecordWritten,
     StoreCameBack,
@@ -12,7 +13,7 @@ from ...rendezvous.driver.events import (
     StoreOpened,
     StoreWentAway,
 )
-from ...rendezvous.records import RoundPhase
+from ...rendezvous.records import NodeState, RoundPhase
 from ...rendezvous.store import JobMismatch, VersionMismatch
 from .. import exit_status
 from . import on_request, transitions, verdicts
@@ -20,6 +21,8 @@ from .events import Event, WakeAt
 from .state import Node, Rules, StoreOutage, Verdict
 from .transitions import Move
 
+NAMED = 8
+"""As many neighbours are named at most."""
 _STATUS = {JobMismatch: exit_status.OTHER_JOB, VersionMismatch: exit_status.OTHER_VERSION}
 """Which exit status follows an error of the store, where it is not STORE_LOST."""
 
@@ -53,6 +56,16 @@ def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> 
 
 def on_leadership(node: Node, event: LeadershipChanged, now: float, rules: Rules) -> Move:
     return replace(node, leading=event.leads), ()
+
+
+def on_neighbours_ended(node: Node, event: NeighboursEnded, now: float, rules: Rules) -> Move:
+    """Each record says so; one is written now, unless the next one is about to be."""
+    record = node.record
+    if record is None or (record.state is NodeState.WAITING and not node.place.ready):
+        return node, ()
+    published, effects = transitions.publish(node, rules, now, record.state, record.because)
+    because = f"no process is left on this host of {', '.join(event.names[-NAMED:])}, so nobody need wait for it"
+    return replace(published, because=because), effects
 
 
 def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Move:

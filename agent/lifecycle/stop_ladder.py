@@ -15,6 +15,9 @@ FOREVER = float("inf")
 GIVE_UP_S = 10.0
 """After SIGKILL. A process that is not stuck in the kernel is gone within milliseconds."""
 
+LAST_LOOK_S = 2.0
+"""At the end of that. Whoever was frozen until then, agent and nursery, receives now which processes have exited."""
+
 LEFTOVER_S = 30.0
 """What processes that workers left behind at exit 0 (uploaders, loggers) get to end by themselves, if not told
 otherwise."""
@@ -46,6 +49,7 @@ class Rung(Enum):
     KEPT = "left running"
     ASKED = "asked to stop"
     KILLED = "killed"
+    LAST_LOOK = "killed, and about to be given up"
     GIVEN_UP = "given up"
 
 
@@ -74,7 +78,9 @@ class Ladder:
         if self.rung in WAITING:
             return replace(self, rung=Rung.ASKED, until=now + self.grace_s)
         if self.rung is Rung.ASKED:
-            return replace(self, rung=Rung.KILLED, until=now + GIVE_UP_S)
+            return replace(self, rung=Rung.KILLED, until=now + GIVE_UP_S - LAST_LOOK_S)
+        if self.rung is Rung.KILLED:
+            return replace(self, rung=Rung.LAST_LOOK, until=now + LAST_LOOK_S)
         return replace(self, rung=Rung.GIVEN_UP)
 
     def hurry(self, now: float) -> Ladder:

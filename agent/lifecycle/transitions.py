@@ -300,10 +300,12 @@ def climb(node: Node, now: float) -> Move:
     """Go up the stop ladder as far as its deadlines have passed."""
     if node.ladder is None:
         return node, ()
-    if node.ladder.rung is stop_ladder.Rung.KILLED and was_paused(node.ladder.until, now):
+    killed = node.ladder.rung in (stop_ladder.Rung.KILLED, stop_ladder.Rung.LAST_LOOK)
+    if killed and was_paused(node.ladder.until, now):
         until = now + AFTER_PAUSE_S
         because = f"this agent was paused (frozen or starved); allowing killed workers {AFTER_PAUSE_S:g} s more to exit"
-        return replace(node, ladder=replace(node.ladder, until=until), because=because), (WakeAt(until),)
+        ladder = replace(node.ladder, rung=stop_ladder.Rung.LAST_LOOK, until=until)
+        return replace(node, ladder=ladder, because=because), (WakeAt(until),)
     rungs = node.ladder.climb(now)
     wake = (WakeAt(rungs.until),) if rungs.until < stop_ladder.FOREVER else ()
     if rungs is node.ladder:
@@ -321,9 +323,9 @@ def climb(node: Node, now: float) -> Move:
     if rungs.rung is stop_ladder.Rung.KILLED:
         return replace(node, because=f"workers did not stop within {rungs.grace_s:g} s; killing them"), (
             KillWorkers(),
-            WakeAt(rungs.until),
+            *wake,
         )
-    return node, ()
+    return node, wake if rungs.rung is stop_ladder.Rung.LAST_LOOK else ()
 
 
 def hurry(node: Node, now: float, because: str) -> Move:

@@ -65,6 +65,8 @@ class Nursery:
         """The client of the process that workers are forked from; only with --preload."""
         self.fence: Fence | None = None
         """Until when workers may run; only on stores that elect."""
+        self.presence = -1
+        """The agent's, which shows that this process lives; -1: it has none."""
         self.store: StoreProcess | None = None
         """The workers' store of the last round that was served here, from its first client on."""
         self.store_port, self.store_round = -1, ""
@@ -240,11 +242,14 @@ class Nursery:
         if not (forked and self.zygote is not None and self.zygote.request(launch)):
             self.spawner.start(launch)
 
-    def set_fence(self) -> None:
+    def set_fence(self, fields: list[bytes]) -> None:
         """From now on workers run only while the fence is not passed, which this memory says."""
+        from . import presence
         from .fence import Fence
 
-        [memory] = self.frames.take([b"1"])
+        memory, self.presence = self.frames.take([b"1", fields[0]])
+        if self.presence >= 0:
+            presence.enter(self.presence)
         self.fence = Fence(self.descendants.libc, memory)
         self.poll.register(self.fence.fd, select.POLLIN)
 
@@ -367,7 +372,7 @@ ORDERS: dict[bytes, Callable[[Nursery, list[bytes]], None]] = {
     b"kill": lambda nursery, fields: nursery.kill(),
     b"name": lambda nursery, fields: nursery.name_leftovers(),
     b"keep": lambda nursery, fields: nursery.keep(),
-    b"fence": lambda nursery, fields: nursery.set_fence(),
+    b"fence": lambda nursery, fields: nursery.set_fence(fields),
     b"begin": lambda nursery, fields: nursery.begin_fenced(fields),
     b"serve": lambda nursery, fields: nursery.serve(fields),
     b"end_store": lambda nursery, fields: nursery.end_store(),

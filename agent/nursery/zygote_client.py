@@ -170,8 +170,6 @@ class ZygoteClient:
         elif verb == "again":
             self.exclude(os.fsencode(rest))
             return False
-        elif verb == "busy":
-            self.ready = self.patient = False
         elif verb == "warning":
             self.spawner.report("preload_warning", rest)
         else:

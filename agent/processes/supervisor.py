@@ -144,10 +144,11 @@ class Supervisor:
         fields = [",".join(modules), ",".join(per_round), *command_fields(like, self._mark)]
         self._send(b"\0".join([b"preload", *map(os.fsencode, fields)]))
 
-    def fence(self, memory: int) -> None:
+    def fence(self, memory: int, presence: int = -1) -> None:
         """From now on workers run only while the fence in this memory (`agent/nursery/fence.py`) is not passed. Once
-        it is, WorkersFenced is followed by their exits, or by a SpawnFailed for each that was to start."""
-        self._send(b"fence", [memory])
+        it is, WorkersFenced is followed by their exits, or by a SpawnFailed for each that was to start. The nursery
+        holds the agent's `presence` (`agent/nursery/presence.py`) as long as it lives; -1: there is none."""
+        self._send(b"fence\0%d" % (presence >= 0), [memory] if presence < 0 else [memory, presence])
 
     def begin(self, generation: int) -> None:
         """Before `start`, where there is a fence: the generation in which the agent has read that the round runs."""

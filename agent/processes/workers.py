@@ -368,7 +368,7 @@ class Workers:
         self.supervisor.open()
         self.fileno = self.supervisor.fileno()
         if self.fencing is not None:
-            self.supervisor.fence(self.fencing.page.fd)
+            self.supervisor.fence(self.fencing.page.fd, self.fencing.presence_fd)
         if TIMER_SWITCH in self._spec.base_env and self._timer is None:
             from .file_timer import timer_of
 

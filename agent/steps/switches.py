@@ -1,13 +1,15 @@
 """Files by which people ask something of a running job: the kill switch and the save switch.
 
-Looked at by a thread of its own, four times a second, because a file server may never answer, and tells nobody when
-another host has made a file (inotify(7): only changes of this host are seen). An agent without them has no such thread.
+Each is looked at by a thread of its own, four times a second, because a file server may never answer, and tells nobody
+when another host has made a file (inotify(7): only changes of this host are seen). An agent without them has no such
+thread.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,7 +20,7 @@ from ..spec import GuardSpec
 LOOK_S = 0.25
 """Between two looks."""
 CLOSE_S = 1.0
-"""How long the end of the thread is waited for: a look at a dead file server does not return."""
+"""How long the end of the threads is waited for: a look at a dead file server does not return."""
 ANSWER_S = 5.0
 """How long a switch's file system has to answer at the start: a job must not wait for one that is dead."""
 READ_BYTES = 1024
@@ -34,8 +36,7 @@ class Switches:
     """Looks at the switches of one agent until `close`."""
 
     def __init__(self, spec: GuardSpec, identity: str, ask: Ask, warn: Callable[[str], None]) -> None:
-        """`identity`: a name for files that no other node has. `ask` and `warn` are called on the thread."""
-        self._spec = spec
+        """`identity`: a name for files that no other node has. `ask` and `warn` are called on the threads."""
         self._identity = identity
         self._ask = ask
         self._warn = warn
@@ -44,30 +45,40 @@ class Switches:
         """The save switch as of the last look: inode, length and time of change."""
         self._left: tuple[int, int, int] | None = None
         """A save switch that cannot be removed."""
-        self._trouble = ""
+        self._told: set[str] = set()
+        """What was complained of: it is said once."""
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="elastic-agent-switches", daemon=True)
-        self._thread.start()
+        looks = {
+            "kill switch": (spec.kill_switch, self._look_for_kill),
+            "save switch": (spec.save_switch, self._look_for_save),
+        }
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, *look), name="elastic-agent-switches", daemon=True)
+            for name, look in looks.items()
+            if look[0]
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._ending.set()
-        self._thread.join(CLOSE_S)
+        until = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
-    def _run(self) -> None:
+    def _run(self, name: str, path: str, look: Callable[[str], None]) -> None:
         while not self._ending.is_set():
-            self._look()
+            try:
+                look(path)
+            except OSError as error:
+                self._complain(f"the {name} {path} cannot be looked at: {error.strerror}; looking on")
             self._ending.wait(LOOK_S)
 
-    def _look(self) -> None:
-        if self._spec.kill_switch and not self._killed and (because := killed_by(self._spec.kill_switch)):
+    def _look_for_kill(self, path: str) -> None:
+        if not self._killed and (because := killed_by(path)):
             self._killed = True
             self._ask(Act.KILL, because, "")
-        if self._spec.save_switch:
-            try:
-                self._look_for_save(self._spec.save_switch)
-            except OSError as error:
-                self._complain(f"the save switch {self._spec.save_switch} cannot be looked at: {error.strerror}")
 
     def _look_for_save(self, path: str) -> None:
         try:
@@ -103,20 +114,30 @@ class Switches:
         return label
 
     def _complain(self, text: str) -> None:
-        if text != self._trouble:
-            self._trouble = text
+        if text not in self._told:
+            self._told.add(text)
             self._warn(text)
 
 
 def look_first(path: str, node: str, tell: Callable[[str, bool], None] | None) -> None:
     """Before anything is made or started: the elements of a job array must not leave thousands of log directories.
 
-    Raises KillSwitch. Says so, and goes on, where the file system of the switch does not answer in ANSWER_S."""
-    because = in_time(lambda: killed_by(path))
+    Raises KillSwitch. Says so, and goes on, where the switch cannot be looked at, or its file system does not answer in
+    ANSWER_S."""
+    found = in_time(lambda: _found_or_trouble(path))
+    because, trouble = found or ("", f"the file system of the kill switch {path} gave no answer in {ANSWER_S:g} s")
     if because:
         raise KillSwitch(f"{because}; no worker was started", node=node)
-    if because is None and tell is not None:
-        tell(f"the file system of the kill switch {path} gave no answer in {ANSWER_S:g} s; the job starts", False)
+    if trouble and tell is not None:
+        tell(f"{trouble}; the job starts", False)
+
+
+def _found_or_trouble(path: str) -> tuple[str, str]:
+    """Who made the kill switch, and why it cannot be looked at, of which at most one is not empty."""
+    try:
+        return killed_by(path), ""
+    except OSError as error:
+        return "", f"the kill switch {path} cannot be looked at: {error.strerror}"
 
 
 def in_time(look: Callable[[], Answer], limit_s: float = ANSWER_S) -> Answer | None:
@@ -130,27 +151,23 @@ def in_time(look: Callable[[], Answer], limit_s: float = ANSWER_S) -> Answer | N
 
 
 def killed_by(path: str) -> str:
-    """Who made the kill switch, and why as its first line says, in words; empty where there is none."""
+    """Who made the kill switch, and why as its first line says, in words; empty where there is none. Raises OSError
+    where that cannot be told, such as in a directory that this user may not search: that is no switch."""
     try:
         # Opened, not only looked up: a client of NFS answers that from what it knew before.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError:
-        return f"the kill switch {path}, made by {_owner_at(path)}"
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
+    except PermissionError:
+        return (
+            f"the kill switch {path}, made by {owner_of(os.stat(path).st_uid)}"  # it is there, and is not for reading
+        )
     try:
         owner = owner_of(os.fstat(descriptor).st_uid)
     finally:
         os.close(descriptor)
     reason = first_line(path)
     return f"the kill switch {path}, made by {owner}" + (f": {reason}" if reason else "")
-
-
-def _owner_at(path: str) -> str:
-    try:
-        return owner_of(os.stat(path).st_uid)
-    except OSError as error:
-        return f"somebody ({error.strerror})"
 
 
 def owner_of(uid: int) -> str:
@@ -164,11 +181,16 @@ def owner_of(uid: int) -> str:
 
 
 def first_line(path: str) -> str:
-    """The first line of a file, what can be printed of it; empty where it cannot be read."""
+    """The first line of a file, what can be printed of it; empty where it cannot be read, or is a pipe."""
     try:
-        with open(path, "rb") as file:
-            text = file.read(READ_BYTES).decode("utf-8", "replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for who writes to it
     except OSError:
         return ""
+    try:
+        text = os.read(descriptor, READ_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
     line = (text.splitlines() or [""])[0]
     return "".join(letter for letter in line if letter.isprintable()).strip()

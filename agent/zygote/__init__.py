@@ -13,9 +13,10 @@ script: nothing but the standard library is imported, and our modules leave `sys
 
 To the zygote, frames: `preload MODULES PER_ROUND AGAIN` once (AGAIN: an earlier zygote found that these can be), then
 `fork KEY HAS_STDOUT HAS_STDERR HAS_CGROUP CWD ARGC ARGV... NAME=VALUE...`, each with its descriptors: stdout, stderr,
-the directory of the cgroup, gate, start pipe. From it, lines: `ready SECONDS RSS PSS MODULES`, `busy` (it imports, and
-answers later), `warning TEXT`, `forked KEY PID IN_CGROUP`, and, after which it only waits to be killed, `again MODULES`
-(another zygote can preload these) or `cannot_fork REASON`.
+the directory of the cgroup, gate, start pipe. From it, lines: `ready SECONDS RSS PSS MODULES`, `warning TEXT`,
+`forked KEY PID IN_CGROUP`, and, after which it only waits to be killed, `again MODULES` (another zygote can preload
+these) or `cannot_fork REASON`. Once a successor (`successor.py`) has imported what a worker has, it serves the same
+socket in its zygote's place.
 """
 
 from __future__ import annotations

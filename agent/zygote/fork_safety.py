@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ..nursery.cgroups import fork_into
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .import_tree import Import, Tree
@@ -36,6 +38,19 @@ class Births:
             self.descriptors = {fd: self.descriptors.get(fd, now) for fd in descriptors()}
         if self.child is None and has_children():
             self.child = now
+
+
+def fork_between(cgroup: int) -> tuple[int, bool]:
+    """As `Cgroup.fork`, for the process between zygote and worker. `cgroup`: its open directory, or -1.
+
+    The worker itself is forked by the C library, with all handlers of pthread_atfork(3) that modules have registered.
+    A module's thread (jemalloc's) may hold a lock that such a handler takes, so beside one the one between is, too."""
+    if cgroup >= 0 and len(os.listdir("/proc/self/task")) == 1:
+        try:
+            return fork_into(cgroup), True
+        except OSError:
+            pass  # the nursery moves the worker
+    return os.fork(), False
 
 
 def counts() -> tuple[int, int]:

@@ -166,6 +166,10 @@ class ImportTrace:
         self._known = len(lines)
         return [*self._earlier, "=", *lines]
 
+    def forget(self) -> None:
+        """What was read last came to nothing: read it again when it is due."""
+        self._known = -1
+
     def _lines(self) -> list[str]:
         if self._memory is None:
             return []
@@ -204,7 +208,7 @@ def replay(
     for line in lines:
         if line.startswith("="):
             changes = dict(pair.split("=", 1) for pair in line[1:].split("\0") if pair)
-        elif not (line in sys.modules or line in tried or is_below(line, left_out)) and installed(line):
+        elif to_import(line, tried, left_out):
             ours = changed(before, raw_environment())
             by_script = {name[1:]: value for name, value in changes.items() if name.startswith("!")}
             if name := min((each for each in by_script if ours.get(each) != by_script[each]), default=""):
@@ -219,6 +223,13 @@ def replay(
             imported[line.partition(".")[0]] = None
     lend({}, lent)
     return list(imported), warning
+
+
+def to_import(line: str, tried: Collection[str], left_out: Collection[str]) -> bool:
+    """Whether a line of a trace names a module that is to be imported here."""
+    if line.startswith("=") or line in sys.modules or line in tried or is_below(line, left_out):
+        return False
+    return installed(line)
 
 
 def lend(changes: Mapping[str, str], lent: dict[str, str | None]) -> None:

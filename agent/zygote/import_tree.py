@@ -134,3 +134,15 @@ def is_below(name: str, packages: Collection[str]) -> bool:
 def is_standard(name: str) -> bool:
     """Whether this module is part of Python."""
     return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def reads(by: Import, name: str) -> str:
+    """The clause about an import that has read a variable."""
+    what = "the whole environment" if name == EVERY_VARIABLE else name
+    which = "which" if name == EVERY_VARIABLE else "whose value"
+    return f"{by.name or 'sitecustomize'} reads {what} when it is imported, {which} differs between workers"
+
+
+def packages(modules: list[str]) -> list[str]:
+    """The packages of these modules, without Python's own."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in modules if not is_standard(name)))

@@ -11,17 +11,17 @@ import site
 import sys
 import time
 
-from ..nursery.cgroups import fork_into
 from ..nursery.frames import Frames
 from .child import ForkRequest, Parent, become_worker
 from .eligibility import Command, differing, mismatch
 from .environment_watch import EnvironmentWatch
 from .first_imports import first_imports
-from .fork_safety import Births, fork_hazards
-from .import_trace import ImportTrace, installed, raw_environment, replay
-from .import_tree import EVERY_VARIABLE, Tree, is_standard
+from .fork_safety import Births, fork_between, fork_hazards
+from .import_trace import ImportTrace, installed, raw_environment, replay, to_import
+from .import_tree import Tree, is_standard, packages, reads
 from .import_watch import ImportWatch
 from .preimport import import_all, main_like, path_of_script
+from .successor import RETRIES_MAX, Successor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +75,14 @@ class Zygote:
         self.left_out = {word[1:] for word in words if word[0] == LEFT_OUT}
         self.tried = set(self.left_out)
         """Names that were imported, or could not be, because a worker did; none in a package that is left out."""
+        self.lines: list[str] = []
+        """The trace that the successor imports."""
+        self.successor: Successor | None = None
+        """The process that imports beside this one, to take its place."""
+        self.killed: list[Successor] = []
+        """Successors that were killed and have not exited yet."""
+        self.retries = 0
+        """How many successors could not be forked from."""
         self.command = Command(sys.orig_argv, os.getcwd(), dict(os.environ), order[2].decode().split(","))
         self.raw_env = dict(raw_environment())
         self.worker_env: dict[str, str] = {}
@@ -107,21 +115,90 @@ class Zygote:
             failed = import_all(modules, tolerant=first or self.again)
         self.finish_imports(packages(list(modules)) if first or self.again else self.modules, since, failed)
 
-    def import_traced(self) -> None:
-        """Import what the worker that recorded its imports has imported. Raises CannotFork."""
-        if self.trace is None or not (lines := self.trace.read()):
+    def learn(self) -> None:
+        """Have a successor import what the worker that recorded its imports has imported, if that is anything new.
+        Returns at once, and in the successor when it has taken this process's place. Raises CannotFork in it."""
+        if self.trace and (lines := self.trace.read()):
+            self.lines = lines
+            if any(to_import(line, self.tried, self.left_out) for line in lines):
+                self.succeed()
+
+    def succeed(self) -> None:
+        """As `learn`, for the trace that was read last."""
+        try:
+            self.successor = Successor(self.parent, self.poll)
+        except OSError as error:
+            self.trace = None
+            self.report("warning", f"{error.strerror}: cannot start the process that imports what the script imported")
             return
-        self.report("busy")
+        if (link := self.successor.of_successor) is None:
+            return
+        # In the successor. What it reports goes to its zygote, which passes it on.
+        nursery, self.socket, self.successor = self.socket, link, None
+        self.forget_killed()
+        warning = self.import_traced()
+        if not link.recv(1):
+            os._exit(0)
+        self.socket = nursery
+        link.close()
+        if warning:
+            self.report("warning", warning)
+
+    def import_traced(self) -> str:
+        """Import what the trace names; return a warning if it had to stop. Raises CannotFork."""
         self.births = self.watch.births = Births(self.tree)
-        self.before = frozenset(self.births.descriptors)  # with those of a worker that is about to be forked
+        self.before = frozenset(self.births.descriptors)
         since = time.monotonic()
         with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
-            modules, warning = replay(lines, self.raw_env, self.tried, self.left_out)
+            modules, warning = replay(self.lines, self.raw_env, self.tried, self.left_out)
         if warning:
             self.trace = None  # the script would only get as far again
         self.finish_imports(modules, since, {})
-        if warning:
-            self.report("warning", warning)
+        return warning
+
+    def hear_successor(self, successor: Successor) -> None:
+        """Pass on what the successor reports. Once it is ready it takes this process's place, which then only waits for
+        its end; if nothing can be forked from it, another one imports without the modules to blame."""
+        for verb, rest in successor.receive():
+            if verb == "again":
+                self.end_successor()
+                self.retries += 1
+                self.left_out.update(name[1:] for name in rest.split(",") if name[0] == LEFT_OUT)
+                self.tried |= self.left_out
+                if self.retries <= RETRIES_MAX:
+                    self.succeed()
+                else:
+                    self.trace = None
+                    self.report("warning", f"{self.retries} times a module that was left out came back")
+                return
+            if verb == "cannot_fork":
+                self.end_successor()
+                self.trace = None
+                self.report("warning", f"{rest}; so each worker imports what the script imported")
+                return
+            self.report(verb, rest)
+            if verb == "ready":
+                successor.take_over()
+        if successor.ended:
+            self.end_successor()
+            self.trace = None
+            self.report("warning", "the process that imports what the script imported has ended; each worker does")
+
+    def end_successor(self) -> None:
+        """Kill the successor, if there is one: whoever asks for a worker waits for no import, and shares no processor
+        with one. What it was to import is read again."""
+        if self.successor is not None:
+            self.successor.kill()
+            self.killed.append(self.successor)
+            self.successor = None
+            if self.trace:
+                self.trace.forget()
+
+    def forget_killed(self) -> None:
+        """In a process that was forked from the zygote: what it has killed is not this process's."""
+        for each in self.killed:
+            each.close()
+        self.killed.clear()
 
     def finish_imports(self, modules: list[str], since: float, failed: dict[str, str]) -> None:
         """After an import that began at `since`: report that the zygote is ready, or raise CannotFork. `failed`: why a
@@ -167,12 +244,17 @@ class Zygote:
         """Serve until the nursery has exited. True: this is a worker, ready to run its script. Raises CannotFork."""
         self.poll.register(self.socket.fileno(), select.POLLIN)
         while not self.frames.ended:
-            due_ms = self.trace.due_ms() if self.trace and not self.forking else None
+            due_ms = self.trace.due_ms() if self.trace and not self.forking and not self.successor else None
             ready = {fd for fd, _ in self.poll.poll(due_ms)}
             if not ready:
-                self.import_traced()
-            if self.socket.fileno() in ready and self.fork_requested():
-                return True
+                self.learn()
+            if self.socket.fileno() in ready:
+                self.end_successor()
+                if self.fork_requested():
+                    return True
+            self.killed = [each for each in self.killed if each.fd not in ready or not each.reap()]
+            if self.successor is not None and self.successor.fd in ready:
+                self.hear_successor(self.successor)
             if any(each.pid_read in ready and self.finish_fork(each) for each in tuple(self.forking)):
                 return True
         return False
@@ -246,34 +328,10 @@ class Zygote:
         for each in self.forking:
             each.request.close()
             os.close(each.pid_read)
+        self.forget_killed()
         become_worker(request, self.parent, self.command, self.generators)
         if self.trace and (recorder := self.trace.recorder(request)):
             recorder.install()
-
-
-def fork_between(cgroup: int) -> tuple[int, bool]:
-    """As `Cgroup.fork`, for the process between zygote and worker. `cgroup`: its open directory, or -1.
-
-    The worker itself is forked by the C library, with all handlers of pthread_atfork(3) that modules have registered.
-    A module's thread (jemalloc's) may hold a lock that such a handler takes, so beside one the one between is, too."""
-    if cgroup >= 0 and len(os.listdir("/proc/self/task")) == 1:
-        try:
-            return fork_into(cgroup), True
-        except OSError:
-            pass  # the nursery moves the worker
-    return os.fork(), False
-
-
-def reads(by: Import, name: str) -> str:
-    """The clause about an import that has read a variable."""
-    what = "the whole environment" if name == EVERY_VARIABLE else name
-    which = "which" if name == EVERY_VARIABLE else "whose value"
-    return f"{by.name or 'sitecustomize'} reads {what} when it is imported, {which} differs between workers"
-
-
-def packages(modules: list[str]) -> list[str]:
-    """The packages of these modules, without Python's own."""
-    return list(dict.fromkeys(name.partition(".")[0] for name in modules if not is_standard(name)))
 
 
 def memory_kib() -> tuple[int, int]:

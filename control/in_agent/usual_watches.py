@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..table.parse import parse_table, read_table
+import os
+
+from ...agent.errors import UsageError
+from ..table.parse import meant, parse_table, read_table
 from ..table.watch import Table
 
 USUAL = {
@@ -23,4 +26,8 @@ def table_of(watch: str) -> Table:
     names = [name.strip() for name in watch.split(",")]
     if all(name in USUAL for name in names):
         return parse_table("".join(USUAL[name] for name in names), f"--watch {watch}", inside=True)
+    unknown = [name for name in names if name not in USUAL]
+    if not os.path.exists(watch) and (len(unknown) < len(names) or meant(watch, USUAL)):
+        hint = meant(unknown[0], USUAL)
+        raise UsageError(f"--watch {watch}: {unknown[0]!r} is no usual watch; {hint}there are {', '.join(USUAL)}")
     return read_table(watch, inside=True)

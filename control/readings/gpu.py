@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -20,6 +21,8 @@ setting, not a fault."""
 
 XIDS_MAX = 100
 """Events that one look takes."""
+_WORST = (ReadingResult.UNDER, ReadingResult.UNKNOWN, ReadingResult.OVER)
+"""Of several devices, the one with the last of these is reported."""
 
 
 class Gpu(Reader):
@@ -33,20 +36,27 @@ class Gpu(Reader):
     def read(self, now: float) -> Reading:
         nvml = self._open()
         try:
-            number = nvml.nvmlDeviceGetCount()
-            most = max([number, *(int(before) for _, before in self.samples.get("devices", []))])
-            self.samples["devices"] = [(now, most)]
-            if number < most:
-                return judged(True, f"{number} of {most} GPUs are there")
-            if self._threshold.side == "xid":
-                return self._xid(nvml, number)
-            readings = [self._device(nvml, index) for index in range(number)]
+            return self._read(nvml, now)
         except nvml.NVMLError as error:
+            self.close()  # the next look begins anew, as after the driver was loaded again
             raise NoReading(f"NVML: {error}") from None
-        over = [reading for reading in readings if reading.verdict.value == "over"]
-        if not readings:
+        except AttributeError as error:
+            if error.obj is not nvml:
+                raise
+            raise NoReading(f"NVML: the module pynvml here has no {error.name}; install a newer nvidia-ml-py") from None
+
+    def _read(self, nvml: Any, now: float) -> Reading:  # noqa: ANN401 - as above
+        number = nvml.nvmlDeviceGetCount()
+        most = max([number, *(int(before) for _, before in self.samples.get("devices", []))])
+        self.samples["devices"] = [(now, most)]
+        if number < most:
+            return judged(True, f"{number} of {most} GPUs are there")
+        if not number:
             raise NoReading("NVML finds no GPU here")
-        return over[0] if over else readings[0]
+        if self._threshold.side == "xid":
+            return self._xid(nvml, number)
+        readings = [self._device(nvml, index) for index in range(number)]
+        return max(readings, key=lambda reading: _WORST.index(reading.verdict))
 
     def _open(self) -> Any:  # noqa: ANN401 - as above
         if self._nvml is None:
@@ -54,6 +64,8 @@ class Gpu(Reader):
                 nvml = importlib.import_module("pynvml")
             except ImportError:
                 raise NoReading("GPUs cannot be read: install nvidia-ml-py") from None
+            if not hasattr(nvml, "nvmlInit"):
+                raise NoReading("GPUs cannot be read: the module pynvml here is another one; install nvidia-ml-py")
             try:
                 nvml.nvmlInit()
             except nvml.NVMLError as error:
@@ -76,17 +88,19 @@ class Gpu(Reader):
                 errors = nvml.nvmlDeviceGetTotalEccErrors(device, *kinds)
                 return judged(errors > 0, f"{name} has {errors} uncorrected ECC errors since the driver was loaded")
             memory = nvml.nvmlDeviceGetMemoryInfo(device)
+            if limit.side == "lost":
+                return judged(False, f"{name} is there")
+            found = stock(limit, memory.total, memory.free, memory.used)
+            if found.verdict is ReadingResult.OVER and self._job is not None:
+                # Only now are the workers asked: torch keeps what it has freed, and would give it back.
+                cached = min(self._cached(nvml, device), memory.used)
+                found = stock(limit, memory.total, memory.free + cached, memory.used - cached)
+                name += f", without the {size_text(cached)} that torch does not use" if cached else ""
+            return Reading(found.verdict, f"{name}: {found.text}")
         except nvml.NVMLError_GpuIsLost:
             return judged(True, f"{name} is lost: it has fallen off the bus")
-        if limit.side == "lost":
-            return judged(False, f"{name} is there")
-        found = stock(limit, memory.total, memory.free, memory.used)
-        if found.verdict is ReadingResult.OVER and self._job is not None:
-            # Only now are the workers asked: torch keeps what it has freed, and would give it back.
-            cached = min(self._cached(nvml, device), memory.used)
-            found = stock(limit, memory.total, memory.free + cached, memory.used - cached)
-            name += f", without the {size_text(cached)} that torch does not use" if cached else ""
-        return Reading(found.verdict, f"{name}: {found.text}")
+        except nvml.NVMLError as error:
+            return Reading(ReadingResult.UNKNOWN, f"{name}: NVML: {error}")  # the others may be over
 
     def _cached(self, nvml: Any, device: Any) -> int:  # noqa: ANN401 - as above
         """Bytes on a device that the workers' torch holds and does not use."""
@@ -99,29 +113,39 @@ class Gpu(Reader):
 
     def _xid(self, nvml: Any, number: int) -> Reading:  # noqa: ANN401 - as above
         """Errors that the driver has reported since the last look; the first look begins to listen."""
-        if self._events is None:
-            events = nvml.nvmlEventSetCreate()
-            for index in range(number):
-                nvml.nvmlDeviceRegisterEvents(
-                    nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlEventTypeXidCriticalError, events
-                )
-            self._events = events
-        found: list[int] = []
-        while len(found) < XIDS_MAX:
-            try:
-                found.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
-            except nvml.NVMLError_Timeout:
-                break
+        try:
+            found = self._xids(nvml, number)
+        except nvml.NVMLError_GpuIsLost:
+            self._free_events(nvml)
+            return judged(True, "a GPU is lost: it has fallen off the bus")
         if not found:
             return judged(False, "the driver reports no Xid")
         return judged(
             True, f"the driver reports Xid {', '.join(map(str, dict.fromkeys(found)))} (NVIDIA's list of Xids)"
         )
 
+    def _xids(self, nvml: Any, number: int) -> list[int]:  # noqa: ANN401 - as above
+        if self._events is None:
+            self._events = nvml.nvmlEventSetCreate()
+            for index in range(number):
+                device = nvml.nvmlDeviceGetHandleByIndex(index)
+                nvml.nvmlDeviceRegisterEvents(device, nvml.nvmlEventTypeXidCriticalError, self._events)
+        found: list[int] = []
+        while len(found) < XIDS_MAX:
+            try:
+                found.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+            except nvml.NVMLError_Timeout:
+                break
+        return found
+
     def close(self) -> None:
-        if self._nvml is not None:
-            if self._events is not None:
-                self._nvml.nvmlEventSetFree(self._events)
-                self._events = None
-            self._nvml.nvmlShutdown()
+        if (nvml := self._nvml) is not None:
             self._nvml = None
+            with contextlib.suppress(nvml.NVMLError):  # of a driver that is gone, nothing is held any more
+                self._free_events(nvml)
+                nvml.nvmlShutdown()
+
+    def _free_events(self, nvml: Any) -> None:  # noqa: ANN401 - as above
+        events, self._events = self._events, None
+        if events is not None:
+            nvml.nvmlEventSetFree(events)

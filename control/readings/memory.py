@@ -149,7 +149,8 @@ def leak(threshold: Threshold, samples: list[trend.Sample], available: float, wh
     left, rate = found
     if left == float("inf"):
         return judged(False, f"{what} does not grow")
-    text = f"{what} grows by {size_text(60 * rate)} a minute and has {size_text(available)}: {duration(left)} left"
+    growth = f"{what} grows by {size_text(60 * rate)} a minute, and {size_text(available)} are free for it"
+    text = f"{growth}: {duration(left)} left"
     return judged(left <= threshold.value, f"{text} (limit {threshold.text})")
 
 

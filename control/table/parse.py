@@ -41,7 +41,7 @@ def read_table(path: str, *, inside: bool = False) -> Table:
     has workers and can restart them. Raises UsageError."""
     try:
         with open(path, "rb") as file:
-            text = file.read().decode()
+            text = file.read().decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{path}: cannot be read: {why}; give a file of watches in TOML") from None
@@ -100,7 +100,9 @@ class _Keys:
         allowed = sorted(set(allowed))
         for key in values:
             if key not in allowed:
-                raise UsageError(f"{where}: {key} = {values[key]!r}: no such key here; there are {', '.join(allowed)}")
+                shown = "..." if meant(key, ["notify"]) else repr(values[key])  # which may hold a secret
+                hint = meant(key, allowed)
+                raise UsageError(f"{where}: {key} = {shown}: no such key here; {hint}there are {', '.join(allowed)}")
 
     def wrong(self, key: str, allowed: str) -> UsageError:
         if key in self._values:
@@ -150,11 +152,20 @@ class _Keys:
             raise self.wrong(key, f"a command whose quotes are closed; {str(error).lower()}") from None
 
 
+def meant(word: str, known: Iterable[str]) -> str:
+    """A hint in an error, where the word is nearly one of the known ones; else empty."""
+    from difflib import get_close_matches  # here: only an error needs it
+
+    near = get_close_matches(word.lower(), list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
 def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside: bool) -> Watch:
     what = row.get("what")
     if not isinstance(what, str) or what not in KINDS:
         said = f"what = {what!r}" if "what" in row else "what is missing"
-        raise UsageError(f"{path}: watch {number}: {said}: give {' or '.join(map(repr, KINDS))}")
+        hint = meant(str(what), KINDS) if "what" in row else ""
+        raise UsageError(f"{path}: watch {number}: {said}: {hint}give {' or '.join(map(repr, KINDS))}")
     kind = KINDS[what]
     keys = _Keys(
         f"{path}: watch {number} ({what})", row, (*COMMON, *kind.keys, *(["process"] if what in DUMPS else []))

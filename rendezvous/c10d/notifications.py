@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from .client import TcpStoreClient
 from .keys import MAX_UNCOMPACTED, SEPARATOR, VOID, Keys, checked_log, foreign_count, node_ids
@@ -145,22 +146,26 @@ class GapGrace:
 
 def read_published_records(
     client: TcpStoreClient, keys: Keys, cursor: int, upto: int, compacted: int, grace: GapGrace
-) -> dict[str, bytes]:
-    """The records of the nodes that the notifications `cursor + 1` to `upto` name, by node. Those up to `compacted` are
-    gone, so if there are any among them, all nodes count that compacted ones named."""
-    notifications = _read_notifications(client, keys, max(cursor, compacted), upto, grace)
+) -> tuple[int, dict[str, bytes]]:
+    """Up to which notification this call has read, `upto` at most, and the records of the nodes that the notifications
+    from `cursor + 1` to there name, by node. Those up to `compacted` are gone, so if there are any among them, all
+    nodes count that compacted ones named."""
+    first = max(cursor, compacted) + 1
+    notifications = _read_notifications(client, keys, first, upto, grace)
+    upto = max(cursor, first + len(notifications) - 1)
     nodes = node_ids([*_compacted_nodes(client, keys), *notifications] if cursor < compacted else notifications)
     found = _read_records(client, keys, nodes)
     if {VOID, *(node.encode("utf-8") for node in found)}.issuperset(notifications):
-        return found
+        return upto, found
     # Another program overwrote one, so its node is unknown: it may be any node that published before.
     written = client.get([keys.notification(number) for number in range(compacted + 1, upto + 1)])
-    return _read_records(client, keys, node_ids([*_compacted_nodes(client, keys), *written.values()]))
+    return upto, _read_records(client, keys, node_ids([*_compacted_nodes(client, keys), *written.values()]))
 
 
-def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: int, grace: GapGrace) -> list[bytes]:
-    """The entries `cursor + 1` to `upto`; those not written within the grace are made void."""
-    names = [keys.notification(number) for number in range(cursor + 1, upto + 1)]
+def _read_notifications(client: TcpStoreClient, keys: Keys, first: int, upto: int, grace: GapGrace) -> list[bytes]:
+    """The entries `first` to `upto`, or those before the first gap. If the first one is a gap, those of all that are
+    not written within the grace are made void."""
+    names = [keys.notification(number) for number in range(first, upto + 1)]
     deadline = time.monotonic() + grace.s
     found = client.get(names)
     gaps = [name for name in names if name not in found]
@@ -168,6 +173,8 @@ def _read_notifications(client: TcpStoreClient, keys: Keys, cursor: int, upto: i
         if names:
             grace.not_needed()
         return [found[name] for name in names]
+    if before := list(takewhile(lambda name: name in found, names)):
+        return [found[name] for name in before]  # a slow writer holds up no record that was published before its own
     if not all(client.wait(name, deadline - time.monotonic()) for name in gaps):
         # All at once, as there may be thousands: log/head may have been overwritten. An entry that is written in the
         # meantime stays.

@@ -201,7 +201,7 @@ class C10dStore(HostedLeadership):
                 self._client.wait(self._keys.notification(cursor + 1), deadline - time.monotonic())
                 head, compacted = self._log()
             upto = max(cursor, min(head, max(cursor, compacted) + MAX_READ_AT_ONCE))
-            fresh = read_published_records(self._client, self._keys, cursor, upto, compacted, self._gap_grace)
+            upto, fresh = read_published_records(self._client, self._keys, cursor, upto, compacted, self._gap_grace)
             if self._server is None and self._log()[1] > max(cursor, compacted):
                 continue  # the host has compacted what was to be read
             if fresh or time.monotonic() >= deadline:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...proto import elastic_pb2 as wire
 from ..agreements import MAX_REQUESTS
 from ..failures import MAX_REPORTED_EXITS
-from ..records import Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
+from ..records import MAX_ENDED_HERE, Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
 from . import fields
 from .agreements import (
     agreement_from_message,
@@ -75,6 +75,8 @@ def encode_node(record: NodeRecord) -> bytes:
         fenced_round=checked("fenced_round", record.fenced_round),
         permitted_round=checked("permitted_round", record.permitted_round),
         alone_s=seconds("alone_s", record.alone_s),
+        presence=utf8(record.presence),
+        ended_here=[utf8(each) for each in record.ended_here[:MAX_ENDED_HERE]],
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -120,6 +122,8 @@ def decode_node(data: bytes) -> NodeRecord:
         fenced_round=checked("fenced_round", message.fenced_round),
         permitted_round=checked("permitted_round", message.permitted_round),
         alone_s=seconds("alone_s", message.alone_s),
+        presence=message.presence,
+        ended_here=tuple(message.ended_here[:MAX_ENDED_HERE]),
     )
 
 

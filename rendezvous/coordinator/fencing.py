@@ -31,7 +31,16 @@ def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
     sends heartbeats ends them when it reads that the round is over."""
     if not rules.fences or state.phase is not OVER:
         return []
-    return [seen for seen in state.nodes.values() if seen.lost and not seen.overdue and _round_of(seen) == state.number]
+    silent = [seen for seen in state.nodes.values() if seen.lost and not seen.overdue]
+    silent = [seen for seen in silent if _round_of(seen) == state.number]
+    ended = _ended_on_their_hosts(state) if silent else frozenset()
+    return [seen for seen in silent if seen.record.presence not in ended]
+
+
+def _ended_on_their_hosts(state: Rendezvous) -> frozenset[str]:
+    """Presences of agents of which no process is left, by the records of others on the same host. A presence is never
+    used again, and who was on another host would not have found it."""
+    return frozenset(each for seen in state.nodes.values() for each in seen.record.ended_here if each)
 
 
 def ended(state: Rendezvous, now: float, rules: Rules) -> bool:

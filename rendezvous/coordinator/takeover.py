@@ -96,7 +96,8 @@ def _settled(newest: Round) -> Ending | None:
 
 def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> dict[str, Seen]:
     begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
-    others = begun - 1 if newest.phase in UNDER_WAY else begun
+    # Where the job began again, nobody knows any more who the members were.
+    others = begun - 1 if newest.phase in UNDER_WAY and newest.members else begun
     members = {member.node: member for member in newest.members}
     known = {record.node: record for record in records}
     order = [*members, *(node for node in known if node not in members)]

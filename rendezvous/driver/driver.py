@@ -32,6 +32,7 @@ from .connection import CallGuard, Connection
 from .events import (
     LeadershipChanged,
     LoopAsked,
+    NeighboursEnded,
     Post,
     RecordWritten,
     RoundSeen,
@@ -224,6 +225,8 @@ class Driver:
 
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
+        if self.fencing is not None:
+            self.fencing.on_ended = lambda names: self._post(NeighboursEnded(names))
         self._threads.spawn("watcher", lambda: self._run_watcher(store))
         if (fencing := self.fencing) is not None:
             self._threads.spawn("asker", lambda: self._run_asker(fencing))

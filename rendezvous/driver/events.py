@@ -63,6 +63,14 @@ class LeadershipChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NeighboursEnded:
+    """No process is left of agents that were on this node's host, which its records say from now on."""
+
+    names: tuple[str, ...]
+    """Of all of them, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class OthersEnded:
     """This node coordinates, the rendezvous is closed, and every node has ended: no node needs the store any more."""
 
@@ -75,6 +83,7 @@ Event = (
     | RoundSeen
     | RecordWritten
     | LeadershipChanged
+    | NeighboursEnded
     | OthersEnded
 )
 

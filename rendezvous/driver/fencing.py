@@ -8,11 +8,11 @@ the witnesses of the round do the same: they promise that a newer round without 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ...proto.frozen import replace
-from ..records import NodeRecord, Round, Witness
+from ..records import MAX_ENDED_HERE, NodeRecord, Round, RoundPhase, Witness
 
 HOLDS = 0.65
 """For how many leases a heartbeat, or a permission, lets workers run on, counted from when it was sent."""
@@ -53,13 +53,40 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
+class Neighbours(Protocol):
+    """Agents of the job on this node's host."""
+
+    presence: str
+    """By this name they see whether a process of this node lives; empty: they cannot."""
+    fd: int
+    """What whoever owns the workers holds for that; -1: nothing."""
+
+    def look(self, found: Callable[[Mapping[str, str]], None]) -> None:
+        """Find out of which of them no process is left. `found` is called for it, maybe on another thread, and again
+        once there are more: all so far, with names for people, by presence."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Fencing:
     """One node's fence, and its part as a witness. For any thread."""
 
-    def __init__(self, node: str, lease_s: float, alone_s: float, page: Page, channel: Channel) -> None:
+    def __init__(
+        self,
+        node: str,
+        lease_s: float,
+        alone_s: float,
+        page: Page,
+        channel: Channel,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         """`alone_s`: how long workers run on without the store at most."""
         self._node, self._lease_s, self._alone_s = node, lease_s, alone_s
-        self.page, self._channel = page, channel
+        self.page, self._channel, self._neighbours = page, channel, neighbours
+        self.on_ended: Callable[[tuple[str, ...]], None] | None = None
+        """Called with names of neighbours of which no process is left."""
+        self._ended_here: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._moved = threading.Event()
         self._until = 0.0
@@ -82,6 +109,13 @@ class Fencing:
     def close(self) -> None:
         self._moved.set()
         self._channel.close()
+        if self._neighbours is not None:
+            self._neighbours.close()
+
+    @property
+    def presence_fd(self) -> int:
+        """What whoever owns the workers holds, for neighbours to see that it lives; -1: nothing."""
+        return self._neighbours.fd if self._neighbours is not None else -1
 
     # -- the fence ------------------------------------------------------------------------------------------------
 
@@ -137,6 +171,14 @@ class Fencing:
             here = seen.begun and seen.member(self._node) is not None
             others = tuple(witness for witness in seen.witnesses if witness.node != self._node)
             self._running = (seen.number, others) if here and seen.witnesses else None
+        if seen.phase is RoundPhase.OVER and self._neighbours is not None:
+            self._neighbours.look(self._ended)  # the coordinator may wait for one that has ended
+
+    def _ended(self, found: Mapping[str, str]) -> None:
+        with self._lock:
+            self._ended_here = tuple(found)[-MAX_ENDED_HERE:]
+        if self.on_ended is not None:
+            self.on_ended(tuple(found.values()))
 
     def read_in(self, version: int) -> int:
         """The generation in which this announcement was read; -1 if that is not known."""
@@ -189,4 +231,6 @@ class Fencing:
                 fenced_round=self._fenced_round,
                 permitted_round=self._permitted_round,
                 alone_s=self._alone_s,
+                presence=self._neighbours.presence if self._neighbours is not None else "",
+                ended_here=self._ended_here,
             )

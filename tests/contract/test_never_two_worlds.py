@@ -65,3 +65,36 @@ def test_workers_of_a_node_that_is_cut_off_are_gone_before_the_next_round(tmp_pa
         assert restarts_of(again) == {"a": 0}
         switch.mend("b")
         assert restarts_of(cluster.desk.wait_world(2, after=again[0].round)) == {"a": 0, "b": 0}
+
+
+def test_the_same_command_again_on_one_machine_begins_soon(etcd: Cluster) -> None:
+    """All agents are killed, and nobody is left whom the others had asked: those that are started in their place see
+    that no process of them is left, so they wait for the leases, and no longer."""
+    names = ("a", "b", "c")
+    for name in names:
+        etcd.start(name, nnodes="3")
+    world = etcd.desk.wait_world(3)
+    killed_s = time.monotonic()
+    for name in names:
+        etcd.nodes[name].vanish()
+    for name in names:
+        etcd.start(f"{name}-again", nnodes="3")
+    again = etcd.desk.wait_world(3, after=world[0].round)
+    took_s = time.monotonic() - killed_s
+    assert all(worker.gone.is_set() for worker in world)
+    assert took_s < CONF["store_grace"]
+    assert restarts_of(again) == {f"{name}-again": 0 for name in names}
+
+
+def test_a_spare_on_the_machine_of_a_killed_agent_begins_soon(etcd: Cluster) -> None:
+    """It had no place in the round, so it was no witness; it sees that no process of the agent is left."""
+    a = etcd.start("a", nnodes="1:1")
+    world = etcd.desk.wait_world(1)
+    spare = etcd.start("spare", nnodes="1:1")
+    spare.wait_text("waiting for a place")
+    killed_s = time.monotonic()
+    a.vanish()
+    etcd.desk.wait_world(1, after=world[0].round)
+    took_s = time.monotonic() - killed_s
+    assert took_s < CONF["store_grace"]
+    spare.wait_text(f"no process is left on this host of {a.known_as}")

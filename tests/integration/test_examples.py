@@ -68,12 +68,16 @@ def test_the_demo_loses_a_node_admits_another_and_trains_to_the_end(tmp_path: Pa
     assert (tmp_path / "elastic-agent-demo.html").read_text().startswith("<!doctype html>")
 
 
+GUARDS_S = 1700
+"""As RUN_S, of the demo of guardrails: a minute on two idle cores, ten where other work goes first."""
+
+
 @pytest.mark.campaign
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(GUARDS_S + 60)
 def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> None:
     """`make guard-demo`: a labelled checkpoint, two endings with 83, one with 75 after which no sample is lost, a leak
     that is found in time, and a disc that fills while there is room for the last checkpoint."""
-    status, printed = run(tmp_path, "guard_demo.py", bound_s=280)
+    status, printed = run(tmp_path, "guard_demo.py", bound_s=GUARDS_S)
     output = re.sub(r"\s*\n\s+\| ?", " ", printed)
     assert status == 0, printed
     assert_in_order(
@@ -86,7 +90,7 @@ def test_the_demo_of_guardrails_shows_each_on_the_digits_job(tmp_path: Path) -> 
         r"job3 ended with 75",
         r"job4 .*every sample of every epoch exactly once",
         r"job4 ended with 0",
-        r"watch6 .*worker-memory .* left \(limit 10 minutes left\)",
+        r"watch6 .*worker-memory .* left \(limit 1 hour left\)",
         r"job5 .*all ranks save at",
         r"A FULL DISC",
     )

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from elastic_agent.agent import exit_status
+from support.outside.slurm_cluster import need_slurm
 from support.source_tree import ROOT
 
 TABLE = ROOT / "deploy" / "exit-statuses"
@@ -124,3 +125,14 @@ def test_the_endpoint_is_found_where_there_is_no_scontrol() -> None:
     command = [str(bash), "-c", script, str(SLURM / "functions.sh")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
     assert (done.stdout, done.stderr) == ("node017\n", "")
+
+
+def test_where_slurm_is_missing_its_tests_are_skipped_with_the_reason_and_ci_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reason names the packages that the run of all tests installs."""
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
+    with pytest.raises(pytest.skip.Exception, match=r"SLURM NOT INSTALLED .* NOT TESTED: apt-get install ") as skipped:
+        need_slurm()
+    packages = str(skipped.value).partition("apt-get install ")[2]
+    assert packages in (ROOT / ".ci" / "run").read_text()

@@ -204,7 +204,7 @@ def test_every_rendezvous_key_is_documented_with_its_default() -> None:
 
 EXAMPLES = {
     *("--flag", "--name", "--redirect", "--lr", "--wandb-api-key"),
-    *("--quick", "--pairs", "--runs", "--start", "--jobs", "--for"),
+    *("--quick", "--pairs", "--runs", "--start", "--jobs", "--for", "--store"),
 }
 """How a flag is written, how one is shortened, two of a script; and some of benchmarks, campaigns and the simulator."""
 OF_ETCD = {
@@ -214,13 +214,15 @@ OF_ETCD = {
 """Flags of its servers that are talked about."""
 OF_SLURM = {"--array", "--exclude", "--mail-type", "--name", "--no-kill", "--signal"}
 """Options of sbatch and srun, likewise."""
+OF_RAY = {"--working-dir"}
+"""And of `ray job submit`."""
 
 
 def test_every_flag_and_variable_on_any_page_exists() -> None:
     """A flag with its two hyphens in backticks, and a PET_ variable, can be typed as shown."""
     programs = (watch, advise, elasticctl, *elasticctl.commands.values())
     of_programs = (name for command in programs for option in command.params for name in option.opts)
-    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *of_programs}
+    known = {*(f"--{flag.name}" for flag in FLAGS), *EXAMPLES, *OF_ETCD, *OF_SLURM, *OF_RAY, *of_programs}
     variables = {flag.variable for flag in FLAGS}
     wrong = []
     for path in PAGES:
@@ -361,7 +363,7 @@ def test_every_decision_is_listed() -> None:
 
 def test_no_page_has_a_path_of_one_machine() -> None:
     """Paths on the pages are relative, or those that every Linux has, or keys in etcd."""
-    known = ("/other/job2/job", "/dev/null", "/dev/termination-log", "/tmp", "/proc", "/path/to")
+    known = ("/other/job2/job", "/dev/null", "/dev/shm", "/dev/termination-log", "/tmp", "/proc", "/path/to")
     found = [
         f"{path}: {match}"
         for path in PAGES

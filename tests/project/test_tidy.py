@@ -26,7 +26,7 @@ MAY_IMPORT = {
 MAY_IMPORT["launcher"] |= {"the package root"}
 MAY_IMPORT["trainer"] |= {"worker", "the package root"}
 
-PURE_FOLDERS = ("rendezvous/coordinator", "agent/lifecycle", "control/decisions")
+PURE_FOLDERS = ("rendezvous/coordinator", "rendezvous/election", "agent/lifecycle", "control/decisions")
 """Folders of decisions. They, and all modules of ours that they import in turn, may import nothing but PURE_IMPORTS."""
 PURE_IMPORTS = {"__future__", "bisect", "collections.abc", "dataclasses", "enum", "typing"}
 
@@ -49,6 +49,7 @@ PROCESS_OWNERS = {
     "agent/processes/supervisor.py",
     "agent/zygote/fork_safety.py",
     "agent/zygote/server.py",
+    "agent/zygote/successor.py",
     "control/commands.py",
     "worker/loop/forwarded_signals.py",
 }

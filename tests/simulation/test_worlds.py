@@ -66,3 +66,14 @@ def test_an_outage_of_the_store_for_all_disturbs_nobody() -> None:
     assert world.checkers.rounds.newest == 1
     assert "workers were fenced" not in world.reached.counts
     assert world.reached.counts["a witness let workers run on"] > 10
+
+
+@pytest.mark.parametrize(("hosts", "at_least_s", "at_most_s"), [(1, 5.0, 15.0), (0, 70.0, 90.0)])
+def test_the_same_command_again_waits_for_what_no_agent_sees(hosts: int, at_least_s: float, at_most_s: float) -> None:
+    """On one host its agents see that no process of those before is left; from other hosts nobody could."""
+    lines: list[str] = []
+    killed = dataclasses.replace(ALONE, hosts=hosts, faults=(Fault(0, 5.0, "rerun", 0.0, 0.0, 0.1),))
+    world = run.play_scenario(killed, lambda now, what: lines.append(f"{now:.3f} {what}"))
+    began = [float(line.split()[0]) for line in lines if " starts ranks" in line]
+    assert at_least_s <= began[1] - 5.0 <= at_most_s
+    assert ("an agent saw that no process of another was left" in world.reached.counts) == bool(hosts)

@@ -31,6 +31,7 @@ EVENTS: dict[type[Any], Any] = {
     store_events.RoundSeen: store_events.RoundSeen(RUNNING),
     store_events.RecordWritten: store_events.RecordWritten(1),
     store_events.LeadershipChanged: store_events.LeadershipChanged(leads=True),
+    store_events.NeighboursEnded: store_events.NeighboursEnded(("host:12",)),
     store_events.OthersEnded: store_events.OthersEnded(),
     events.PlacePrepared: events.PlacePrepared(1, 1),
     events.PlaceFailed: events.PlaceFailed("no"),

@@ -78,6 +78,8 @@ class Account:
         self._passes: list[Pass] = []
         self.committed: list[Span] = []
         """Since `take` was called last."""
+        self.evaluates = False
+        """Whether the batch that was handed out last is one that no step commits."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -110,7 +112,9 @@ class Account:
         return done
 
     def hand_out(self, span: Span) -> None:
-        self.cursors[span.loader].held.append(span)
+        cursor = self.cursors[span.loader]
+        cursor.held.append(span)
+        self.evaluates = cursor.evaluates
         for going in self._passes:
             if going.loader == span[0]:
                 going.gave = True
@@ -182,7 +186,10 @@ class Account:
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""
-        return any(cursor.held and cursor.evaluates for cursor in self.cursors.values())
+        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+            if cursor.held and cursor.evaluates:
+                return True
+        return False
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""

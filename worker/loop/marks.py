@@ -7,12 +7,14 @@ system call.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from ...proto import progress
 from ...proto.durations import bucket_of
@@ -25,6 +27,7 @@ WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
 SHORT_S = 20e-6
 """A wait for data below this is none, and a step's processor time holds so long: reading it costs a system call."""
+NEVER_S = math.inf
 SHOWN_S = 0.05
 """How long the lengths of steps may wait for being counted; behind a step that takes longer, they are at once."""
 
@@ -37,6 +40,7 @@ class Marks:
         self.shows = memory is not None
         """Whether the agent watches progress."""
         view = memoryview(bytearray(progress.SIZE) if memory is None else memory)
+        self._note = partial(_NOTED.pack_into, view, _SHOWN_AT)
         self._bytes, self._words, self._longs, self._doubles = view, view.cast("I"), view.cast("Q"), view.cast("d")
         self._slots: dict[str, int] = {}
         self._section, self._at = "", 0
@@ -47,12 +51,14 @@ class Marks:
         self._writes = self._marks = self._steps = 0
         self._stepped_s = self._own_s = self._blocked_s = 0.0
         self._stepped_at_s, self._stepped_cpu_s = -1.0, 0.0
-        self._asked_s, self._asked_cpu_s = -1.0, 0.0
-        self._ends_s: list[float] = []
-        """When steps ended that are noted, and not counted yet."""
+        self.asked_s, self._asked_cpu_s = NEVER_S, 0.0
+        """When the loop asked for the batch that it waits for."""
+        self.noted: list[float] = []
+        """When steps ended that are noted, and not counted yet. While there are any, a wait for a batch that a step
+        commits is added to `waited_s`, where it is no shorter than SHORT_S, instead of a call of `got`."""
         self._note_until_s = -1.0
         """A step that ends before this moment is noted."""
-        self._waited_s, self._blocked_share = 0.0, 1.0
+        self.waited_s, self._blocked_share = 0.0, 1.0
         """Waits for data of noted steps, whose processor time is not read; and the share of the last wait of which it
         was that needed none."""
         if self.shows:
@@ -68,11 +74,10 @@ class Marks:
             return
         now_s = time.monotonic()
         if now_s < self._note_until_s:
-            ends_s = self._ends_s
-            ends_s.append(now_s)
-            number = len(ends_s)
+            (noted := self.noted).append(now_s)
+            number = len(noted)
             # Each word by itself: who reads them in between takes this step's time for that of the one before.
-            _NOTED.pack_into(self._bytes, _SHOWN_AT, self._marks + number, self._steps + number, now_s)
+            self._note(self._marks + number, self._steps + number, now_s)
             return
         cpu_s = time.thread_time()
         self._settle()
@@ -94,28 +99,24 @@ class Marks:
     def asked(self) -> None:
         """The loop asks for its next batch."""
         if self.shows:
-            self._asked_s = now_s = time.monotonic()
-            if self._ends_s:
+            self.asked_s = now_s = time.monotonic()
+            if self.noted:
                 return
             # The thread's processor time is a system call: behind a step it is known already.
             soon = now_s - self._stepped_at_s < SHORT_S
             self._asked_cpu_s = self._stepped_cpu_s if soon else time.thread_time()
 
     def got(self, evaluates: bool) -> None:
-        """It got one. evaluates: of a loader whose batches no step commits."""
+        """It got one, and no steps are noted, or it evaluates. evaluates: of a loader whose batches no step commits."""
         if not self.shows:
             return
         now_s = time.monotonic()
-        waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
-        self._asked_s = -1.0
+        waited_s, self.asked_s = now_s - self.asked_s, NEVER_S
         if waited_s >= SHORT_S and not evaluates:
-            if self._ends_s:
-                self._waited_s += waited_s
-            else:
-                # The processor time of the wait is counted with the rest of the step's.
-                blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
-                self._blocked_s += blocked_s
-                self._blocked_share = blocked_s / waited_s
+            # The processor time of the wait is counted with the rest of the step's.
+            blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
+            self._blocked_s += blocked_s
+            self._blocked_share = blocked_s / waited_s
         if evaluates:
             self._settle()
             if self._section == EVALUATION:
@@ -168,16 +169,26 @@ class Marks:
 
     def _settle(self) -> None:
         """Count the steps that were noted. Whoever calls it shows something next."""
-        ends_s = self._ends_s
+        if not (ends_s := self.noted):
+            return
+        longs, doubles, words, at = self._longs, self._doubles, self._words, self._at
+        self._writes |= 1
+        longs[WRITES] = self._writes
+        before_s, longest_s = self._base_s, doubles[at + LONGEST]
         for end_s in ends_s:
-            self._count(self._at, end_s - self._base_s)
-            self._stepped_s += end_s - self._base_s
-            self._base_s = end_s
+            length_s, before_s = end_s - before_s, end_s
+            longest_s = max(longest_s, length_s)
+            words[2 * (at + BUCKETS_AT) + bucket_of(length_s)] += 1
+        longs[at + COUNT] += len(ends_s)
+        doubles[at + TOTAL] += before_s - self._base_s
+        doubles[at + LONGEST] = longest_s
+        self._stepped_s += before_s - self._base_s
+        self._base_s = before_s
         self._steps += len(ends_s)
         self._marks += len(ends_s)
         ends_s.clear()
-        self._blocked_s += self._waited_s * self._blocked_share
-        self._waited_s = 0.0
+        self._blocked_s += self.waited_s * self._blocked_share
+        self.waited_s = 0.0
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""

@@ -12,6 +12,7 @@ import pytest
 from elastic_agent.rendezvous.c10d.client import PART_BYTES, TcpStoreClient
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from support.c10d_stores import raw_client
 
 ROUND_TRIP_S = 0.5
 """Between a node's two steps; more than a reader waits for the second at first."""
@@ -51,6 +52,17 @@ def test_nodes_with_slow_links_publish_without_taking_number_after_number(
             each.join()
     assert found == set(names)
     assert cursor <= 4 * NODES
+
+
+def test_a_slow_writer_holds_up_no_record_that_was_published_before_its_own(host: C10dStore, guest: C10dStore) -> None:
+    """It has taken its number, and its notification is not there yet. Others have published before and after."""
+    guest.publish_node("n0", b"before")
+    slow = raw_client(host)
+    with closing(slow):
+        slow.add(Keys("job").log_head, 1)
+        guest.publish_node("n1", b"after")
+        assert host.wait_nodes(0, ROUND_TRIP_S) == (1, {"n0": b"before"})
+        assert host.wait_nodes(1, ROUND_TRIP_S) == (3, {"n1": b"after"})
 
 
 def test_an_announcement_deleted_while_it_is_read_is_not_taken_for_an_empty_one(

@@ -20,8 +20,10 @@ from elastic_agent.control.commands import NoReading
 from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings import gpu
 from elastic_agent.control.readings.clock import SINCE_1900_S
+from elastic_agent.control.readings.reader import Reader
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
+from elastic_agent.control.watcher import runner
 from support.outside.web_server import web_server
 
 
@@ -102,39 +104,55 @@ class _Timeout(_Error):
     pass
 
 
+CONSTANTS = {
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
+    "nvmlEventTypeXidCriticalError": 8,
+    "NVMLError": _Error,
+    "NVMLError_Timeout": _Timeout,
+    "NVMLError_GpuIsLost": _Lost,
+}
+"""Of pynvml."""
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two devices, and what they are said to have."""
     state = SimpleNamespace(count=2, celsius=[50, 95], used=[10, 90], reasons=0x4, errors=0, lost=())
-    state.xids, state.listening = [], []
+    state.xids, state.listening, state.broken, state.unloaded, state.begun = [], [], (), "", 0
     module = ModuleType("pynvml")
 
     def handle(index: int) -> int:
         if index in state.lost:
             raise _Lost("GPU is lost")
+        if index in state.broken:
+            raise _Error("Unknown Error")
         return index
 
+    def driver(more: int = 0) -> int:
+        if state.unloaded:
+            raise _Error(state.unloaded)
+        state.begun += more
+        return int(state.count)
+
     def wait(events: object, timeout_ms: int) -> SimpleNamespace:
+        if state.lost:
+            raise _Lost("GPU is lost")
         if not state.xids:
             raise _Timeout("Timeout")
         return SimpleNamespace(eventData=state.xids.pop(0))
 
     vars(module).update(
-        NVMLError=_Error,
-        NVMLError_Timeout=_Timeout,
-        nvmlEventTypeXidCriticalError=8,
+        CONSTANTS,
         nvmlEventSetCreate=lambda: "set",
         nvmlDeviceRegisterEvents=lambda device, kinds, events: state.listening.append(device),
         nvmlEventSetWait_v2=wait,
         nvmlEventSetFree=lambda events: state.listening.clear(),
-        NVMLError_GpuIsLost=_Lost,
-        NVML_TEMPERATURE_GPU=0,
-        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
-        NVML_VOLATILE_ECC=0,
         nvmlDeviceGetUUID=lambda device: f"GPU-{device}",
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: state.count,
+        nvmlInit=lambda: driver(1),
+        nvmlShutdown=lambda: driver(-1),
+        nvmlDeviceGetCount=driver,
         nvmlDeviceGetHandleByIndex=handle,
         nvmlDeviceGetTemperature=lambda device, sensor: state.celsius[device],
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: state.reasons,
@@ -237,3 +255,114 @@ def test_without_nvml_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NoReading, match="install nvidia-ml-py"):
         look("what = 'gpu'")
+
+
+def gpu_reader(threshold: str) -> Reader:
+    return reader_of(parse_table(f"[[watch]]\nwhat = 'gpu'\nthreshold = '{threshold}'", "w.toml").watches[0])
+
+
+def test_another_module_of_that_name_is_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's file pynvml.py, say."""
+    monkeypatch.setitem(sys.modules, "pynvml", ModuleType("pynvml"))
+    with pytest.raises(NoReading, match="the module pynvml here is another one; install nvidia-ml-py"):
+        look("what = 'gpu'")
+
+
+def test_a_module_too_old_for_a_reading_says_what_it_lacks(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has is read all the same."""
+    monkeypatch.delattr("pynvml.nvmlEventSetWait_v2")
+    with pytest.raises(NoReading, match="pynvml here has no nvmlEventSetWait_v2; install a newer nvidia-ml-py"):
+        look("what = 'gpu'\nthreshold = 'xid'")
+    assert look("what = 'gpu'").verdict is ReadingResult.UNDER
+
+
+@pytest.mark.parametrize("why", ["Driver Not Loaded", "RM has detected an NVML/RM version mismatch."])
+def test_a_driver_that_is_replaced_under_the_agent_is_no_alarm_and_is_read_again(
+    nvml: SimpleNamespace, why: str
+) -> None:
+    """Whether it is gone at the first look or later; and at the end it need not be there."""
+    reader = gpu_reader("lost")
+    for _ in range(2):
+        nvml.unloaded = why
+        for _ in range(2):
+            with pytest.raises(NoReading, match=f"NVML: {why}"):
+                reader.read(0)
+        nvml.unloaded, nvml.begun = "", 0
+        assert reader.read(1).verdict is ReadingResult.UNDER
+        assert nvml.begun == 1
+    nvml.unloaded = why
+    reader.close()
+
+
+def test_a_gpu_that_cannot_be_read_hides_no_other(nvml: SimpleNamespace) -> None:
+    """It is told where no other is over."""
+    nvml.broken = (0,)
+    assert look("what = 'gpu'\nthreshold = '90 C'").text == "GPU 1 has 95 C (limit 90 C)"
+    reading = look("what = 'gpu'\nthreshold = '96 C'")
+    assert (reading.verdict, reading.text) == (ReadingResult.UNKNOWN, "GPU 0: NVML: Unknown Error")
+
+
+def test_a_gpu_that_is_lost_is_over_for_a_watch_of_xids_too(nvml: SimpleNamespace) -> None:
+    """Before it listens, and while it does; it holds nothing of a device that is gone."""
+    reader = gpu_reader("xid")
+    assert reader.read(0).verdict is ReadingResult.UNDER
+    nvml.lost = (1,)
+    for now in (1, 2):
+        reading = reader.read(now)
+        assert (reading.verdict, reading.text) == (ReadingResult.OVER, "a GPU is lost: it has fallen off the bus")
+        assert nvml.listening == []
+    nvml.lost = ()
+    assert reader.read(3).verdict is ReadingResult.UNDER
+    reader.close()
+
+
+def test_devices_that_report_no_xids_are_said_and_leave_nothing_open(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a virtual machine, whose driver does not support events."""
+
+    def refuse(*_: object) -> None:
+        raise _Error("Not Supported")
+
+    freed: list[object] = []
+    monkeypatch.setattr("pynvml.nvmlDeviceRegisterEvents", refuse)
+    monkeypatch.setattr("pynvml.nvmlEventSetFree", freed.append)
+    reader = gpu_reader("xid")
+    for looks in (1, 2):
+        with pytest.raises(NoReading, match="NVML: Not Supported"):
+            reader.read(0)
+        assert len(freed) == looks
+    assert nvml.begun == 0
+
+
+def test_a_driver_that_does_not_answer_delays_no_other_watch(
+    nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a device that has just fallen off the bus; the reading without a result is told."""
+    answers, told, stop = threading.Event(), [], threading.Event()
+
+    def hang() -> int:
+        answers.wait(60)
+        return 2
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if {"gpu", "memory"} <= {each.partition(":")[0] for each in told}:
+            stop.set()
+
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", hang)
+    monkeypatch.setattr(runner, "STUCK_S", 0.2)
+    text = "".join(f"[[watch]]\nwhat = '{what}'\nevery = '0.1 s'\n{more}" for what, more in WATCHED)
+    actor: Any = SimpleNamespace(act=lambda happening: None)
+    running = runner.Runner(parse_table(text, "w.toml"), actor, tell)
+    try:
+        running.run(stop)
+    finally:
+        answers.set()
+    assert any(line.startswith("gpu: unknown: no result of the reading for 0.2") for line in told), told
+    assert any(line.startswith("memory: under: ") for line in told), told
+
+
+WATCHED = (("gpu", ""), ("memory", "threshold = '99.9 % used'\n"))

@@ -84,6 +84,20 @@ def test_a_planned_change_waits_for_a_step_boundary_only_as_long_as_the_settle_t
     assert training.lines(1) == []
 
 
+def test_workers_without_the_library_are_waited_for_by_no_planned_change(tmp_path: Path, begun: list[Cluster]) -> None:
+    """They have nothing to save: an hour is allowed, and the round of two nodes begins at once, and that of one."""
+    cluster = Cluster("c10d", tmp_path, nnodes="1:2", max_restarts=0, flags=("--settle-timeout", "3600"))
+    begun.append(cluster)
+    cluster.start("a", conf={"last_call_quiet": 0.2})
+    cluster.desk.wait_world(1, bound_s=BOUND_S)
+    b = cluster.start("b", conf={"last_call_quiet": 0.2})
+    first = cluster.desk.wait_world(2, after=1, bound_s=BOUND_S)
+    b.terminate()
+    assert b.wait(BOUND_S) == 143
+    cluster.desk.wait_world(1, after=first[0].round, bound_s=BOUND_S)
+    assert "all ranks save" not in cluster.nodes["a"].text()
+
+
 def test_a_watch_that_drains_has_its_node_leave_and_the_others_go_on_at_the_next_step(
     tmp_path: Path, begun: list[Cluster]
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.harness import Cluster, ProcessNode
+from support.outside.asking import Asking
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -65,6 +66,13 @@ class Training:
 
 
 @pytest.fixture
+def asking() -> Iterator[Asking]:
+    made = Asking()
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def training(tmp_path: Path) -> Iterator[Training]:
     made = Training(tmp_path)
     yield made
@@ -106,12 +114,18 @@ def test_an_arrival_repeats_no_step(training: Training) -> None:
     assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 2]
 
 
-def test_a_node_that_is_asked_to_leave_lets_all_save_first_and_no_step_is_repeated(training: Training) -> None:
+@pytest.mark.parametrize("how", ["SIGTERM", "drain"])
+def test_a_node_that_is_asked_to_leave_lets_all_save_first_and_no_step_is_repeated(
+    how: str, training: Training, asking: Asking
+) -> None:
     """It ends with 75, and the other goes on at the step after the last one of both."""
     cluster = training.job("1:2")
-    a, b = cluster.start("a"), cluster.start("b")
+    a, b = (cluster.start(name, env=asking.env) for name in ("a", "b"))
     training.wait_steps(1)
-    b.terminate()
+    if how == "drain":
+        asking.ask(asking.path(b.process.pid), "Drain", reason="its disk fails")
+    else:
+        b.terminate()
     assert b.wait(BOUND_S) == 75
     training.wait_steps(2)
     assert training.repeated(1, 2) == []

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.harness import Cluster, ProcessNode
-from support.outside.stepping import BOUND_S, Training
+from support.outside.stepping import BOUND_S, SCRIPT, Training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -88,6 +88,41 @@ def test_signals_of_ones_choice_to_any_one_agent_do_what_the_files_do(training: 
     assert "the kill signal 10 to" in training.cluster.nodes["a"].last_line()
 
 
+COUNTING = f"""
+import json, runpy, sys
+import torch
+import torch.distributed as dist
+destroy = dist.destroy_process_group
+def count():
+    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+    own = [each["collective_seq_id"] for each in entries if each["process_group"][1] == "default_pg"]
+    with open(f"{{sys.argv[2]}}.collectives.{{dist.get_rank()}}", "w") as file:
+        file.write(str(max(own)))
+    destroy()
+dist.destroy_process_group = count
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+def test_nothing_is_asked_or_saved_by_a_collective_of_the_trainings_own_process_groups(tmp_path: Path) -> None:
+    """Behind checkpoints of its own, a labelled one and the kill switch, torch's flight recorder has one collective a
+    step there: the script's."""
+    script = tmp_path / "counting.py"
+    script.write_text(COUNTING)
+    training = Training(tmp_path, script=script)
+    flags = ("--kill-switch", str(tmp_path / "kill"), "--save-switch", str(tmp_path / "save"))
+    try:
+        training.start(a=flags, b=flags).wait_steps(60)
+        (tmp_path / "save").write_text("labelled\n")
+        training.wait_label()
+        (tmp_path / "kill").touch()
+        assert [training.cluster.nodes[name].wait(BOUND_S) for name in ("a", "b")] == [83, 83]
+    finally:
+        training.cluster.close()
+    for rank in (0, 1):
+        assert f"end {(tmp_path / f'notes.collectives.{rank}').read_text()}" == training.lines(rank)[-1]
+
+
 def test_scripts_without_the_library_are_stopped_within_the_usual_grace_and_every_agent_ends_with_83(
     tmp_path: Path,
 ) -> None:
@@ -97,7 +132,7 @@ def test_scripts_without_the_library_are_stopped_within_the_usual_grace_and_ever
     try:
         for name in ("a", "b"):
             cluster.start(name, flags=("--kill-switch", str(switch)))
-        cluster.desk.wait_world(2)
+        cluster.desk.wait_world(2, bound_s=BOUND_S)
         switch.touch()
         assert [cluster.nodes[name].wait() for name in ("a", "b")] == [83, 83]
         assert "not every worker calls run.step()" in cluster.nodes["b"].last_line()

@@ -86,10 +86,12 @@ class Announcements:
         need(version > held, FORWARD, lambda: f"{node.ident} went from version {held} to {version}")
         next_at, fault_at = self._announced_at.get(version + 1, float("inf")), self._truth.last_fault
         late_s = self._truth.world.now - max(next_at, fault_at)
-        if fault_at <= node.joined_at:  # the node's own start is no excuse
-            late_s = max(late_s, node.joined_at - next_at)
         world = self._truth.world
-        reaches = world.elects or world.host.attends  # else what the host announces never gets to the store
+        if fault_at <= node.joined_at:  # the node's own start is no excuse, but a server that stood still before is
+            served_at = next_at if world.elects else max(next_at, world.host.thawed_at)
+            late_s = max(late_s, node.joined_at - served_at)
+        # Else what the host announces never gets to the store, or somebody has written over it there.
+        reaches = (world.elects or world.host.attends) and not world.store.spoiled
         if late_s > READ_S and reaches:
             need(False, NEWEST, f"{node.ident} received version {version} {late_s:.1f} s after the next")
 

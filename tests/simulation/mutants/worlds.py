@@ -6,6 +6,7 @@ from elastic_agent.rendezvous.coordinator import fencing as coordinator_fencing
 from elastic_agent.rendezvous.coordinator import machine as coordinator
 from elastic_agent.rendezvous.driver.fencing import Fencing
 
+from ..stores.witnesses import SEEN
 from ..world.fence import COUNTED
 from .planting import Misplaced, Mutant
 from .syntax import assignment, branch, choice, operation, returned
@@ -20,5 +21,6 @@ WORLDS = (
     Mutant("a witness is believed that has said nothing", coordinator_fencing.ends_at, branch(0).operand(2).removed()),
     Mutant("no round waits for nodes that are cut off", coordinator._judge_over, branch(-1).never()),
     Mutant("the leases are not read again", coordinator_fencing.needs_reading, returned(0).never()),
+    Misplaced("what an agent does not see on its own host has ended", SEEN, "other hosts", True),
     Misplaced("the clock of the fence stops while its host is suspended", COUNTED, "suspended", False),
 )

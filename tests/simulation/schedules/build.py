@@ -42,6 +42,7 @@ def world(scenario: Scenario, log: Callable[[float, str], None] | None = None, a
     if scenario.late_bytes:
         made.conditions.late_bytes = random.Random(scenario.seed ^ 0x1A7E)
     made.conditions.reads_first = scenario.reads_first
+    made.conditions.hosts = scenario.hosts
     with made.playing():
         for founder in scenario.founders:
             if founder.at_s:

@@ -15,6 +15,8 @@ from .scenario import Founder, Pace, Scenario
 EVERY, WHICH = 16, 9
 """The seeds of such jobs: those that leave this remainder."""
 APART = ("cut", "cut", "partition", "freeze", "suspend", "cut_peers", "cut_peers", "store_stalls", "stall")
+HOSTS = (0, 0, 1, 2)
+"""As `Scenario.hosts`."""
 BESIDE = ("kill", "restart", "worker_fails", "arrive", "leave", "lose_replies")
 
 
@@ -48,8 +50,16 @@ def scenario(seed: int) -> Scenario:
         store="etcd",
         skew_s=rng.choice((0.0, 1000.0)),
         founders=tuple(Founder(f"n{index}", index * 0.2, 1) for index in range(max_nodes + spares)),
-        faults=tuple(_faults(rng)),
+        faults=(*_faults(rng), *_again(seed)),
+        hosts=random.Random(seed ^ 0x405).choice(HOSTS),
     )
+
+
+def _again(seed: int) -> Iterator[Fault]:
+    """In some of the jobs all agents are killed in the end, and the same command is started again on their hosts."""
+    rng = random.Random(seed ^ 0xA6A1)
+    if rng.random() < 0.2:
+        yield Fault(9, rng.uniform(10.0, 60.0), "rerun", rng.random(), rng.random(), rng.uniform(0.5, 8.0))
 
 
 def _faults(rng: random.Random) -> Iterator[Fault]:

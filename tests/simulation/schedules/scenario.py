@@ -53,6 +53,8 @@ class Scenario:
     """What was sent on connections that were given up may arrive at any later time."""
     reads_first: bool = False
     """Behind the drivers of etcd: the production election, too."""
+    hosts: int = 0
+    """As `Conditions.hosts`."""
 
     def lines(self) -> Iterator[str]:
         """What is in it, for a person."""
@@ -60,6 +62,7 @@ class Scenario:
         yield f"{self.habit}, {self.pace}, echoes {self.echo_chance}"
         late = "; bytes of abandoned connections arrive late" if self.late_bytes else ""
         late += "; the production election" if self.reads_first else ""
+        late += f"; {self.hosts} hosts" if self.hosts else ""
         yield f"store: {self.store or 'none, messages go straight'}; clocks {self.skew_s:g} s apart{late}"
         yield from (
             f"{each.name} joins at {each.at_s:.3f} s with {each.nproc} workers"

@@ -26,7 +26,7 @@ from elastic_agent.rendezvous.store import Store, StoreError, StoreFenced
 
 from . import tcpstore_client
 from .threads import Process
-from .witnesses import SimChannel, SimPage
+from .witnesses import SimChannel, SimNeighbours, SimPage
 
 if TYPE_CHECKING:
     from ..world.node import SimNode
@@ -100,7 +100,9 @@ class DriverLink:
 
     def _fence(self) -> Fencing:
         job = self.world.job
-        return Fencing(self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel)
+        return Fencing(
+            self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel, SimNeighbours(self.node)
+        )
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
         Process.running = self.process

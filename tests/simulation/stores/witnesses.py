@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from elastic_agent.rendezvous.records import Witness
@@ -78,3 +78,47 @@ class SimChannel:
         if (other.ident, self._node.ident) not in world.peers_cut:
             world.reached.note("a witness let workers run on")
             world.at(world.delays.network(), answered, other.ident)
+
+
+SEEN = {"other hosts": False}
+"""Whether an agent says of others on whatever host that no process of them is left, where it sees none on its own."""
+
+LOOK_S, AGAIN_S = 0.001, 0.1
+"""How long a look takes, and after which time what still lives is looked at again. Not drawn, as seeds that were found
+must go on to mean the same."""
+
+
+class SimNeighbours:
+    """As `agent.processes.neighbours.Neighbours`."""
+
+    fd = -1
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self.presence = node.ident
+        self._found: dict[str, str] = {}
+        self._closed = False
+
+    def look(self, found: Callable[[Mapping[str, str]], None]) -> None:
+        if not self._closed:
+            self._node.world.at(LOOK_S, self._node.deliver, self._survey, found)
+
+    def _survey(self, found: Callable[[Mapping[str, str]], None]) -> None:
+        world, known = self._node.world, len(self._found)
+        if self._closed or self._node.done:
+            return
+        waits = False
+        for other in world.nodes.values():
+            here = other.on_host == self._node.on_host
+            if here and other.killed and (other.nursery.live or other.nursery.leftovers):
+                waits = True
+            elif (here and other.killed) or (SEEN["other hosts"] and not here and other is not self._node):
+                self._found[other.ident] = other.ident
+        if len(self._found) > known:
+            world.reached.note("an agent saw that no process of another was left")
+            found(dict(self._found))
+        if waits:
+            world.at(AGAIN_S, self._node.deliver, self._survey, found)
+
+    def close(self) -> None:
+        self._closed = True

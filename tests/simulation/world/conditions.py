@@ -22,3 +22,5 @@ class Conditions:
     """On etcd: who stands for coordinator does so by the production election."""
     page_members: int = 0
     """Where it is not 0, the members of each larger round are on pages of so many; drivers only."""
+    hosts: int = 0
+    """Agents run on so many hosts, by the order in which they join; 0: each on its own."""

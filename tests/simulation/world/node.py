@@ -53,7 +53,7 @@ class SimNode:
         """It was killed, or its agent has ended."""
         self.gone_at = float("inf")
         """When its agent ended, or was killed."""
-        self.frozen = False
+        self.frozen, self.thawed_at = False, 0.0
         self.suspended = False
         """Its whole host stands still, workers and nursery too, as a virtual machine that is moved."""
         self.suspended_at = 0.0
@@ -63,6 +63,8 @@ class SimNode:
         self.verdict: Verdict | None = None
         self.place_fails = False
         self.joined_at = world.now
+        self.on_host = len(world.nodes) % world.conditions.hosts if world.conditions.hosts else ident
+        """The host on which its agent runs."""
         self.skew_s = world.skew_s * (len(world.nodes) + 1)
         """By how much its clock differs from the world's; the job's course must not depend on it."""
         shared = world.shared_store
@@ -242,7 +244,7 @@ class SimNode:
             return
         self._say("is thawed")
         self.link.settle_beats()
-        self.frozen = False
+        self.frozen, self.thawed_at = False, self.world.now
         self.link.settle_beats()
         if self.host:
             self.world.store.thaw()

@@ -21,12 +21,14 @@ LOOK_S = 0.5
 class Training:
     """A job of `stepping.py`, one worker on each of two nodes."""
 
-    def __init__(self, folder: Path, steps: int = 100_000, env: Mapping[str, str] | None = None) -> None:
-        """`env`: added to the agents'."""
+    def __init__(
+        self, folder: Path, steps: int = 100_000, env: Mapping[str, str] | None = None, script: Path = SCRIPT
+    ) -> None:
+        """`env`: added to the agents'. `script`: one that runs `stepping.py`."""
         self.folder, self.checkpoints, self.notes = folder, folder / "checkpoints", folder / "notes"
         args = (str(self.checkpoints), str(self.notes), str(steps), str(STEP_S))
         self.cluster = Cluster(
-            "c10d", folder, nnodes="2", worker=str(SCRIPT), args=args, max_restarts=0, env=dict(env or {})
+            "c10d", folder, nnodes="2", worker=str(script), args=args, max_restarts=0, env=dict(env or {})
         )
 
     def start(self, **flags: tuple[str, ...]) -> Training:

@@ -89,10 +89,14 @@ def test_two_watches_of_one_thing_are_told_apart() -> None:
         (DISK.replace("12 hours left", "110 % used"), "threshold = '110 % used': give '90 % used', '10 % free'"),
         (DISK.replace('"60 s"', '"often"'), "watch 1 (disk): every = 'often': give a time of at least 0.01 s, such as"),
         (DISK.replace('"60 s"', "60"), "watch 1 (disk): every = 60: give a text in quotes"),
-        (DISK.replace("path", "paht"), "watch 1 (disk): paht = 'checkpoints': no such key here; there are again, do"),
+        (
+            DISK.replace("path", "paht"),
+            "watch 1 (disk): paht = 'checkpoints': no such key here; did you mean 'path'? there are again, do",
+        ),
         (DISK.replace('path = "checkpoints"', ""), "watch 1 (disk): path is missing: give a path, absolute or below"),
         (DISK.replace('"save"', '"explode"'), "watch 1 (disk): do = ['notify', 'explode']: give one or several of"),
-        (DISK.replace('"disk"', '"disc"'), "w.toml: watch 1: what = 'disc': give 'disk' or 'inodes'"),
+        (DISK.replace('"disk"', '"disc"'), "w.toml: watch 1: what = 'disc': did you mean 'disk'? give 'disk' or"),
+        ("[[watches]]\nwhat = 'disk'", "no such key here; did you mean 'watch'? there are dumps"),
         (DISK + DISK.replace('"5 min"', '"-1 s"'), "w.toml: watch 2 (disk): for = '-1 s': give a time"),
         ("[[watch]]\nwhat = 'job'", "watch 1 (job): job is missing: give job or process"),
         ("[[watch]]\nwhat = 'job'\njob='a'\nthreshold='1'", "threshold = '1': give none: a watch of this kind has no"),
@@ -126,6 +130,21 @@ def test_an_action_without_its_place_is_refused() -> None:
 def test_an_error_about_channels_shows_none_of_them() -> None:
     """They may hold secrets."""
     assert "hunter2" not in error('notify = [1, "https://host/hunter2"]\n' + DISK)
+    assert "hunter2" not in error('notfy = "https://host/hunter2"\n' + DISK)
+
+
+@pytest.mark.parametrize("names", ["hang,dsk", "disc"])
+def test_a_name_that_is_nearly_a_usual_watch_is_no_file(names: str) -> None:
+    """The usual ones are named, and which may be meant."""
+    with pytest.raises(UsageError, match="is no usual watch; did you mean 'disk'\\? there are hang, disk, ") as raised:
+        table_of(names)
+    assert str(raised.value).startswith(f"--watch {names}: ")
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    """As editors of other systems write it."""
+    (tmp_path / "w.toml").write_bytes(b"\xef\xbb\xbf" + DISK.encode())
+    assert [watch.what for watch in read_table(str(tmp_path / "w.toml")).watches] == ["disk"]
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
@@ -178,9 +197,9 @@ def test_usual_watches_have_names(name: str) -> None:
 
 
 def test_several_usual_watches_are_one_table() -> None:
-    """With commas between; anything else is a file."""
+    """With commas between."""
     assert [watch.what for watch in table_of("hang, slow").watches] == ["hang", "slow"]
-    with pytest.raises(UsageError, match=r"^hang,all: cannot be read"):
+    with pytest.raises(UsageError, match=r"^--watch hang,all: 'all' is no usual watch; there are hang, "):
         table_of("hang,all")
 
 

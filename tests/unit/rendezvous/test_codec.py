@@ -70,6 +70,8 @@ nodes = st.builds(
     max_nodes=counts,
     requests=st.lists(requests, max_size=MAX_REQUESTS).map(tuple),
     answer=st.none() | st.builds(Answer, agreement=counts, bound=counts, done=st.booleans()),
+    presence=texts,
+    ended_here=st.lists(texts, max_size=4).map(tuple),
 )
 members = st.builds(
     Member,
@@ -174,7 +176,7 @@ def test_another_protocol_version_is_refused_by_name() -> None:
 
 def test_unknown_fields_are_ignored() -> None:
     """A later agent of the same protocol version may add fields."""
-    added = b"\xfa\x01\x03new"  # field 31, three bytes of text
+    added = b"\xfa\x03\x03new"  # field 63, three bytes of text
     assert codec.decode_node(added + codec.encode_node(A_NODE)) == A_NODE
     assert codec.decode_node(codec.encode_node(A_NODE) + added) == A_NODE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -27,7 +27,7 @@ RECORD = NodeRecord("a", "a", NodeState.WORKING, 1, 3)
 
 @dataclass
 class Surroundings:
-    """Page and channel of node `a`."""
+    """Page and channel of node `a`, and what it sees of others on its host."""
 
     time: float = 1000.0
     until: float = 0.0
@@ -35,6 +35,11 @@ class Surroundings:
     yes: bool = True
     asked: list[tuple[int, tuple[Witness, ...]]] = field(default_factory=list)
     fd: int = -1
+    presence: str = "on a"
+    looking: list[Callable[[Mapping[str, str]], None]] = field(default_factory=list)
+
+    def look(self, found: Callable[[Mapping[str, str]], None]) -> None:
+        self.looking.append(found)
 
     def now(self) -> float:
         return self.time
@@ -63,7 +68,7 @@ def around() -> Surroundings:
 
 @pytest.fixture
 def fencing(around: Surroundings) -> Fencing:
-    made = Fencing("a", LEASE_S, ALONE_S, around, around)
+    made = Fencing("a", LEASE_S, ALONE_S, around, around, around)
     made.open(b"secret")
     made.heartbeat_acknowledged(around.time)
     made.follow(RUNNING, made.generation())
@@ -142,3 +147,16 @@ def test_who_has_no_place_in_a_round_asks_nobody(fencing: Fencing, around: Surro
     around.time += LEASE_S / 2
     fencing.ask()
     assert around.asked == []
+
+
+def test_neighbours_are_looked_at_once_a_round_is_over(fencing: Fencing, around: Surroundings) -> None:
+    """Only then may somebody wait for one; and what was seen is in each record from then on."""
+    told: list[tuple[str, ...]] = []
+    fencing.on_ended = told.append
+    assert not around.looking
+    fencing.follow(replace(RUNNING, version=8, phase=RoundPhase.OVER), fencing.generation())
+    (found,) = around.looking
+    assert fencing.recorded(RECORD).ended_here == ()
+    found({"on b": "host:12"})
+    record = fencing.recorded(RECORD)
+    assert (record.presence, record.ended_here, told) == ("on a", ("on b",), [("host:12",)])

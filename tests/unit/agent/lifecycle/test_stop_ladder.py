@@ -19,13 +19,23 @@ def test_an_early_wake_up_changes_nothing() -> None:
 def test_workers_are_killed_after_the_grace() -> None:
     """Workers that did not react to the signal get SIGKILL when the grace is over."""
     killed = stop_ladder.ask(10.0, 30.0).climb(40.0)
-    assert (killed.rung, killed.until) == (Rung.KILLED, 40.0 + stop_ladder.GIVE_UP_S)
+    assert (killed.rung, killed.until) == (Rung.KILLED, 40.0 + stop_ladder.GIVE_UP_S - stop_ladder.LAST_LOOK_S)
 
 
 def test_workers_that_survive_sigkill_are_given_up() -> None:
     """After GIVE_UP_S: a process stuck in the kernel must not keep the agent for ever."""
     killed = stop_ladder.ask(0.0, 1.0).climb(1.0)
-    assert killed.climb(1.0 + stop_ladder.GIVE_UP_S).rung is Rung.GIVEN_UP
+    about_to = killed.climb(killed.until)
+    assert (about_to.rung, about_to.until) == (Rung.LAST_LOOK, 1.0 + stop_ladder.GIVE_UP_S)
+    assert about_to.climb(about_to.until).rung is Rung.GIVEN_UP
+
+
+def test_after_a_freeze_of_any_length_killed_workers_have_time_to_be_seen_gone() -> None:
+    """They exited while agent and nursery stood still, so nobody knows of it yet when the time is up."""
+    killed = stop_ladder.ask(0.0, 1.0).climb(1.0)
+    for late_s in (0.001, 0.5, 3600.0):
+        thawed = killed.until + late_s
+        assert killed.climb(thawed).until == thawed + stop_ladder.LAST_LOOK_S
 
 
 def test_leftovers_have_time_to_end_by_themselves() -> None:

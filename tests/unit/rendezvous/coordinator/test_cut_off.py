@@ -8,7 +8,7 @@ from elastic_agent.rendezvous.coordinator import explain
 from elastic_agent.rendezvous.coordinator.events import DeadlineReached, ReadBeats
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, RoundPhase
 from support.builders import record
-from support.rigs.coordinators import LEASE_S, Coordinator, running
+from support.rigs.coordinators import LEASE_S, Coordinator, Store, running
 
 ALONE_S = 60.0
 RULES = {"fences": True, "alone_s": ALONE_S}
@@ -72,6 +72,21 @@ def test_without_a_witness_the_node_is_waited_for_as_long_as_it_may_run_alone() 
     assert begins_at(made, "s") == pytest.approx(began_s + LEASE_S + 1 + ALONE_S, abs=0.5)
 
 
+def test_a_successor_takes_no_member_of_a_round_that_was_forgotten_for_one_that_waits() -> None:
+    """Node a is cut off before its record shows its place. The job began again without any member of that round, so the
+    announcement that the successor reads names none; the others have read it, and have no worker of that round."""
+    made = Coordinator(Store(), "a", 1, min_nodes=1, max_nodes=1, **RULES).publish(record("a"))
+    assert made.state.phase is RoundPhase.RUNNING
+    made = made.successor("s", min_nodes=1, **RULES).publish(record("s"), record("t"))
+    made.now += LEASE_S + 1
+    made.read("s", "t").publish(back("s"), back("t"))
+    assert (made.state.phase, made.store.announced.members if made.store.announced else None) == (RoundPhase.OVER, ())
+    made = made.successor("t", min_nodes=1, **RULES)
+    assert made.state.number == 1
+    began_s = made.now
+    assert begins_at(made, "s", "t") >= began_s + ALONE_S
+
+
 def test_the_leases_are_read_again_once_the_end_of_the_round_is_announced() -> None:
     """A node that came back before may have read that its round runs, and started its workers: it is waited for."""
     made = running("a", "b", min_nodes=1, **RULES)
@@ -102,3 +117,53 @@ def test_on_other_stores_nobody_is_waited_for() -> None:
     made.now = 10.0
     made.read("a").publish(back("a"))
     assert made.state.number == 2
+
+
+def test_a_node_of_which_no_process_is_left_is_not_waited_for() -> None:
+    """An agent on its host says so; that they are on one host is not concluded from names, but from its presence."""
+    made = all_lost("on b")
+    waits = explain.waiting(made.state, made.now, made.rules)
+    assert "until a, b, which are dead or cut off, have surely ended" in waits
+    made.publish(record("s", 2, ended_here=("on a", "on b")))
+    assert begins_at(made, "s") < made.now + 1.0
+    assert made.state.number == 2
+
+
+def test_each_silent_node_is_waited_for_on_its_own() -> None:
+    """Who has seen the end of one has seen nothing of another, which may be on another host."""
+    made = all_lost("on b").publish(record("s", 2, ended_here=("on a",)))
+    began_s = made.now
+    assert "until b, which is dead or cut off, has surely ended" in explain.waiting(made.state, made.now, made.rules)
+    assert begins_at(made, "s") == pytest.approx(began_s + ALONE_S, abs=0.5)
+
+
+def test_a_node_without_a_presence_is_waited_for() -> None:
+    """Whatever others say."""
+    made = all_lost("").publish(record("s", 2, ended_here=("on a", "")))
+    began_s = made.now
+    assert begins_at(made, "s") == pytest.approx(began_s + ALONE_S, abs=0.5)
+
+
+def all_lost(presence: str) -> Coordinator:
+    """Nodes a, with presence "on a", and b, with this one, were members of round 1, and s has come after their end."""
+    made = running("a", "b", min_nodes=1, **RULES)
+    made.publish(record("a", 3, NodeState.WORKING, 1, presence="on a"))
+    made.publish(record("b", 3, NodeState.WORKING, 1, presence=presence))
+    made = made.successor("s", min_nodes=1, **RULES)
+    made.publish(record("s"))
+    made.now += LEASE_S + 1
+    return made.read("s")
+
+
+def test_the_master_of_a_new_round_is_a_member_of_it() -> None:
+    """Not the node that was it before and is lost, whatever its record still offers."""
+    made = running("a", "b", "c", min_nodes=1, **RULES).successor("b", min_nodes=1, **RULES)
+    made.now += LEASE_S + 1
+    made.read("b", "c")
+    for name in "bc":
+        made.publish(record(name, 3, NodeState.WAITING, 1, fenced_round=1))
+    begins_at(made, "b", "c")
+    assert made.state.phase is RoundPhase.RUNNING
+    members = [member.node for member in made.state.members]
+    assert sorted(members) == ["b", "c"]
+    assert made.state.placement.master_addr == f"{members[0]}.example"

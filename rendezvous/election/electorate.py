@@ -1,0 +1,49 @@
+"""Who may vote for the next host, as each announcement of a round says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ...proto.frozen import dataclass
+
+VOTERS = 7
+"""So many members of a round, the first, may vote: three of them may die, and a round of a thousand asks no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Of one round. A candidate needs a majority of each group, not counting nodes that are known to be dead."""
+
+    voters: tuple[str, ...] = ()
+    """The first members, by group rank. Empty: nobody is elected while this round is the last that began."""
+    before: tuple[str, ...] = ()
+    """Those voters of the round before that are members of this one: they may not have read yet that it has begun."""
+
+
+def of_round(members: Sequence[str], last: Electorate, absent: Collection[str]) -> Electorate:
+    """Of a round with these members, by group rank. `last`: of the round before. `absent`: nodes that said goodbye, or
+    have sent no heartbeat for a lease; none of them votes until it has read this round.
+
+    A voter that lives, sends heartbeats and has no place any more could elect a host with others that have not read of
+    this round either. That is rare (a rank claimed twice, a report that is overdue), so then nobody is elected."""
+    places = set(members)
+    if any(voter not in places and voter not in absent for voter in last.voters):
+        return Electorate()
+    return Electorate(tuple(members[:VOTERS]), tuple(voter for voter in last.voters if voter in places))
+
+
+def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str]) -> bool:
+    """Whether these votes are a majority of each group; of one that is dead nobody can elect another."""
+    groups = (electorate.voters, electorate.before) if electorate.before else (electorate.voters,)
+    return bool(votes) and all(_majority(group, votes, dead) for group in groups)
+
+
+def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str]) -> bool:
+    living = [node for node in group if node not in dead]
+    return not living or 2 * sum(node in votes for node in living) > len(living)
+
+
+def asked(electorate: Electorate, own: str, dead: Collection[str]) -> tuple[str, ...]:
+    """Whom a candidate asks, itself not among them."""
+    everyone = dict.fromkeys((*electorate.voters, *electorate.before))
+    return tuple(node for node in everyone if node != own and node not in dead)

@@ -1,0 +1,111 @@
+"""Elections of a store's host: seeds, schedules, and planted bugs that break their promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ..mutants.planting import Mutant
+from . import orders, play
+from .bugs import BUGS, BY_ORDERS, BY_SCHEDULE
+from .cluster import START_MOST_S, Broken, Cluster
+from .orders import Bounds
+
+SEEDS = 100
+FOUND = {
+    "a minority elects": 0,
+    "half of the voters elect": 4,
+    "a promise is broken": 16,
+    "a candidate without the newest announcement is elected": 88,
+    "newcomers elect alone": 885,
+    "a living voter without a place is forgotten": 2609,
+}
+"""A seed in which a planted bug breaks a promise."""
+MOST = 20_000
+"""States; a search that needs more has not ended."""
+
+
+def replaced(*, reads: bool = True) -> Cluster:
+    """n1 is cut off, so a round with n2 begins without it; then the host dies as n1 is back. `reads`: n1 has read of
+    that round."""
+    cluster = play.job(0, 2)
+    cluster.run(4.0)
+    cluster.cut = {("n0", "n1"), ("n1", "n0")}
+    play.arrive(cluster)
+    cluster.run(14.5)
+    content = cluster.hosted("n0").content
+    assert content is not None
+    assert (content.number, content.members, content.running) == (2, ("n0", "n2"), True)
+    cluster.reads_lost = not reads
+    if not reads:
+        cluster.cut.clear()
+        cluster.run(15.5)
+    cluster.die("n0")
+    cluster.run(15.7)
+    cluster.cut.clear()
+    cluster.run(30.0)
+    return cluster
+
+
+def test_no_two_nodes_are_elected_and_nothing_is_lost_that_a_majority_had_read() -> None:
+    """And the seeds reach what could break that."""
+    reached = sum((play.play(seed).reached for seed in range(SEEDS)), Counter[str]())
+    assert reached["elected"] > SEEDS / 2
+    for what in ("voted no", "withdrew", "kill host and the next", "kill host as a round begins", "freeze host", "cut"):
+        assert reached[what], what
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5, 9])
+@pytest.mark.parametrize("replacements", [False, True], ids=["down to the last node", "each is replaced"])
+def test_kills_of_one_host_after_the_other_are_survived(nodes: int, replacements: bool) -> None:
+    """A turn of each voter and the start of a server later, the store is there again."""
+    for seed in range(3):
+        cluster = play.job(seed, nodes)
+        for number in range(1, nodes):
+            cluster.run(number * 12.0)
+            (host,) = play.hosts(cluster)
+            if replacements:
+                play.arrive(cluster)
+                cluster.run(cluster.now + 3.0)
+            cluster.die(host)
+        cluster.run(nodes * 12.0)
+        assert cluster.reached["elected"] == len(cluster.gap_s) == nodes - 1
+        assert max(cluster.gap_s) < START_MOST_S + 1.0
+
+
+def test_a_node_that_was_cut_off_before_its_host_died_elects_nobody() -> None:
+    """The newcomer that took its place does."""
+    assert replaced().served == {2: "n2"}
+
+
+def test_a_node_that_is_back_elects_nobody_before_it_has_read_what_it_missed() -> None:
+    assert replaced(reads=False).served == {2: "n2"}
+
+
+@pytest.mark.parametrize("bug", BY_SCHEDULE, ids=lambda bug: bug.name)
+def test_bugs_that_let_a_lost_node_elect_break_a_promise(bug: Mutant) -> None:
+    with bug.planted(), pytest.raises(Broken, match="were elected for epoch 2"):
+        replaced(reads=False)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_planted_bugs_break_a_promise(bug: Mutant) -> None:
+    """An invariant that no bug can break checks nothing."""
+    seed = FOUND[bug.name]
+    with bug.planted(), pytest.raises(Broken):
+        play.play(seed)
+    play.play(seed)
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_two_voters_in_every_order_of_messages_elect_one_host_at_most(deaths: int) -> None:
+    """Or none: and both can be the one."""
+    jobs = orders.reachable(orders.orphans("h", "ab"), Bounds(1, deaths), MOST)
+    assert {node for job in jobs for _, node in job.elected} == {"a", "b"}
+
+
+@pytest.mark.parametrize("bug", BY_ORDERS, ids=lambda bug: bug.name)
+def test_some_order_of_messages_shows_a_planted_bug(bug: Mutant) -> None:
+    with bug.planted(), pytest.raises(Broken):
+        list(orders.reachable(orders.orphans("h", "ab"), Bounds(1, 0), MOST))
