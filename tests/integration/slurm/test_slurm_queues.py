@@ -15,6 +15,8 @@ from support.outside.slurm_cluster import BOUND_S, SCRIPTS, SlurmCluster
 AGENT = """\
 #!/bin/bash
 # An agent that notes its arguments and ends with the status planned for this start on this node.
+# As the agent it takes USR1, though its scripts ignore it at its start: a shell cannot, so it begins anew.
+[ -n "$TAKES_USR1" ] || exec env --default-signal=USR1 TAKES_USR1=yes "$0" "$@"
 log=$PLAYED/log.$SLURMD_NODENAME
 echo "$*" >>"$log"
 plan=$PLAYED/plan.$SLURMD_NODENAME
