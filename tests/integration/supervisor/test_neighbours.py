@@ -31,7 +31,8 @@ page.move(page.now() + 600.0, 1)
 supervisor.begin(1)
 supervisor.start([shell(sys.argv[3])])
 (started,) = [fact for fact in facts_until(supervisor, Started) if isinstance(fact, Started)]
-print(neighbours.presence, started.pid, supervisor._nursery, supervisor._guardian, flush=True)
+line = f"{neighbours.presence} {started.pid} {supervisor._nursery} {supervisor._guardian}\\n"
+print(line, end="", flush=True)  # in one write: the worker writes to the same pipe
 threading.Event().wait()
 """
 SOON_S = 20.0
