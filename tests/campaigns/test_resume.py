@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
+from pathlib import Path
 
 import pytest
+import torch
 
-from campaigns.resume import campaign, real
+from campaigns.resume import campaign, real, rivals
 from campaigns.resume.schedule import SHAPES, draw
+from support.resume import saves_script
 
 REAL_SEEDS = range(40, 46)
 """Schedules of these seeds are played with real processes, at most 4 ranks and 2 loader processes."""
@@ -63,3 +67,24 @@ def test_the_campaign_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Account, "restore", lambda *_: None)
     found = [seed for seed in range(12) if campaign.judge_in_process(seed)[1]]
     assert len(found) >= 3
+
+
+def test_weights_of_two_checkpoints_are_told_from_those_of_one() -> None:
+    net = saves_script.Net(0.01)
+    net.step()
+    net.step()
+    assert net.one_step() == 2
+    with torch.no_grad():
+        net.layers[3][-1] += 1
+    assert net.one_step() is None
+
+
+def test_a_start_that_finds_no_whole_checkpoint_counts_as_torn() -> None:
+    row = rivals.Saver("theirs", 0.25, 0.125, Counter(whole=7, unreadable=1, mixed=1, lost=1))
+    assert row.torn == 3
+    assert "| theirs | 0.250 | 0.125 | 3 of 10 | 1, 1, 1 |" in rivals.table_of_saves([row])
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_while_it_saves_is_found_whole(tmp_path: Path) -> None:
+    assert saves_script.start_after_a_kill("ours", 0.1, tmp_path, 0.05) == "whole"
