@@ -54,11 +54,14 @@ def serve(folder: str) -> None:
         agreeing.greet()
         stage.building = False
         calls = Calls(folder, operator, around, run, record, passes, channel)
-        run.attend(False)
-        while (call := agreeing.next())["name"] != SHUTDOWN:
+
+        def waits() -> None:
+            run.attend(False)
+
+        waits()
+        while (call := agreeing.next(waits))["name"] != SHUTDOWN:
             run.attend(call["name"] in PASSES)
             value, body = calls.perform(call)
-            run.attend(False)
             if call["number"] < 0:
                 channel.answer(call["number"], value, body)  # it was asked of this worker alone
                 continue
@@ -70,6 +73,7 @@ def serve(folder: str) -> None:
                 run.save_now()
             if around.local_rank == 0:
                 channel.answer(call["number"], value, body)
+        waits()
         run.finish()
         channel.close()
     if dist.is_initialized():
