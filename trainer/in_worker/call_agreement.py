@@ -42,6 +42,7 @@ class CallAgreement:
         call = self._channel.next(self._record.done + 1, waits)
         if call["number"] < 0:
             return call  # of this worker alone
+        self._record.settle(call["before"])
         began = call["restarts"]
         if self._several:
             node = os.environ.get("HOSTNAME") or os.uname().nodename

@@ -64,6 +64,10 @@ class Channel:
     def answer(self, number: int, value: Any, body: bytes = b"") -> None:
         send(self._connection, {"result": number, "value": value}, body)
 
+    def part(self, number: int, told: bytes) -> None:
+        """This worker's part of what a pass gave, as JSON."""
+        send(self._connection, {"part": number}, told)
+
     def kept(self, number: int) -> None:
         """A state that this call goes on from is in memory."""
         send(self._connection, {"kept": number})

@@ -6,6 +6,7 @@ were answered already but had not reached a checkpoint: they are done again, and
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from ...agent.errors import InternalError
 from ..errors import Diverged
 from ..frames import Place, packed, receive, send
+from ..meters import merged
 from ..names import SOCKET
 
 
@@ -33,11 +35,12 @@ class Call:
     refused: str = ""
     """Why this node cannot take part: an error of its program's, which all nodes raise."""
 
-    def to_json(self, restarts: int, kept: bool) -> dict[str, Any]:
+    def to_json(self, restarts: int, kept: bool, before: Any) -> dict[str, Any]:
         """restarts: of the job, when the call was handed out first. kept: whether a state that it goes on from was kept
-        in memory then."""
+        in memory then. before: what the call before it gave."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        return {**self.__dict__, "restarts": restarts, "kept": kept, "shown": f"{self.name}({shown})"}
+        told = {"restarts": restarts, "kept": kept, "before": before}
+        return {**self.__dict__, **told, "shown": f"{self.name}({shown})"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class CallServer:
         """What the program waits for has changed: an answer, the workers, the end of the job."""
         self._calls: list[Call] = []
         self._answers: dict[int, Answer] = {}
+        self._parts: dict[int, dict[int, Any]] = {}
+        """By call and rank, of passes whose workers of this round have not all ended them."""
         self._records: dict[int, tuple[str, str, Any]] = {}
         self._begun: dict[int, int] = {}
         self._kept: set[int] = set()
@@ -224,13 +229,14 @@ class CallServer:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        local_rank = number = -1
+        local_rank = rank = number = -1
         with connection:
             try:
                 while True:
                     message, body = receive(connection)
                     if "hello" in message:
-                        local_rank, number = int(message["hello"]["local_rank"]), int(message["hello"]["round"])
+                        hello = message["hello"]
+                        local_rank, rank, number = (int(hello[name]) for name in ("local_rank", "rank", "round"))
                         send(connection, {"known": self._known(message["hello"])})
                     elif "ready" in message:
                         self._ready(local_rank, message["ready"])
@@ -242,6 +248,8 @@ class CallServer:
                         send(connection, {"asked": self.on_look()})
                     elif "kept" in message:
                         self._kept.add(message["kept"])
+                    elif "part" in message:
+                        self._part(message["part"], rank, number, body)
                     elif "result" in message:
                         self._answer(message, body)
                     elif "failed" in message:
@@ -261,6 +269,7 @@ class CallServer:
         with self._changed:
             if hello["round"] != self._here.round:
                 self._rounds += 1
+                self._parts.clear()
                 self._here = Here(hello["round"], hello["local_world_size"], hello["world_size"], hello["restarts"])
                 self._hand_out()
             known = {number: [number, *call] for number, call in self._records.items()}
@@ -285,11 +294,7 @@ class CallServer:
             due = [(connection, found) for connection, found in due if found is not None]
             for connection, _ in due:
                 del self._asking[connection]
-            messages = {
-                call.number: packed(call.to_json(self._begun.get(call.number, 0), call.number in self._kept))
-                for _, call in due
-                if call
-            }
+            messages = {call.number: packed(self._told(call)) for _, call in due if call}
         for connection, call in due:
             if not call:
                 _hang_up(connection)
@@ -299,12 +304,18 @@ class CallServer:
             except OSError:
                 continue  # the worker has ended; the agent says how
 
+    def _told(self, call: Call) -> dict[str, Any]:
+        before = call.number - 1
+        value = self._answers[before].value if before in self._answers else self._records.get(before, (None,))[-1]
+        return call.to_json(self._begun.get(call.number, 0), call.number in self._kept, value)
+
     def _due(self, asking: Asking) -> Call | Literal[False] | None:
         """The call that a worker waits for; False where none will come, None where one may."""
         if self._here.round != asking.round:
             return False
         if len(self._calls) >= asking.number:
-            return self._calls[asking.number - 1]
+            # With it goes what the call before gave, which is not known until all workers have said their part.
+            return None if asking.number - 1 in self._parts else self._calls[asking.number - 1]
         if self._ended:
             return False
         return self._read if asking.local_rank == 0 else None
@@ -317,6 +328,19 @@ class CallServer:
             if self._read is not None and self._read.number == number:
                 self._read = None  # else the worker gets it again as it asks for the next call
             self._changed.notify_all()
+
+    def _part(self, number: int, rank: int, in_round: int, told: bytes) -> None:
+        """Of what a pass gave: by each worker, where all are on this node."""
+        with self._changed:
+            if in_round != self._here.round or number in self._answers or number in self._records:
+                return  # it is made again, or what it gave the first time stands
+            parts = self._parts.setdefault(number, {})
+            parts[rank] = json.loads(told)
+            if len(parts) == self._here.world_size:
+                del self._parts[number]
+                self._answers[number] = Answer(merged([parts[each] for each in sorted(parts)]))
+                self._changed.notify_all()
+        self._hand_out()
 
     def _complete(self) -> bool:
         return 0 < self._here.local_world_size <= len(self._here.local_ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,68 @@ def test_a_worker_whose_round_is_over_is_hung_up_on(server: CallServer, connect:
     assert late.got() is None
     server.make("train", {}, "one")
     assert successor.got() == "train"
+
+
+def part_of(value: float, samples: float) -> bytes:
+    """What a worker tells of a pass."""
+    meters = {"sums": {"loss": [value * samples, samples]}, "last": {}, "samples": samples, "batches": 3}
+    return json.dumps({"meters": meters, "returned": {}, "common": {"epoch": 1, "batch_count": 3}}).encode()
+
+
+def test_a_pass_gives_means_over_the_parts_of_all_workers_which_learn_it_with_the_next_call(
+    server: CallServer, connect: Callable[..., Channel]
+) -> None:
+    workers = [connect(rank) for rank in range(2)]
+    server.make("train", {}, "one")
+    for each in workers:
+        assert each.next(1, lambda: None)["before"] is None
+    workers[1].part(1, part_of(1.0, 30.0))
+    workers[0].part(1, part_of(2.0, 10.0))
+    expected = {"num_samples": 40, "epoch": 1, "batch_count": 3, "loss": 1.25}
+    assert server.wait(1).value == expected
+    server.make("shutdown", {}, "two")
+    assert [each.next(2, lambda: None)["before"] for each in workers] == [expected] * 2
+
+
+def test_no_call_is_handed_out_before_it_is_known_what_the_one_before_gave(
+    server: CallServer, connect: Callable[..., Channel]
+) -> None:
+    """A program that was interrupted in a pass may make another call before all workers have ended that."""
+    workers = [connect(rank) for rank in range(2)]
+    server.make("train", {}, "one")
+    for each in workers:
+        each.next(1, lambda: None)
+    server.make("validate", {}, "two")
+    workers[0].part(1, part_of(1.0, 10.0))
+    early = Waiting(workers[0], 2)
+    workers[1].part(1, part_of(1.0, 10.0))
+    late = workers[1].next(2, lambda: None)
+    assert early.got() == "validate"
+    assert late["before"]["loss"] == 1.0
+
+
+def test_what_a_pass_gave_the_first_time_stands(server: CallServer, connect: Callable[..., Channel]) -> None:
+    """A pass that is done again, as its workers' state is older, gives nothing, and holds up no call; also where only
+    one of the workers knew that it was answered."""
+    worker = connect(0)
+    worker.ready([[1, "train", "one", {"loss": 7.0}]])
+    server.make("train", {}, "one")
+    server.make("validate", {}, "two")
+    worker.part(1, part_of(1.0, 10.0))
+    call = worker.next(2, lambda: None)
+    assert (call["name"], call["before"]) == ("validate", {"loss": 7.0})
+    assert server.wait(1).value == {"loss": 7.0}
+
+
+def test_parts_of_a_round_that_is_over_do_not_count(server: CallServer, connect: Callable[..., Channel]) -> None:
+    server.make("train", {}, "one")
+    former = [connect(rank) for rank in range(2)]
+    former[0].part(1, part_of(100.0, 10.0))
+    workers = [connect(rank, round=2) for rank in range(2)]
+    former[1].part(1, part_of(100.0, 10.0))
+    for each in workers:
+        each.part(1, part_of(1.0, 10.0))
+    assert server.wait(1).value["loss"] == 1.0
 
 
 def test_the_end_of_the_job_ends_the_wait_but_not_for_a_call_that_was_made(
