@@ -13,8 +13,13 @@ _LENGTHS = struct.Struct("!II")
 
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
     """Send one message. Raises OSError if the connection breaks."""
+    connection.sendall(packed(header, body))
+
+
+def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """One message as it is sent."""
     head = json.dumps(header).encode()
-    connection.sendall(b"".join((_LENGTHS.pack(len(head), len(body)), head, body)))
+    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:

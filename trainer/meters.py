@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from .errors import WrongReturn
-from .names import NUM_SAMPLES
+from .names import NUM_SAMPLES, TRAIN
 from .plain import numbers
 
 LAST = "last_"
@@ -103,6 +103,20 @@ def reduced(parts: list[dict[str, Any]], method: str) -> dict[str, Any]:
         kept = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
         made[name] = sum(value * weight for value, weight in kept) / sum(weight for _, weight in kept)
     return {NUM_SAMPLES: int(total) if float(total).is_integer() else total, **made}
+
+
+def merged(parts: list[dict[str, Any]]) -> Any:
+    """Of each worker's part of a pass, by rank: what the call returns. A part has `each`, for a list of them; or
+    `meters`, `returned`, what else the worker returned, and `common`, which is that of the first. Raises WrongReturn
+    where there is no mean of a value."""
+    if "each" in parts[0]:
+        return [part["each"] for part in parts]
+    kept = together([part["meters"] for part in parts])
+    means = {name: total / count for name, (total, count) in kept["sums"].items() if count}
+    means |= {LAST + name: total / count for name, (total, count) in kept["last"].items() if count}
+    others = [{NUM_SAMPLES: part["meters"]["samples"], **part["returned"]} for part in parts]
+    extra = reduced([{k: v for k, v in other.items() if k not in means} for other in others], TRAIN)
+    return {NUM_SAMPLES: int(extra.pop(NUM_SAMPLES)), **parts[0]["common"], **means, **extra}
 
 
 class Timers:

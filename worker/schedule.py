@@ -70,6 +70,12 @@ class Timetable:
         self.longest_s = max(self.longest_s, now_s - began_s)
         self._set(now_s, now_s - began_s)
 
+    def paused(self, seconds: float) -> None:
+        """Nothing was trained for so long, so that no more could be lost: an interval by Young's formula is that much
+        longer."""
+        if self._every.failures_s is not None:
+            self.due_s += seconds
+
     def _set(self, now_s: float, blocked_s: float) -> None:
         interval_s = self._every.seconds
         if self._every.failures_s is not None:
@@ -97,6 +103,11 @@ class Exchanges:
             self._interval = max(1, min(2 * self._interval, int(EXCHANGE_S / max(each_s, 1e-7))))
         self._at = (boundary, now)
         return self._interval
+
+    def paused(self, seconds: float) -> None:
+        """For so long there was no boundary to come to."""
+        if self._at is not None:
+            self._at = (self._at[0], self._at[1] + seconds)
 
     def agreed(self, boundary: int, interval: int) -> None:
         self._interval = interval

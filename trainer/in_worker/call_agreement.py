@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ...worker.world import World
@@ -32,12 +33,16 @@ class CallAgreement:
         record.known = {number: call for number, call in record.known.items() if number > record.done}
         self._channel.ready(record.results())
 
-    def next(self) -> dict[str, Any]:
-        """The next call. Raises Diverged on every node where they are not the same, TooManyRestarts where this one was
-        restarted more often than the program allows."""
-        call = self._channel.next(self._record.done + 1)
+    def next(self, waits: Callable[[], None]) -> dict[str, Any]:
+        """The next call. waits: called before this worker waits for its program, or for that of another node. Raises
+        Diverged on every node where they are not the same, TooManyRestarts where this one was restarted more often than
+        the program allows."""
+        if self._several:
+            waits()
+        call = self._channel.next(self._record.done + 1, waits)
         if call["number"] < 0:
             return call  # of this worker alone
+        self._record.settle(call["before"])
         began = call["restarts"]
         if self._several:
             node = os.environ.get("HOSTNAME") or os.uname().nodename

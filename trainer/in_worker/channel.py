@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..frames import Place, receive, send
@@ -12,6 +14,8 @@ from ..names import SOCKET
 
 PROGRESS_S = 0.1
 """How often at most a pass shows where it is."""
+AT_ONCE_S = 0.02
+"""A program that calls within this time after an answer is not waited for: it goes on."""
 
 
 class Channel:
@@ -25,6 +29,8 @@ class Channel:
             self._connection.connect(place.address)
         finally:
             place.close()
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
         self._shown_s = 0.0
 
     def greet(self, rank: int, world_size: int, done: int) -> list[Any]:
@@ -47,13 +53,20 @@ class Channel:
         """This worker waits for calls. records: what is known of calls that are done, by any node."""
         send(self._connection, {"ready": records})
 
-    def next(self, number: int) -> dict[str, Any]:
-        """Wait for a call of the program. Raises EOFError where the program is gone."""
+    def next(self, number: int, waits: Callable[[], None]) -> dict[str, Any]:
+        """Wait for a call of the program. waits: called where it does not come at once. Raises EOFError where the
+        program is gone."""
         send(self._connection, {"next": number})
+        if not self._poll.poll(1e3 * AT_ONCE_S):
+            waits()
         return receive(self._connection)[0]
 
     def answer(self, number: int, value: Any, body: bytes = b"") -> None:
         send(self._connection, {"result": number, "value": value}, body)
+
+    def part(self, number: int, told: bytes) -> None:
+        """This worker's part of what a pass gave, as JSON."""
+        send(self._connection, {"part": number}, told)
 
     def kept(self, number: int) -> None:
         """A state that this call goes on from is in memory."""

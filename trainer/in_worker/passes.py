@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..errors import WrongReturn
-from ..meters import LAST, together
-from ..meters import reduced as reduced_over
-from ..names import NUM_SAMPLES, SCHEDULER_STEP, TRAIN
+from ..meters import merged, together
+from ..names import SCHEDULER_STEP
 from ..operator import TrainingOperator, check_steps
 from ..plain import numbers
 from .build import sync_buffers
@@ -19,6 +20,14 @@ from .channel import Channel
 from .places import Batches, Places
 from .record import Record
 from .surroundings import Surroundings
+
+
+@dataclass(frozen=True)
+class Part:
+    """One worker's part of what a pass gives."""
+
+    told: bytes
+    """As JSON; see `merged`."""
 
 
 class Passes:
@@ -30,6 +39,7 @@ class Passes:
         """Raises NotResumable, WrongState where a loader cannot be resumed as it is."""
         self._operator, self._around, self._run, self._record = operator, around, run, record
         self._channel = channel
+        self._several = int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
         self._data = {name: Batches(run, name, loader, around) for name, loader in around.loaders.items()}
         operator._loaders = {name: data.exact or around.loaders[name] for name, data in self._data.items()}
 
@@ -38,7 +48,7 @@ class Passes:
         return "train" in self._data and self._data["train"].uneven
 
     def train(self, number: int, args: dict[str, Any]) -> Any:
-        """One pass over the training data; what the call returns."""
+        """One pass over the training data; what the call returns, or this worker's part of it."""
         operator, data = self._operator, self._of("train")
         for model in operator._wrapped:
             model.train()
@@ -49,17 +59,17 @@ class Passes:
             for scheduler in operator._schedulers:
                 scheduler.step()
         operator.epoch += 1
-        return self._finished(made, args)
+        return self._finished(number, made, args)
 
     def validate(self, number: int, args: dict[str, Any]) -> Any:
-        """One pass over the validation data; what the call returns."""
+        """One pass over the validation data; what the call returns, or this worker's part of it."""
         operator, data = self._operator, self._of("validation")
         sync_buffers(operator._models)
         for model in operator._wrapped:
             model.eval()
         with torch.no_grad():
             made = self._pass(number, data, args, dict(args["info"]))
-        return self._finished(made, args)
+        return self._finished(number, made, args)
 
     def go_on(self) -> None:
         """A state was loaded: the next training pass has the order that it would have had where the state is from,
@@ -144,34 +154,31 @@ class Passes:
         last = {name: total / count for name, (total, count) in meters.last.items() if count}
         self._channel.progress({"pass": data.name, "batch": meters.batches, "of": steps, "last": last})
 
-    def _finished(self, returned: dict[str, Any], args: dict[str, Any]) -> Any:
-        """What the call gives: one dict, or one of each worker."""
-        meters, around = self._operator._meters, self._around
-        own = meters.summary()
-        mine = {"meters": meters.to_json(), "returned": {k: v for k, v in returned.items() if own.get(k) != v}}
-        common: dict[str, Any] = {"epoch": self._operator.epoch, "batch_count": meters.batches}
-        if args["profile"]:
-            common["profile"] = self._operator.timers.stats()
-        if not args["reduce_results"]:
-            return self._gather({**returned, **common})
-        parts = self._gather(mine)
-        kept = together([part["meters"] for part in parts])
-        means = {name: total / count for name, (total, count) in kept["sums"].items() if count}
-        means |= {LAST + name: total / count for name, (total, count) in kept["last"].items() if count}
-        others = [part["returned"] for part in parts]
-        for part, other in zip(parts, others, strict=True):
-            other.setdefault(NUM_SAMPLES, part["meters"]["samples"])
-        extra = reduced_over([{k: v for k, v in other.items() if k not in means} for other in others], TRAIN)
-        samples = extra.pop(NUM_SAMPLES)
-        if around.program["add_dist_sampler"] and not kept["samples"]:
-            samples = samples or 0
-        return {NUM_SAMPLES: int(samples), **common, **means, **extra}
-
-    def _gather(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+    def _finished(self, number: int, returned: dict[str, Any], args: dict[str, Any]) -> Any:
+        """What the call gives: one dict, or one of each worker; or this worker's part, which the program adds up with
+        the others where all are on its node, so that no worker waits for another."""
+        part = self._part(returned, args)
         try:
-            told = json.dumps(mine).encode()
+            told = json.dumps(part).encode()
         except TypeError as error:
             raise WrongReturn(
                 f"a pass returned what is no plain data: {error}; return numbers, texts, and lists and dicts of them"
             ) from error
-        return [json.loads(part) for part in self._run.world.gather_bytes(told)]
+        if self._several:
+            return merged([json.loads(part) for part in self._run.world.gather_bytes(told)])
+        if number in self._record.known:
+            return None  # what it gave the first time stands
+        if part.get("returned"):
+            merged([part])  # raises here what would be wrong there
+        return Part(told)
+
+    def _part(self, returned: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
+        meters = self._operator._meters
+        common: dict[str, Any] = {"epoch": self._operator.epoch, "batch_count": meters.batches}
+        if args["profile"]:
+            common["profile"] = self._operator.timers.stats()
+        if not args["reduce_results"]:
+            return {"each": {**returned, **common}}
+        own = meters.summary()
+        others = {name: value for name, value in returned.items() if own.get(name) != value}
+        return {"meters": meters.to_json(), "returned": others, "common": common}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ class Places(DrivenRun):
             ) from error
         self.kept = self.resumed
         """Whether a state is surely kept: one was found, or `save_now` made one."""
+        self._attends, self._left_s = True, 0.0
 
     def save_now(self) -> None:
         """Collective: a checkpoint of the state as it is, on the disk of each node when this returns. Raises
@@ -60,7 +62,15 @@ class Places(DrivenRun):
             self.boundary()
 
     def attend(self, attends: bool) -> None:
-        """Whether batches follow now: a worker that waits for its program holds up no change of nodes."""
+        """Whether batches follow now: a worker that waits for its program holds up no change of nodes, and what could
+        be lost becomes no more."""
+        if attends == self._attends:
+            return
+        self._attends, now_s = attends, time.monotonic()
+        if attends:
+            self._timetable.paused(now_s - self._left_s)
+            self._exchanges.paused(now_s - self._left_s)
+        self._left_s = now_s
         self._requests.attend(attends)
 
     def leave(self) -> None:

@@ -17,6 +17,8 @@ class Record:
         self.known: dict[int, list[Any]] = {}
         """By number, of calls that were answered before, but are later than this state: name, digest, value."""
         self._lines: list[str] = []
+        self._pending: list[Any] | None = None
+        """Of the last call: number, name and digest, while the program alone knows what it gave."""
 
     def results(self) -> list[Any]:
         """Number, name, digest and value of each call that is done, and of those that are known."""
@@ -29,6 +31,17 @@ class Record:
         self._lines.append(json.dumps([number, name, digest, value]))
         self.done, self.going = number, None
         return value
+
+    def finish_by_program(self, number: int, name: str, digest: str) -> None:
+        """This call is done; the program says with the next one what it gave."""
+        self._pending = [number, name, digest]
+        self.done, self.going = number, None
+
+    def settle(self, value: Any) -> None:
+        """What the call before this one gave."""
+        if self._pending is not None:
+            self._lines.append(json.dumps([*self._pending, value]))
+            self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._lines)}

@@ -16,7 +16,7 @@ from .call_agreement import CallAgreement
 from .calls import Calls
 from .channel import Channel
 from .ending import ending
-from .passes import Passes
+from .passes import Part, Passes
 from .places import Places, every_of, state_directory
 from .record import Record
 from .states import states_of
@@ -54,26 +54,41 @@ def serve(folder: str) -> None:
         agreeing.greet()
         stage.building = False
         calls = Calls(folder, operator, around, run, record, passes, channel)
-        run.attend(False)
-        while (call := agreeing.next())["name"] != SHUTDOWN:
-            run.attend(call["name"] in PASSES)
-            value, body = calls.perform(call)
-            run.attend(False)
-            if call["number"] < 0:
-                channel.answer(call["number"], value, body)  # it was asked of this worker alone
-                continue
-            if call["name"] in READS:
-                record.finish(call["number"], call["name"], call["digest"], None)
-            else:
-                value = record.finish(call["number"], call["name"], call["digest"], value)
-            if calls.lasting:
-                run.save_now()
-            if around.local_rank == 0:
-                channel.answer(call["number"], value, body)
+        _carry_out(agreeing, calls, run, record, channel, around.local_rank)
         run.finish()
         channel.close()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _carry_out(
+    agreeing: CallAgreement, calls: Calls, run: Places, record: Record, channel: Channel, local_rank: int
+) -> None:
+    """One call after the other, until the program shuts the trainer down."""
+
+    def waits() -> None:
+        run.attend(False)
+
+    waits()
+    while (call := agreeing.next(waits))["name"] != SHUTDOWN:
+        run.attend(call["name"] in PASSES)
+        value, body = calls.perform(call)
+        if call["number"] < 0:
+            channel.answer(call["number"], value, body)  # it was asked of this worker alone
+            continue
+        if isinstance(value, Part):
+            record.finish_by_program(call["number"], call["name"], call["digest"])
+            channel.part(call["number"], value.told)
+            continue
+        if call["name"] in READS:
+            record.finish(call["number"], call["name"], call["digest"], None)
+        else:
+            value = record.finish(call["number"], call["name"], call["digest"], value)
+        if calls.lasting:
+            run.save_now()
+        if local_rank == 0:
+            channel.answer(call["number"], value, body)
+    waits()
 
 
 def _surroundings(program: dict[str, Any], rank: int, size: int) -> Surroundings:

@@ -6,15 +6,17 @@ were answered already but had not reached a checkpoint: they are done again, and
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ...agent.errors import InternalError
 from ..errors import Diverged
-from ..frames import Place, receive, send
+from ..frames import Place, packed, receive, send
+from ..meters import merged
 from ..names import SOCKET
 
 
@@ -33,11 +35,12 @@ class Call:
     refused: str = ""
     """Why this node cannot take part: an error of its program's, which all nodes raise."""
 
-    def to_json(self, restarts: int, kept: bool) -> dict[str, Any]:
+    def to_json(self, restarts: int, kept: bool, before: Any) -> dict[str, Any]:
         """restarts: of the job, when the call was handed out first. kept: whether a state that it goes on from was kept
-        in memory then."""
+        in memory then. before: what the call before it gave."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        return {**self.__dict__, "restarts": restarts, "kept": kept, "shown": f"{self.name}({shown})"}
+        told = {"restarts": restarts, "kept": kept, "before": before}
+        return {**self.__dict__, **told, "shown": f"{self.name}({shown})"}
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,26 @@ class Here:
     local_ranks: set[int] = field(default_factory=set)
 
 
+class Asking(NamedTuple):
+    """What a worker waits for."""
+
+    number: int
+    """Of the call."""
+    local_rank: int
+    round: int
+
+
 class CallServer:
     """Made before the workers are started. Used by the program's thread; has one thread for each connection."""
 
     def __init__(self, folder: str) -> None:
         """folder: a private directory. Raises OSError."""
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
+        self._changed = threading.Condition()
         """What the program waits for has changed: an answer, the workers, the end of the job."""
-        self._handed = threading.Condition(lock)
-        """What the workers' threads wait for has changed: a call, the round, the end of the job."""
         self._calls: list[Call] = []
         self._answers: dict[int, Answer] = {}
+        self._parts: dict[int, dict[int, Any]] = {}
+        """By call and rank, of passes whose workers of this round have not all ended them."""
         self._records: dict[int, tuple[str, str, Any]] = {}
         self._begun: dict[int, int] = {}
         self._kept: set[int] = set()
@@ -82,6 +93,8 @@ class CallServer:
         self._rounds = 0
         self._ended: Callable[[], BaseException] | None = None
         self._connections: set[socket.socket] = set()
+        self._asking: dict[socket.socket, Asking] = {}
+        """Workers that wait for a call, each by its connection."""
         self._threads: list[threading.Thread] = []
         self.failures: list[dict[str, Any]] = []
         """Exceptions that workers reported before they ended, oldest first."""
@@ -127,7 +140,8 @@ class CallServer:
         """This node's workers have ended, and others will come, of a job whose rounds are counted anew."""
         with self._changed:
             self._here = Here()
-            self._wake_all()
+            self._changed.notify_all()
+        self._hand_out()
 
     def wait_ready(self) -> None:
         """Until all workers of this node are there. Raises what ended the job."""
@@ -151,15 +165,16 @@ class CallServer:
                 raise self._ended()
             self._begun[number] = self._here.restarts
             self._calls.append(Call(number, name, args, digest, parcel, refused))
-            self._handed.notify_all()
-            return number
+        self._hand_out()
+        return number
 
     def read(self, name: str) -> Answer:
         """Ask this node's first worker, between two calls, for what changes nothing. Raises what ended the job."""
         with self._changed:
             number = min((*self._answers, 0)) - 1
             self._read = Call(number, name, {}, "")
-            self._handed.notify_all()
+        self._hand_out()
+        with self._changed:
             self._changed.wait_for(lambda: self._ended or number in self._answers)
             self._read = None
             if number not in self._answers and self._ended:
@@ -180,14 +195,15 @@ class CallServer:
         """The job is over: whoever waits, or comes later, gets this error."""
         with self._changed:
             self._ended = self._ended or error
-            self._wake_all()
+            self._changed.notify_all()
+        self._hand_out()
 
     def close(self) -> None:
         """Close every connection. May be called again."""
         with self._changed:
             self._ended = self._ended or (lambda: RuntimeError("the trainer is shut down"))
             connections, self._connections = self._connections, set()
-            self._wake_all()
+            self._changed.notify_all()
         for connection in (self._server, *connections):
             _hang_up(connection)
         self._acceptor.join()
@@ -213,24 +229,27 @@ class CallServer:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        local_rank = number = -1
+        local_rank = rank = number = -1
         with connection:
             try:
                 while True:
                     message, body = receive(connection)
                     if "hello" in message:
-                        local_rank, number = int(message["hello"]["local_rank"]), int(message["hello"]["round"])
+                        hello = message["hello"]
+                        local_rank, rank, number = (int(hello[name]) for name in ("local_rank", "rank", "round"))
                         send(connection, {"known": self._known(message["hello"])})
                     elif "ready" in message:
                         self._ready(local_rank, message["ready"])
                     elif "next" in message:
-                        if (call := self._next(message["next"], local_rank, number)) is None:
-                            return
-                        send(connection, call.to_json(self._begun.get(call.number, 0), call.number in self._kept))
+                        with self._changed:
+                            self._asking[connection] = Asking(message["next"], local_rank, number)
+                        self._hand_out()
                     elif "look" in message:
                         send(connection, {"asked": self.on_look()})
                     elif "kept" in message:
                         self._kept.add(message["kept"])
+                    elif "part" in message:
+                        self._part(message["part"], rank, number, body)
                     elif "result" in message:
                         self._answer(message, body)
                     elif "failed" in message:
@@ -242,14 +261,17 @@ class CallServer:
             finally:
                 with self._changed:
                     self._connections.discard(connection)
-                    self._wake_all()
+                    self._asking.pop(connection, None)
+                    self._changed.notify_all()
 
     def _known(self, hello: dict[str, Any]) -> list[Any]:
         """A worker has connected. Returns the calls of this program that are later than the worker's state."""
         with self._changed:
             if hello["round"] != self._here.round:
                 self._rounds += 1
+                self._parts.clear()
                 self._here = Here(hello["round"], hello["local_world_size"], hello["world_size"], hello["restarts"])
+                self._hand_out()
             known = {number: [number, *call] for number, call in self._records.items()}
             for call in self._calls:
                 if call.number in self._answers:
@@ -262,32 +284,63 @@ class CallServer:
             self._here.local_ranks.add(local_rank)
             for number, name, digest, value in records:
                 self._records.setdefault(int(number), (name, digest, value))
-            self._wake_all()
+            self._changed.notify_all()
 
-    def _next(self, number: int, local_rank: int, in_round: int) -> Call | None:
-        """Wait for a call; None where nobody will make it, or the worker is of a round that is over."""
+    def _hand_out(self) -> None:
+        """Send each worker that waits the call that is there for it; hang up on those to whom nobody will make one, or
+        whose round is over. On the thread by which that came to be: no other needs to wake up first."""
+        with self._changed:
+            due = [(connection, self._due(asking)) for connection, asking in self._asking.items()]
+            due = [(connection, found) for connection, found in due if found is not None]
+            for connection, _ in due:
+                del self._asking[connection]
+            messages = {call.number: packed(self._told(call)) for _, call in due if call}
+        for connection, call in due:
+            if not call:
+                _hang_up(connection)
+                continue
+            try:
+                connection.sendall(messages[call.number])
+            except OSError:
+                continue  # the worker has ended; the agent says how
 
-        def due() -> bool:
-            there = len(self._calls) >= number or (local_rank == 0 and self._read is not None)
-            return there or bool(self._ended) or self._here.round != in_round
+    def _told(self, call: Call) -> dict[str, Any]:
+        before = call.number - 1
+        value = self._answers[before].value if before in self._answers else self._records.get(before, (None,))[-1]
+        return call.to_json(self._begun.get(call.number, 0), call.number in self._kept, value)
 
-        with self._handed:
-            self._handed.wait_for(due)
-            if self._here.round != in_round:
-                return None
-            if len(self._calls) >= number:
-                return self._calls[number - 1]
-            return self._read if local_rank == 0 and not self._ended else None
+    def _due(self, asking: Asking) -> Call | Literal[False] | None:
+        """The call that a worker waits for; False where none will come, None where one may."""
+        if self._here.round != asking.round:
+            return False
+        if len(self._calls) >= asking.number:
+            # With it goes what the call before gave, which is not known until all workers have said their part.
+            return None if asking.number - 1 in self._parts else self._calls[asking.number - 1]
+        if self._ended:
+            return False
+        return self._read if asking.local_rank == 0 else None
 
     def _answer(self, message: dict[str, Any], body: bytes) -> None:
         """By this node's first worker; the others know the same."""
         with self._changed:
-            self._answers.setdefault(int(message["result"]), Answer(message["value"], body))
+            number = int(message["result"])
+            self._answers.setdefault(number, Answer(message["value"], body))
+            if self._read is not None and self._read.number == number:
+                self._read = None  # else the worker gets it again as it asks for the next call
             self._changed.notify_all()
 
-    def _wake_all(self) -> None:
-        self._changed.notify_all()
-        self._handed.notify_all()
+    def _part(self, number: int, rank: int, in_round: int, told: bytes) -> None:
+        """Of what a pass gave: by each worker, where all are on this node."""
+        with self._changed:
+            if in_round != self._here.round or number in self._answers or number in self._records:
+                return  # it is made again, or what it gave the first time stands
+            parts = self._parts.setdefault(number, {})
+            parts[rank] = json.loads(told)
+            if len(parts) == self._here.world_size:
+                del self._parts[number]
+                self._answers[number] = Answer(merged([parts[each] for each in sorted(parts)]))
+                self._changed.notify_all()
+        self._hand_out()
 
     def _complete(self) -> bool:
         return 0 < self._here.local_world_size <= len(self._here.local_ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,17 +51,27 @@ class Schedule:
             try:
                 code = process.wait(max(0.1, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                code = process.wait()
+                wrong.append(f"{name} had not ended after {BOUND_S:g} s: {self.tail(name)}")
+                continue
             if code:
                 wrong.append(f"{name} ended with {code}: {self.tail(name)}")
+        # None before all were looked at: the end of one is what the others would tell of last.
+        for process in self.running.values():
+            process.kill()
+            process.wait()
         return wrong or self.differences()
 
     def start(self) -> None:
         self.begun += 1
         name = f"node{self.begun}"
         paths = f"{ROOT / '.typing'}:{ROOT / 'tests'}"
-        variables = {"PASSES": str(PASSES), "SLOW_S": "0.03", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        variables = {
+            "LOGLEVEL": "INFO",
+            "PASSES": str(PASSES),
+            "SLOW_S": "0.03",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": paths,
+        }
         variables["STATES"] = str(self.work / "states")
         with open(self.work / f"{name}.err", "wb") as stderr:
             self.running[name] = subprocess.Popen(
@@ -110,10 +121,13 @@ def schedules(count: int, seed: int) -> int:
     """Plays so many; prints and returns how many ended wrong."""
     failed = 0
     for number in range(seed, seed + count):
-        with tempfile.TemporaryDirectory() as folder:
-            schedule = Schedule(number, Path(folder))
-            wrong = schedule.play()
-            failed += bool(wrong)
-            print(f"schedule {number} ({', '.join(schedule.happened)}): {'; '.join(wrong) or 'right'}", flush=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"schedule-{number}-"))
+        schedule = Schedule(number, folder)
+        wrong = schedule.play()
+        failed += bool(wrong)
+        said = f"{'; '.join(wrong)}; all that its nodes wrote is in {folder}" if wrong else "right"
+        print(f"schedule {number} ({', '.join(schedule.happened)}): {said}", flush=True)
+        if not wrong:
+            shutil.rmtree(folder)
     print(f"{count} schedules of nodes: {failed} ended wrong", flush=True)
     return failed
