@@ -29,7 +29,7 @@ SIGTERM = 15
 LAST_RECORD_S = 3.0
 """How long the last record may take to be acknowledged before the agent ends anyway; its lease then runs out."""
 
-LATE_S = 1.0
+LATE_S = 0.2
 """A wake-up that comes later than this shows that this agent was paused, and nothing about the store."""
 
 AFTER_PAUSE_S = 5.0

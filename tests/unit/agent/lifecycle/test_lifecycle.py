@@ -71,6 +71,9 @@ def test_a_host_that_cannot_reach_its_own_store_for_the_grace_stops_serving() ->
     """It could not read that the others have ended. A late wake-up allows 5 s more."""
     away = machine.step(serving(), store_events.StoreWentAway("no answer within 5 s"), 10.0, RULES).node
     assert machine.step(away, events.DeadlineReached(), 13.0, RULES).node.phase is Phase.ENDING
+    until = 10.0 + RULES.store_grace_s
+    barely = machine.step(away, events.DeadlineReached(), until + 0.3, RULES)
+    assert (barely.node.phase, barely.effects) == (Phase.ENDING, (events.WakeAt(until + 5.3),))
     late = machine.step(away, events.DeadlineReached(), 500.0, RULES)
     assert late.node.phase is Phase.ENDING
     assert late.effects == (events.WakeAt(505.0),)
