@@ -28,7 +28,7 @@ from .keys import key_of, mix
 from .ledger import Ledger
 from .loop.early import EarlyEnd, known_s
 from .loop.log import RunLog
-from .loop.marks import NEVER_S, SAVE, SHORT_S, marks_of
+from .loop.marks import SAVE, marks_of
 from .loop.progress import Progress, place_of
 from .loop.reductions import Reductions
 from .loop.requests import Requests
@@ -89,14 +89,16 @@ class Run:
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._early = EarlyEnd(stop_before, self.log)
-        self._keyed_by_batch, self._exchanges = False, Exchanges()
+        self._keyed_by_batch = False
+        self._exchanges = Exchanges()
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
-        self._saved, self._timetable = self._reached(), Timetable(self._every, self.log.info)
+        self._saved = self._reached()
+        self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -278,10 +280,7 @@ class Run:
         """As `Context` defines it."""
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
-        if (marks := self._marks).noted and not self.account.evaluates:  # at every short step: without a call
-            waited_s, marks.asked_s = time.monotonic() - marks.asked_s, NEVER_S
-            marks.waited_s += waited_s if waited_s >= SHORT_S else 0.0
-        elif marks.shows:
+        if (marks := self._marks).shows:
             marks.got(self.account.evaluating())
 
     def asked(self) -> None:

@@ -78,8 +78,6 @@ class Account:
         self._passes: list[Pass] = []
         self.committed: list[Span] = []
         """Since `take` was called last."""
-        self.evaluates = False
-        """Whether the batch that was handed out last is one that no step commits."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -112,9 +110,7 @@ class Account:
         return done
 
     def hand_out(self, span: Span) -> None:
-        cursor = self.cursors[span.loader]
-        cursor.held.append(span)
-        self.evaluates = cursor.evaluates
+        self.cursors[span.loader].held.append(span)
         for going in self._passes:
             if going.loader == span[0]:
                 going.gave = True

@@ -7,14 +7,12 @@ system call.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from ...proto import progress
 from ...proto.durations import bucket_of
@@ -27,7 +25,6 @@ WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
 SHORT_S = 20e-6
 """A wait for data below this is none, and a step's processor time holds so long: reading it costs a system call."""
-NEVER_S = math.inf
 SHOWN_S = 0.05
 """How long the lengths of steps may wait for being counted; behind a step that takes longer, they are at once."""
 
@@ -40,7 +37,6 @@ class Marks:
         self.shows = memory is not None
         """Whether the agent watches progress."""
         view = memoryview(bytearray(progress.SIZE) if memory is None else memory)
-        self._note = partial(_NOTED.pack_into, view, _SHOWN_AT)
         self._bytes, self._words, self._longs, self._doubles = view, view.cast("I"), view.cast("Q"), view.cast("d")
         self._slots: dict[str, int] = {}
         self._section, self._at = "", 0
@@ -51,14 +47,12 @@ class Marks:
         self._writes = self._marks = self._steps = 0
         self._stepped_s = self._own_s = self._blocked_s = 0.0
         self._stepped_at_s, self._stepped_cpu_s = -1.0, 0.0
-        self.asked_s, self._asked_cpu_s = NEVER_S, 0.0
-        """When the loop asked for the batch that it waits for."""
-        self.noted: list[float] = []
-        """When steps ended that are noted, and not counted yet. While there are any, a wait for a batch that a step
-        commits is added to `waited_s`, where it is no shorter than SHORT_S, instead of a call of `got`."""
+        self._asked_s, self._asked_cpu_s = -1.0, 0.0
+        self._ends_s: list[float] = []
+        """When steps ended that are noted, and not counted yet."""
         self._note_until_s = -1.0
         """A step that ends before this moment is noted."""
-        self.waited_s, self._blocked_share = 0.0, 1.0
+        self._waited_s, self._blocked_share = 0.0, 1.0
         """Waits for data of noted steps, whose processor time is not read; and the share of the last wait of which it
         was that needed none."""
         if self.shows:
@@ -74,10 +68,11 @@ class Marks:
             return
         now_s = time.monotonic()
         if now_s < self._note_until_s:
-            (noted := self.noted).append(now_s)
-            number = len(noted)
+            ends_s = self._ends_s
+            ends_s.append(now_s)
+            number = len(ends_s)
             # Each word by itself: who reads them in between takes this step's time for that of the one before.
-            self._note(self._marks + number, self._steps + number, now_s)
+            _NOTED.pack_into(self._bytes, _SHOWN_AT, self._marks + number, self._steps + number, now_s)
             return
         cpu_s = time.thread_time()
         self._settle()
@@ -99,19 +94,25 @@ class Marks:
     def asked(self) -> None:
         """The loop asks for its next batch."""
         if self.shows:
-            self.asked_s = now_s = time.monotonic()
-            if self.noted:
+            self._asked_s = now_s = time.monotonic()
+            if self._ends_s:
                 return
             # The thread's processor time is a system call: behind a step it is known already.
             soon = now_s - self._stepped_at_s < SHORT_S
             self._asked_cpu_s = self._stepped_cpu_s if soon else time.thread_time()
 
     def got(self, evaluates: bool) -> None:
-        """It got one, and no steps are noted, or it evaluates. evaluates: of a loader whose batches no step commits."""
+        """It got one. evaluates: of a loader whose batches no step commits."""
+        if self._ends_s and not evaluates:
+            if (began_s := self._asked_s) >= 0 and (waited_s := time.monotonic() - began_s) >= SHORT_S:
+                self._waited_s += waited_s
+            self._asked_s = -1.0
+            return
         if not self.shows:
             return
         now_s = time.monotonic()
-        waited_s, self.asked_s = now_s - self.asked_s, NEVER_S
+        waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
+        self._asked_s = -1.0
         if waited_s >= SHORT_S and not evaluates:
             # The processor time of the wait is counted with the rest of the step's.
             blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
@@ -169,7 +170,7 @@ class Marks:
 
     def _settle(self) -> None:
         """Count the steps that were noted. Whoever calls it shows something next."""
-        if not (ends_s := self.noted):
+        if not (ends_s := self._ends_s):
             return
         longs, doubles, words, at = self._longs, self._doubles, self._words, self._at
         self._writes |= 1
@@ -187,8 +188,8 @@ class Marks:
         self._steps += len(ends_s)
         self._marks += len(ends_s)
         ends_s.clear()
-        self._blocked_s += self.waited_s * self._blocked_share
-        self.waited_s = 0.0
+        self._blocked_s += self._waited_s * self._blocked_share
+        self._waited_s = 0.0
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""

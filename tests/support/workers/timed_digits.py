@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from elastic_agent.worker import Run
+from elastic_agent.worker.data.cursors import Account
 from elastic_agent.worker.loop.channel import Channel
 from elastic_agent.worker.loop.marks import Marks
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "digits" / "train.py"
 AGENT = "ELASTIC_AGENT_TIMED"
 WARM_EPOCHS = 4
-CALLS = ((Marks, "step"), (Marks, "asked"), (Run, "handed_out"))
-"""In which a step does what it does for guards; without guards, what is done anyway."""
+CALLS = ((Marks, "step"), (Marks, "asked"), (Marks, "got"), (Account, "evaluating"))
+"""What a step does for guards. Without guards they do what is done anyway, or are not called."""
 REQUESTS = (Channel, "reached")
 """How a step learns of requests, such as a switch's: without guards too, as an agent may be asked without them."""
 PREEMPTED_S = 1e-3

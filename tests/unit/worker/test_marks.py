@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from elastic_agent.proto import progress
 from elastic_agent.proto.durations import FIRST_S, UPPER_S, Durations
 from elastic_agent.proto.progress import Progress
-from elastic_agent.worker import Run, run
 from elastic_agent.worker.loop import marks as module
 from elastic_agent.worker.loop.marks import (
     EVALUATION,
@@ -29,12 +26,11 @@ from elastic_agent.worker.loop.marks import (
 
 
 class Clock:
-    """Stands for the module `time` in the marks and the run, and there only: all else here has true clocks."""
+    """Stands for the module `time` in the marks, and there only: whatever else runs in this process has true clocks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 100.0
-        for each in (module, run):
-            monkeypatch.setattr(each, "time", self)
+        monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:
         return self.now
@@ -61,12 +57,6 @@ def shown(memory: bytearray) -> Progress:
     return found
 
 
-def got(marks: Marks, evaluates: bool = False) -> None:
-    """A batch is there, as a run tells it to its marks."""
-    account = SimpleNamespace(evaluates=evaluates, evaluating=lambda: evaluates)
-    Run.handed_out(cast("Run", SimpleNamespace(_marks=marks, account=account, _sharding=None, rank=0)), 7)
-
-
 def warm(marks: Marks, clock: Clock) -> None:
     for _ in range(WARM_STEPS):
         clock.compute(5.0)
@@ -83,9 +73,9 @@ def test_sections_are_told_apart(clock: Clock) -> None:
         marks.step()
     clock.compute(0.25)
     for _ in range(3):
-        got(marks, evaluates=True)
+        marks.got(evaluates=True)
         clock.compute(2.0)
-    got(marks)
+    marks.got(evaluates=False)
     with marks.section(SAVE):
         clock.wait(30.0)
     clock.compute(0.75)
@@ -120,7 +110,7 @@ def test_own_time_is_what_a_rank_computes_and_waits_for_data(clock: Clock) -> No
     warm(marks, clock)
     marks.asked()
     clock.wait(0.5)
-    got(marks)
+    marks.got(evaluates=False)
     clock.compute(1.0)
     clock.wait(2.0)  # in a collective
     with marks.section(SAVE):
@@ -166,7 +156,7 @@ def test_nothing_is_shown_where_nobody_asks(tmp_path: Path, monkeypatch: pytest.
         marks = marks_of(0, "")
         marks.step()
         with marks.section("x"):
-            got(marks, evaluates=True)
+            marks.got(evaluates=True)
         monkeypatch.setenv(progress.DIRECTORY, str(tmp_path / "gone"))
     assert list(tmp_path.iterdir()) == []
 
@@ -177,7 +167,7 @@ def test_times_of_a_section_are_its_own_whatever_evaluates_in_it(clock: Clock) -
     marks = Marks(memory)
     with marks.section("report"):
         clock.wait(1.0)
-        got(marks, evaluates=True)
+        marks.got(evaluates=True)
         clock.wait(2.0)
     assert shown(memory).sections["report"].total_s == 3.0
 
@@ -194,7 +184,7 @@ def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.
         clock.wait(SHORT_S / 4)
         marks.asked()
         clock.wait(SHORT_S / 2)
-        got(marks)
+        marks.got(evaluates=False)
     assert reads.call_count == 10
 
 
@@ -231,7 +221,7 @@ def test_short_steps_share_one_reading_of_their_processor_time(clock: Clock, mon
     for _ in range(40):
         marks.asked()
         clock.compute(SHOWN_S / 80)
-        got(marks)
+        marks.got(evaluates=False)
         clock.compute(SHOWN_S / 80 * 3)
         marks.step()
     assert 2 <= reads.call_count <= 5
@@ -246,7 +236,7 @@ def test_waits_for_data_of_short_steps_are_taken_for_what_the_first_was(clock: C
         marks.asked()
         clock.wait(0.001)
         clock.compute(0.001)
-        got(marks)
+        marks.got(evaluates=False)
         clock.compute(0.001)
         clock.wait(0.002)
         marks.step()
