@@ -11,8 +11,9 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 from ...proto import progress
 from ...proto.durations import bucket_of
@@ -79,7 +80,7 @@ class Marks:
         if self._section == EVALUATION:
             self._leave(now_s)
         length_s = self._carried_s + now_s - self._base_s
-        self._count(self._at, length_s)
+        self._count(self._at, (length_s,))
         self._steps += 1
         if self._section == STEP:
             self._stepped_s += length_s
@@ -121,7 +122,7 @@ class Marks:
         if evaluates:
             self._settle()
             if self._section == EVALUATION:
-                self._count(self._at, now_s - self._base_s)
+                self._count(self._at, (now_s - self._base_s,))
             else:
                 self._carried_s += now_s - self._base_s
             self._show(EVALUATION, now_s)
@@ -155,7 +156,7 @@ class Marks:
             yield
         finally:
             end_s = time.monotonic()
-            self._count(at, end_s - now_s)
+            self._count(at, (end_s - now_s,))
             self._carried_s = carried_s
             self._cpu_s += time.thread_time() - cpu_s
             self._show(outer, end_s)
@@ -172,19 +173,9 @@ class Marks:
         """Count the steps that were noted. Whoever calls it shows something next."""
         if not (ends_s := self._ends_s):
             return
-        longs, doubles, words, at = self._longs, self._doubles, self._words, self._at
-        self._writes |= 1
-        longs[WRITES] = self._writes
-        before_s, longest_s = self._base_s, doubles[at + LONGEST]
-        for end_s in ends_s:
-            length_s, before_s = end_s - before_s, end_s
-            longest_s = max(longest_s, length_s)
-            words[2 * (at + BUCKETS_AT) + bucket_of(length_s)] += 1
-        longs[at + COUNT] += len(ends_s)
-        doubles[at + TOTAL] += before_s - self._base_s
-        doubles[at + LONGEST] = longest_s
-        self._stepped_s += before_s - self._base_s
-        self._base_s = before_s
+        self._count(self._at, [end_s - began_s for began_s, end_s in pairwise((self._base_s, *ends_s))])
+        self._stepped_s += ends_s[-1] - self._base_s
+        self._base_s = ends_s[-1]
         self._steps += len(ends_s)
         self._marks += len(ends_s)
         ends_s.clear()
@@ -193,21 +184,21 @@ class Marks:
 
     def _leave(self, now_s: float) -> None:
         """The evaluation is over; the step goes on."""
-        self._count(self._at, now_s - self._base_s)
+        self._count(self._at, (now_s - self._base_s,))
         self._section = STEP if self._steps >= WARM_STEPS else WARM_UP
         self._name(self._section)
         self._base_s = now_s
 
-    def _count(self, at: int, seconds: float) -> None:
-        """One more time of the section at this word. Until the next `_show`, readers ignore the page."""
-        longs, doubles = self._longs, self._doubles
+    def _count(self, at: int, times_s: Sequence[float]) -> None:
+        """More times, at least one, of the section at this word. Until the next `_show`, readers ignore the page."""
+        longs, doubles, words = self._longs, self._doubles, self._words
         self._writes |= 1
         longs[WRITES] = self._writes
-        longs[at + COUNT] += 1
-        doubles[at + TOTAL] += seconds
-        if seconds > doubles[at + LONGEST]:
-            doubles[at + LONGEST] = seconds
-        self._words[2 * (at + BUCKETS_AT) + bucket_of(seconds)] += 1
+        longs[at + COUNT] += len(times_s)
+        doubles[at + TOTAL] += sum(times_s)
+        doubles[at + LONGEST] = max(doubles[at + LONGEST], *times_s)
+        for time_s in times_s:
+            words[2 * (at + BUCKETS_AT) + bucket_of(time_s)] += 1
 
     def _show(self, section: str, now_s: float) -> None:
         writes = self._writes | 1

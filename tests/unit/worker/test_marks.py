@@ -124,7 +124,7 @@ def test_what_is_being_written_is_not_read(clock: Clock) -> None:
     """A reader comes again."""
     memory = bytearray(progress.SIZE)
     marks = Marks(memory)
-    marks._count(progress.section_at(0), 1.0)
+    marks._count(progress.section_at(0), (1.0,))
     assert progress.read(memory, memory) is None
     assert progress.read(bytearray(progress.SIZE), bytearray(progress.SIZE)) is None
 
