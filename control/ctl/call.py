@@ -76,6 +76,13 @@ class Call:
                 )
             yield from self.arrived()
 
+    def ends_soon(self) -> bool:
+        """Whether it ends within `ANSWER_S`; what comes until then is dropped. Raises AgentUnreachable, CallRefused."""
+        until = time.monotonic() + ANSWER_S
+        while not self.ended and select.select([self], [], [], max(0.0, until - time.monotonic()))[0]:
+            self.arrived()
+        return self.ended
+
     def arrived(self) -> list[Message]:
         """What has come by now. Raises AgentUnreachable, CallRefused."""
         try:

@@ -62,9 +62,10 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
             try:
                 _show_status(chosen, output)
             except (NotFound, AgentUnreachable):
-                if not drawn or os.sep not in follower.path or os.path.exists(follower.path):
+                # An agent that ends closes its streams a moment before or after it takes no more calls.
+                if not drawn or not follower.ends_soon():
                     raise
-                return  # the agent has ended meanwhile
+                return
             drawn = True
             if select.select([follower], [], [], REDRAW_S)[0]:
                 follower.arrived()
