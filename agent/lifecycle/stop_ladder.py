@@ -81,7 +81,7 @@ class Ladder:
             return replace(self, rung=Rung.KILLED, until=now + GIVE_UP_S - LAST_LOOK_S)
         if self.rung is Rung.KILLED:
             return replace(self, rung=Rung.LAST_LOOK, until=now + LAST_LOOK_S)
-        return replace(self, rung=Rung.GIVEN_UP)
+        return replace(self, rung=Rung.GIVEN_UP, until=FOREVER)
 
     def hurry(self, now: float) -> Ladder:
         """The ladder after a second request: the grace ends now; killing is never skipped."""

@@ -325,7 +325,7 @@ def climb(node: Node, now: float) -> Move:
             KillWorkers(),
             *wake,
         )
-    return node, wake if rungs.rung is stop_ladder.Rung.LAST_LOOK else ()
+    return node, wake
 
 
 def hurry(node: Node, now: float, because: str) -> Move:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # Called by number (the same on every architecture but alpha): Pythons built against old headers lack the wrappers.
 NR_PIDFD_SEND_SIGNAL, NR_PIDFD_OPEN = 424, 434
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>. The kernel drops it when the process executes a set-user-ID file; it is found below the nursery
+all the same."""
 SIGTERM, SIGKILL, SIGCONT = int(_signal.SIGTERM), int(_signal.SIGKILL), int(_signal.SIGCONT)
 SIGSTOP = int(_signal.SIGSTOP)
 STOPS = tuple(map(int, (_signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)))
@@ -124,6 +127,13 @@ class Descendants:
                 os.close(fd)
 
 
+def die_with(parent: int, libc: CDLL, code: int = 0) -> None:
+    """From now on this process is killed when its parent exits; it exits with `code` at once if that has happened."""
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(code)  # the parent exited before prctl took effect
+
+
 def signal_group(pgid: int, signum: int) -> None:
     """Signal the group that our unreaped child `pgid` leads; only the child if it does not lead one yet."""
     for each in with_cont(signum):
@@ -169,25 +179,31 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def parent_and_group(pid: int) -> tuple[int, int]:
-    """Parent and process group, fields 4 and 5 of its stat; (0, 0) if it is gone."""
+    """Parent and process group; (0, 0) if it is gone."""
+    _, fields = stat_of(pid)
+    return (int(fields[1]), int(fields[2])) if fields else (0, 0)
+
+
+def stat_of(pid: int) -> tuple[bytes, list[bytes]]:
+    """The name of its program, and the fields of its stat from the third on, its state; none if it is gone."""
     try:
         # The name, in parentheses, may hold anything, so fields are counted from its end.
-        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        name, _, rest = read_file(f"/proc/{pid}/stat").partition(b"(")[2].rpartition(b")")
     except GONE:
-        return 0, 0
-    return int(fields[1]), int(fields[2])
+        return b"", []
+    return name, rest.split()
 
 
 def commands(pids: Sequence[int]) -> list[tuple[int, str]]:
     """Pid and command of those that run: its arguments, else its name; on one line, and cut where it is long."""
     found = []
     for pid in pids:
+        name, fields = stat_of(pid)
         try:
-            name, _, rest = read_file(f"/proc/{pid}/stat").partition(b"(")[2].rpartition(b")")
             words = read_file(f"/proc/{pid}/cmdline").replace(b"\0", b" ").split() or [name]
         except GONE:
             continue  # it has ended by itself
-        if rest.split()[:1] != [b"Z"]:
+        if fields and fields[0] != b"Z":
             found.append((pid, b" ".join(words)[:COMMAND_BYTES].decode(errors="replace")))
     return found
 

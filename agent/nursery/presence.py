@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from .descendants import GONE, read_file
+from .descendants import stat_of
 
 MARK = b"ELASTIC_AGENT_NURSERY"
 """As in `agent/processes/nursery_process.py`."""
@@ -29,8 +29,5 @@ def line(pid: int, mark: bytes = b"-") -> bytes:
 def started(pid: int) -> int:
     """When it was started, in the kernel's ticks since the boot, which tells it from another one that gets its number;
     0 if it has exited."""
-    try:
-        fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except GONE:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    _, fields = stat_of(pid)
+    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else 0

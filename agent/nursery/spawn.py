@@ -9,6 +9,8 @@ import os
 import resource
 import select
 
+from .descendants import die_with
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
     from .descendants import Descendants
 
-PR_SET_PDEATHSIG = 1
-"""From <linux/prctl.h>. The kernel drops it when the worker executes a set-user-ID file; it is found below the nursery
-all the same."""
 REASON_BYTES = 2000
 """Well below PIPE_BUF, so the reason arrives in one piece."""
 OF_HOST = b"\0"
@@ -153,9 +152,7 @@ def exec_launch(
     nursery = os.getsid(0)  # it leads its session, which this process is about to leave
     try:
         os.setsid()
-        descendants.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != nursery:
-            os._exit(127)  # the nursery exited before prctl took effect
+        die_with(nursery, descendants.libc, 127)
         if enter:
             descendants.enter_cgroup()
         defaulted.restore()

@@ -7,8 +7,8 @@ import _signal  # type: ignore[import-not-found]
 import os
 import select
 
-from .descendants import SIGKILL
-from .spawn import PR_SET_PDEATHSIG, REASON_BYTES, Spawner, close_fds
+from .descendants import SIGKILL, die_with
+from .spawn import REASON_BYTES, Spawner, close_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ class StoreProcess:
         """Serve for as long as the nursery lives; write the reason for another end to `end`."""
         libc = self.spawner.descendants.libc
         try:
-            libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-            if os.getppid() != nursery:
-                os._exit(0)  # it exited before prctl took effect
+            die_with(nursery, libc)
             libc.prctl(PR_SET_NAME, b"elastic-store", 0, 0, 0)
             _signal.set_wakeup_fd(-1)
             close_all_but(0, 1, 2, listener, end)

@@ -158,10 +158,8 @@ def killed_by(path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return ""
-    except PermissionError:
-        return (
-            f"the kill switch {path}, made by {owner_of(os.stat(path).st_uid)}"  # it is there, and is not for reading
-        )
+    except PermissionError:  # it is there, and is not for reading
+        return f"the kill switch {path}, made by {owner_of(os.stat(path).st_uid)}"
     try:
         owner = owner_of(os.fstat(descriptor).st_uid)
     finally:

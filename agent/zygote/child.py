@@ -8,6 +8,8 @@ import gc
 import os
 import sys
 
+from ..nursery.descendants import die_with
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from ..nursery.frames import Frames
     from .eligibility import Command
 
-# From <linux/prctl.h>.
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_NAME = 15
+"""From <linux/prctl.h>."""
 REASON_BYTES = 2000
 
 
@@ -62,9 +64,7 @@ def become_worker(request: ForkRequest, parent: Parent, command: Command, genera
     try:
         if not os.read(request.gate, 1):
             os._exit(127)  # the nursery has exited, or has dropped this request
-        parent.libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent.pid:
-            os._exit(127)  # the nursery exited before prctl took effect
+        die_with(parent.pid, parent.libc, 127)
         parent.rename(parent.comm)
         for target, fd in request.stdio.items():
             if fd >= 0:

@@ -10,7 +10,7 @@ import _socket
 import os
 import select
 
-from ..nursery.descendants import SIGKILL, SIGSTOP, Descendants
+from ..nursery.descendants import SIGKILL, SIGSTOP, Descendants, die_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 RETRIES_MAX = 8
 """How many successors a zygote starts anew because of a module that cannot be preloaded."""
-PR_SET_PDEATHSIG = 1
-"""From <linux/prctl.h>."""
 READ_BYTES = 1 << 16
 
 
@@ -42,9 +40,7 @@ class Successor:
         """In the successor: what it reports goes there, and from there comes a byte when it is to take over."""
         if self.pid == 0:
             ours.close()
-            parent.libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-            if os.getppid() != zygote:
-                os._exit(0)  # the zygote exited before prctl took effect
+            die_with(zygote, parent.libc)
             self.of_successor = theirs
             return
         theirs.close()

@@ -79,7 +79,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class HostFound:
-    """This node is connected to the store that this node serves for this epoch."""
+    """This node is connected to the store that `host` serves for this epoch."""
 
     host: str
     epoch: int
