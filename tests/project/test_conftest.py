@@ -73,9 +73,9 @@ def run_of_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     """What a run does where the body and the tear-down of a test hang, the latter after this statement."""
 
     def run(before: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setenv("TEAR_DOWN_S", "0.5")
+        monkeypatch.setenv("TEAR_DOWN_S", "2.5")
         (tmp_path / "test_that_hangs.py").write_text(TEST_THAT_HANGS.format(before=before))
-        (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 0.5\n")
+        (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 2.5\n")
         return run_pytest(tmp_path, "-n", "1", "--dist", "loadfile", "--max-worker-restart", "0")
 
     return run
