@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from .nursery_process import signal_if_marked
+from .marked import signal_if_marked
 
 SWITCH, FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
 READ_BYTES = 1 << 16

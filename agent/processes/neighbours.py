@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 from ...rendezvous.codec.digest import sha256
 from ..nursery import presence
-from ..nursery.descendants import read_file
+from .marked import marked
 
 MEMORY = "/dev/shm"  # noqa: S108 - the directory made in it is this user's only
 KEPT_S = 86400.0
 """A presence that nobody holds is removed this long after its agent was started, by another agent."""
 FILE_BYTES = 1 << 16
-EXEC_TRIES = 100
 AGAIN, END = b"a", b"e"
 
 
@@ -179,7 +178,7 @@ class Neighbours:
             return  # looked at again when the coordinator says once more that it waits
         living = [process.pid for process in others if process.lives()]
         if not living and is_free(fd):
-            living = marked({process.mark for process in others})
+            living = marked({presence.MARK + b"=" + process.mark for process in others})
             if not living:
                 self._found[token] = name.decode("utf-8", "replace")
         yield from filter(lambda pidfd: pidfd >= 0, map(pidfd_of, living))
@@ -200,31 +199,6 @@ def is_free(fd: int) -> bool:
     except BlockingIOError:
         return False
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return True
-
-
-def marked(marks: set[bytes]) -> list[int]:
-    """Processes with one of these marks in their environment."""
-    wanted = {presence.MARK + b"=" + mark for mark in marks}
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if wanted else []
-    return [pid for pid in pids if is_marked(pid, wanted)]
-
-
-def is_marked(pid: int, wanted: set[bytes]) -> bool:
-    """Whether it has one of these in its environment, or may have: one amid exec has neither arguments nor environment
-    for a moment, and what was opened before exec stays empty."""
-    arguments = b""
-    try:
-        for _ in range(EXEC_TRIES):
-            if environment := read_file(f"/proc/{pid}/environ"):
-                return not wanted.isdisjoint(environment.split(b"\0"))
-            if arguments:
-                return False  # it was started without any
-            os.readlink(f"/proc/{pid}/exe")
-            os.sched_yield()
-            arguments = read_file(f"/proc/{pid}/cmdline")
-    except OSError:
-        return False  # gone, a thread of the kernel, or another user's, which no nursery could kill
     return True
 
 

@@ -130,6 +130,8 @@ def reap_guardian(guardian: int, nursery: int) -> tuple[bool, str]:
 def kill_leftovers(mark: str, cgroup: str) -> None:
     """SIGKILL what guardian and nursery left: every process in the cgroup, and every process with this NAME=VALUE in
     its environment. `cgroup` is a directory, or empty."""
+    from .marked import kill_marked
+
     if not cgroup:
         kill_marked(mark.encode())
         return
@@ -138,52 +140,3 @@ def kill_leftovers(mark: str, cgroup: str) -> None:
     cgroups.kill(cgroup)
     kill_marked(mark.encode())
     cgroups.remove(cgroup)
-
-
-def kill_if_marked(pid: int, mark: bytes) -> None:
-    """SIGKILL a process if it has this NAME=VALUE in its environment."""
-    signal_if_marked(pid, mark, signal.SIGKILL)
-
-
-def signal_if_marked(pid: int, mark: bytes, signum: int) -> bool:
-    """Send a process a signal if it has this NAME=VALUE in its environment; returns whether it was sent.
-
-    A pidfd (pidfd_open(2)) holds the process during the check, so that no other one that got its number is killed.
-    """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    except (AttributeError, OSError):  # a Python built against old headers, or a kernel before 5.3
-        fd = -1
-    try:
-        if not is_marked(pid, mark):
-            return False
-        signal.pidfd_send_signal(fd, signum) if fd >= 0 else os.kill(pid, signum)
-    except (ProcessLookupError, PermissionError):
-        return False  # gone, or another user's
-    finally:
-        if fd >= 0:
-            os.close(fd)
-    return True
-
-
-def kill_marked(mark: bytes) -> None:
-    """SIGKILL every process with this NAME=VALUE in its environment, until a search finds no new one.
-
-    Reads the environment of each process of this host (some 20 us each). One that has cleared its own is not found.
-    """
-    seen: set[int] = set()
-    while found := {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_marked(pid, mark)} - seen:
-        for pid in found:
-            kill_if_marked(pid, mark)
-        seen |= found
-
-
-def is_marked(pid: int, mark: bytes) -> bool:
-    """Whether it has this NAME=VALUE in its environment; False if that cannot be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
-    except OSError:
-        return False  # gone, or another user's

@@ -45,6 +45,7 @@ PROCESS_OWNERS = {
     "agent/nursery/spawn.py",
     "agent/nursery/store_process.py",
     "agent/nursery/zygote_client.py",
+    "agent/processes/marked.py",
     "agent/processes/nursery_process.py",
     "agent/processes/supervisor.py",
     "agent/zygote/fork_safety.py",
