@@ -115,7 +115,7 @@ def test_an_agent_that_waits_is_alive_and_not_ready_and_a_taken_port_ends_no_job
     assert [first.wait(), second.wait()] == [0, 0]
 
 
-def test_metrics_have_the_size_of_the_newest_checkpoint(asking: Asking, tmp_path: Path) -> None:
+def test_metrics_have_the_age_and_the_size_of_the_newest_checkpoint(asking: Asking, tmp_path: Path) -> None:
     """Of real workers with the worker library, once it is on the disk; a job on one host has no lease and no store."""
     port = free_port()
     flags = ("--standalone", "--nproc-per-node", "1", "--metrics-address", f"127.0.0.1:{port}")
@@ -125,11 +125,14 @@ def test_metrics_have_the_size_of_the_newest_checkpoint(asking: Asking, tmp_path
         path = asking.path(agent.pid)
         asking.wait(path, "Status", "phase", "working")
         assert not [name for name, _ in values(get(port, "/metrics")[1]) if "lease_age" in name or "latency" in name]
+        asked_s = time.monotonic()
         asking.ask(path, "Save", label="now")
-        deadline = time.monotonic() + 60
-        while not (found := values(get(port, "/metrics")[1]).get(("elastic_agent_checkpoint_bytes", ()))):
-            assert time.monotonic() < deadline
+        while not (metrics := values(get(port, "/metrics")[1])).get(("elastic_agent_checkpoint_bytes", ())):
+            assert time.monotonic() < asked_s + 60
             time.sleep(0.05)
+        found = metrics["elastic_agent_checkpoint_bytes", ()]
+        assert 0 < metrics["elastic_agent_checkpoint_age_seconds", ()] < time.monotonic() - asked_s
+        assert metrics["elastic_agent_checkpoint_step", ()] > 0
         kept = [file for file in (tmp_path / "kept").glob("step-*/*") if file.name != "manifest.json"]
         assert found == sum(file.stat().st_size for file in kept)
         agent.terminate()

@@ -37,6 +37,23 @@ if not pathlib.Path(sys.argv[1] + "2").exists():
     sys.exit(3)
 """
 
+STATE: dict[str, Any] = {
+    "job": {
+        "run_id": "shown", "phase": "running", "round": 2, "because": "node1 is lost", "name": "node0",
+        "min_nodes": 1, "max_nodes": 2, "world_size": 2, "age_s": 60.0,
+        "nodes": [
+            {"name": "node0", "state": "working", "group_rank": 0, "nproc": 1},
+            {"name": "node1", "state": "lost", "heard_age_s": 9.0, "group_rank": 1, "nproc": 1},
+        ],
+    },
+    "workers": {"name": "node0", "workers": [{"rank": 0, "state": "running"}]},
+    "goodput": {
+        "name": "node0", "workers": 1, "measured": True,
+        "buckets": {"useful steps": 50.0, "re-forming": 30.0, "waiting for peers": 15.0, "saving": 5.0},
+    },
+}  # fmt: skip
+"""A state as the stream has it: a node of each kind, and a bucket of each."""
+
 
 class Job:
     """An agent with a page, whose worker fails when it is told to, and ends the second time."""
@@ -152,6 +169,37 @@ def _shown_after(job: Job, since_s: float, seen: dict[str, float]) -> dict[str, 
             assert shown, f"never stood there: {because}"
             late[because] = min(shown) - at_s
     return late
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
+def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path) -> None:
+    """A lost node beside a working one, and one bucket of each kind, on a screen without colours."""
+    browser = Browser(tmp_path)
+    try:
+        told = tmp_path / "report.html"
+        told.write_bytes(report([], "a test"))
+        browser.open(told.as_uri())
+        browser.wait_for("none yet")
+        browser.call("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
+        browser.evaluate(f"take({json.dumps({'state': STATE})}); draw()")
+        browser.wait_for("goodput 50.0 %")
+        nodes, borders = browser.evaluate(
+            "(items => [items.map(e => e.innerText), items.map(e => getComputedStyle(e).borderTopStyle)])"
+            "([...document.querySelectorAll('#nodes > li')])"
+        )
+        assert [each.splitlines()[1] for each in nodes] == ["working", "! lost, last sign 9.0 s ago"]
+        assert borders == ["solid", "dashed"]
+        parts = browser.evaluate(
+            "[...document.querySelectorAll('#goodput .part')]"
+            ".map(e => [e.innerText, e.title, getComputedStyle(e).backgroundImage])"
+        )
+        legend = browser.evaluate("[...document.querySelectorAll('#goodput .row')].map(e => e.innerText)")
+        assert [title for _, title, _ in parts] == list(STATE["goodput"]["buckets"])
+        assert len({pattern for _, _, pattern in parts}) == len(parts) == len(legend)
+        for (letter, title, _), line in zip(parts, legend, strict=True):
+            assert f"{letter} {title}" in line
+    finally:
+        browser.close()
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")

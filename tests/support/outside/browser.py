@@ -98,10 +98,15 @@ class Browser:
         """Load a page."""
         self.call("Page.navigate", url=address)
 
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression of its script."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
     def text(self) -> str:
         """What stands on it now."""
-        found = self.call("Runtime.evaluate", expression="document.body ? document.body.innerText : ''")
-        return str(found["result"]["value"])
+        return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def wait_for(self, text: str, bound_s: float = BOUND_S) -> float:
         """Until this stands there; returns how long that took."""
@@ -113,14 +118,13 @@ class Browser:
 
     def watch(self, selector: str) -> None:
         """From now on, note when a text first stands in one of these elements."""
-        self.call("Runtime.evaluate", expression=WATCH % json.dumps(selector))
+        self.evaluate(WATCH % json.dumps(selector))
 
     def first_seen(self, last: str) -> dict[str, float]:
         """Those texts, with their time in seconds since 1970, once there is one with `last` in it."""
         deadline = time.monotonic() + BOUND_S
         while True:
-            found = self.call("Runtime.evaluate", expression="window.firstSeen", returnByValue=True)
-            seen = {str(text): float(at_s) for text, at_s in found["result"]["value"].items()}
+            seen = {str(text): float(at_s) for text, at_s in self.evaluate("window.firstSeen").items()}
             if any(last in text for text in seen):
                 return seen
             assert time.monotonic() < deadline, f"{last!r} does not stand there: {seen}"
@@ -129,8 +133,7 @@ class Browser:
     def narrow(self, width: int) -> int:
         """As wide as a phone; returns how wide the page is then."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=2, mobile=True)
-        found = self.call("Runtime.evaluate", expression="document.documentElement.scrollWidth")
-        return int(found["result"]["value"])
+        return int(self.evaluate("document.documentElement.scrollWidth"))
 
     def picture(self, width: int, height: int) -> bytes:
         """What it looks like, as PNG."""

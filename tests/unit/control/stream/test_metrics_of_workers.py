@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from elastic_agent.agent.steps.seen import Shown, WorkersSeen
 from elastic_agent.control.service.messages import Goodput
 from elastic_agent.control.service.metrics import Counted, text_of, time_samples
+from elastic_agent.control.stream import Checkpoint, Entry
 
 
 def seen(round_number: int, codes: dict[int, int], *sizes: int) -> WorkersSeen:
@@ -36,3 +41,19 @@ def test_the_size_of_the_newest_checkpoint_stays_until_there_is_another() -> Non
         found.append([line for line in lines if line.startswith("elastic_agent_checkpoint_bytes")])
     one, other = ["elastic_agent_checkpoint_bytes 700"], ["elastic_agent_checkpoint_bytes 900"]
     assert found == [[], one, one, other]
+
+
+def test_the_newest_checkpoint_has_a_step_and_an_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its age grows from when it was taken, by the host's monotonic clock; what it held workers up for adds up."""
+    counted = Counted()
+    for number, step in ((1, 40), (2, 50)):
+        taken = Checkpoint(round=1, step=step, at_s=100.0 * number, took_s=0.25)
+        counted.recorded(Entry(number, 0.0, 0.0, taken, "", ""))
+    monkeypatch.setattr(time, "monotonic", lambda: 230.0)
+    lines = text_of(time_samples(counted, Goodput("node0"), None)).decode().splitlines()
+    assert {line for line in lines if line.startswith("elastic_agent_checkpoint")} == {
+        "elastic_agent_checkpoints_total 2",
+        "elastic_agent_checkpoint_held_seconds_total 0.5",
+        "elastic_agent_checkpoint_step 50",
+        "elastic_agent_checkpoint_age_seconds 30",
+    }
