@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 def suspend(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     """Its whole host stands still for a while, and does not notice."""
     node.suspend()
-    world.at(fault.lasts_s, _resume, world, node)
-
-
-def _resume(world: World, node: SimNode) -> None:
-    world.checkers.last_fault = world.now
-    node.resume()
+    world.fault_ends(fault.lasts_s, node.resume)
 
 
 def cut_peers(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -39,12 +34,7 @@ def cut_peers(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> 
                 cuts |= {(each.ident, other.ident)} if ways != "in" else set()
                 cuts |= {(other.ident, each.ident)} if ways != "out" else set()
     world.peers_cut |= cuts
-    world.at(fault.lasts_s, _meet, world, cuts)
-
-
-def _meet(world: World, cuts: set[tuple[str, str]]) -> None:
-    world.checkers.last_fault = world.now
-    world.peers_cut -= cuts
+    world.fault_ends(fault.lasts_s, world.peers_cut.difference_update, cuts)
 
 
 KINDS: Mapping[str, Callable[[World, Scenario, Fault, SimNode], None]] = {

@@ -136,12 +136,7 @@ def _starts_again(world: World, scenario: Scenario, name: str, founder: Founder)
 
 def freeze(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     node.freeze()
-    world.at(fault.lasts_s, _thaw, world, node)
-
-
-def _thaw(world: World, node: SimNode) -> None:
-    world.checkers.last_fault = world.now
-    node.thaw()
+    world.fault_ends(fault.lasts_s, node.thaw)
 
 
 def cut(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -150,12 +145,7 @@ def cut(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
     if not node.host:
         world.reached.note("a cut both ways" if up and down else "a one-way cut")
         node.link.cut(up, down)
-        world.at(fault.lasts_s, _heal, world, node)
-
-
-def _heal(world: World, node: SimNode) -> None:
-    world.checkers.last_fault = world.now
-    node.link.heal()
+        world.fault_ends(fault.lasts_s, node.link.heal)
 
 
 def partition(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
@@ -163,7 +153,7 @@ def partition(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> 
     guests = [each for each in world.nodes.values() if not each.done and not each.host]
     for index, each in enumerate(guests[: 1 + int(fault.variant * len(guests))]):
         each.link.cut(up=True, down=True)
-        world.at(fault.lasts_s + index * fault.variant, _heal, world, each)
+        world.fault_ends(fault.lasts_s + index * fault.variant, each.link.heal)
 
 
 def signal(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:

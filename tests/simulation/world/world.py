@@ -91,6 +91,14 @@ class World:
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay, self._count, act, args))
 
+    def fault_ends(self, delay: float, act: Callable[..., None], *args: object) -> None:
+        """As `at`, for the end of a fault: bounds on coming to rest count from there."""
+        self.at(delay, self._end_fault, act, *args)
+
+    def _end_fault(self, act: Callable[..., None], *args: object) -> None:
+        self.checkers.last_fault = self.now
+        act(*args)
+
     def when(self, time: float, act: Callable[..., None], *args: object) -> None:
         """As `at`, for a time of the clock."""
         self._count += 1
