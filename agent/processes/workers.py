@@ -190,10 +190,9 @@ class Workers:
     def _seen(self) -> None:
         if self.on_seen is None or self.member is None:
             return
-        member, now = self.member, time.monotonic()
-        started, exited, began_s = dict(self._started_s), dict(self._exited), self._round_began_s
+        member, now, began_s = self.member, time.monotonic(), self._round_began_s
         place = (now, self._round, member.nproc, member.rank_offset, began_s)
-        self.on_seen(WorkersSeen(*place, started, exited, self.steps.shown()))
+        self.on_seen(WorkersSeen(*place, dict(self._started_s), dict(self._exited), self.steps.shown()))
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
@@ -263,7 +262,8 @@ class Workers:
             yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
             yield from self.steps.review(self.supervisor.alive())
         elif isinstance(fact, WorkersFenced):
-            self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+            # Their exits follow, and may have been read with it: `alive` would leave them out.
+            self._stopped_by |= dict.fromkeys(self._pids.keys() - self._exited.keys(), KILLED_BY)
             yield fact
         elif isinstance(fact, StoreEnded):
             if self._port.lost(fact.round):

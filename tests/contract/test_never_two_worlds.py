@@ -46,6 +46,21 @@ def test_workers_of_a_frozen_agent_are_gone_before_the_next_round(etcd: Cluster)
     assert restarts_of(back) == {"a": 0, "b": 0}
 
 
+def test_an_agent_that_runs_again_behind_its_fence_charges_nobody(etcd: Cluster) -> None:
+    """Its nursery has killed its workers; it reads that together with their exits, before it counts as lost."""
+    etcd.start("a", nnodes="2")
+    b = etcd.start("b", nnodes="2")
+    world = etcd.desk.wait_world(2)
+    os.kill(b.process.pid, signal.SIGSTOP)
+    try:
+        assert worker_of(world, "b").gone.wait(SHORT_LEASE_S + 3.0)
+    finally:
+        os.kill(b.process.pid, signal.SIGCONT)
+    again = etcd.desk.wait_world(2, after=world[0].round)
+    assert restarts_of(again) == {"a": 0, "b": 0}
+    b.wait_text("for so long that a newer round may run elsewhere, so its workers were killed")
+
+
 @pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "there are namespaces")
 def test_workers_of_a_node_that_is_cut_off_are_gone_before_the_next_round(tmp_path: Path) -> None:
     """All packets of a host are dropped: its workers end there, before those of the next round start elsewhere."""
