@@ -187,7 +187,10 @@ def _departures(history: RunHistory) -> None:
     """Rounds end because of nodes with a fault, and of nodes that arrive; no other node is lost or charged."""
     pids = {fact["node"]: fact["pid"] for fact in history.all("start")}
     for ending in history.endings():
-        need(ending["kind"] != "failure" and not ending["charged"], "no worker failed, so none is charged", ending)
+        need(not ending["charged"], "no worker failed, so none is charged", ending)
+        fenced = {name for name, pid in pids.items() if f":{pid}: this node was cut off" in ending["because"]}
+        need(ending["kind"] != "failure" or bool(fenced), "no worker failed on its own", ending)
+        need(fenced <= history.harmed.keys(), "a node that lives keeps its workers", ending)
         lost = {name for name, pid in pids.items() if f":{pid} was lost" in ending["because"]}
         need(lost <= history.harmed.keys(), "a node that lives is not lost", ending)
         need(ending["kind"] != "departure" or bool(history.harmed), "a departure has a cause", ending)
