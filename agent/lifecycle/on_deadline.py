@@ -29,13 +29,32 @@ def on_time(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Mov
 
 
 def on_time_while_joining(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    node, silent = _notice_silence(node, now)
     node, effects = on_time(node, event, now, rules)
+    effects = (*silent, *effects)
     if node.paused_until is None or node.verdict is not None:
         return node, effects
     if now < node.paused_until:
         return node, (*effects, WakeAt(node.paused_until))
     resumed, more = transitions.resume(node, "the pause is over")
     return resumed, (*effects, *more)
+
+
+def _notice_silence(node: Node, now: float) -> Move:
+    """Say for whom this node waits, once it has waited for an announcement for too long."""
+    since = node.unanswered_since
+    if since is None or not node.place.ready or node.verdict is not None:
+        return node, ()
+    due = since + transitions.SILENCE_S
+    if now < due:
+        return node, (WakeAt(due),)
+    if node.leading or node.outage.until is not None or transitions.was_paused(due, now):
+        return transitions.await_answer(node, now)
+    because = (
+        f"no announcement since this node asked for a place {transitions.SILENCE_S:g} s ago; waiting for the "
+        "coordinator, or for another node to take over once its lease has run out"
+    )
+    return replace(node, unanswered_since=None, because=because), ()
 
 
 def on_time_while_stopping(node: Node, event: DeadlineReached, now: float, rules: Rules) -> Move:

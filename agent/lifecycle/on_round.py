@@ -10,13 +10,13 @@ from ...rendezvous.text import count
 from .. import exit_status
 from . import on_agreement, on_request, stop_ladder, transitions, verdicts
 from .events import Effect, PlaceFailed, PlacePrepared, PreparePlace, WakeAt
-from .state import Node, RoundTally, Rules, Verdict
+from .state import Node, Phase, RoundTally, Rules, Verdict
 from .transitions import Move
 
 
 def on_round_while_joining(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:
     seen, before = event.round, node.latest_round
-    node = on_agreement.without_served(replace(node, latest_round=seen), seen, rules)
+    node = on_agreement.without_served(replace(node, latest_round=seen, unanswered_since=None), seen, rules)
     node = transitions.settle_charge(node, rules, now, seen)
     member = seen.member(rules.node)
     if seen.phase is RoundPhase.CLOSED:
@@ -131,9 +131,20 @@ def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> M
     place = replace(node.place, nproc=event.nproc, port=event.port)
     node, effects = transitions.offer(replace(node, place=place), rules, now, because)
     if node.latest_round is None:
-        return node, effects
+        waiting, more = _await_coordinator(node, now, rules)
+        return waiting, (*effects, *more)
     seen_again, more = on_round_while_joining(node, RoundSeen(node.latest_round), now, rules)
-    return seen_again, (*effects, *more)
+    waiting, yet_more = _await_coordinator(seen_again, now, rules)
+    return waiting, (*effects, *more, *yet_more)
+
+
+def _await_coordinator(node: Node, now: float, rules: Rules) -> Move:
+    """This node has asked for a place. Where the store elects, the coordinator may be gone, with nobody to say so: it
+    owes an answer where nothing is announced yet, or a round still counts as running that is over here."""
+    seen = node.latest_round
+    over_here = seen is not None and seen.phase is RoundPhase.RUNNING and seen.number == node.round
+    due = node.phase is Phase.JOINING and (seen is None or over_here)
+    return transitions.await_answer(node, now) if rules.fences and due else (replace(node, unanswered_since=None), ())
 
 
 def on_place_failed(node: Node, event: PlaceFailed, now: float, rules: Rules) -> Move:

@@ -158,6 +158,9 @@ class Node:
     """A crash loop: until when this node does not ask for another round, unless the last failure costs it nothing."""
     spare_until: float | None = None
     """When a spare gives up."""
+    unanswered_since: float | None = None
+    """When this node asked for a place, where a coordinator that lives would have announced something about it since;
+    None where nothing of the kind is due, or it was said already."""
     finished: bool = False
     ladder: Ladder | None = None
     verdict: Verdict | None = None

@@ -38,6 +38,9 @@ AFTER_PAUSE_S = 5.0
 LAST_ENDING_CHARS = 400
 """How much of the last ending the sentence of the next round repeats."""
 
+SILENCE_S = 5.0
+"""After so long without an announcement that is due, a node says for whom it waits."""
+
 Move = tuple[Node, tuple[Effect, ...]]
 
 
@@ -159,6 +162,11 @@ def resume(node: Node, because: str) -> Move:
 def offer(node: Node, rules: Rules, now: float, because: str) -> Move:
     """Ask for a place in the next round."""
     return publish(replace(node, place=replace(node.place, ready=True)), rules, now, NodeState.WAITING, because)
+
+
+def await_answer(node: Node, now: float) -> Move:
+    """An announcement is due: say so if none comes."""
+    return replace(node, unanswered_since=now), (WakeAt(now + SILENCE_S),)
 
 
 def start(node: Node, rules: Rules, now: float, running: Round, member: Member) -> Move:

@@ -213,7 +213,7 @@ class Workers:
             out, err = logs.stdio(local_rank)
             env = envs.get(local_rank, {}) | environment(local_rank, logs.error_files[local_rank])
             if self._spec.numa:
-                env[CPUS] = self._cpus(local_rank, env)
+                env[CPUS] = self._cpus(local_rank, self._spec.base_env if self._spec.virtual_local_rank else env)
             argv = followed(worker_argv(self._spec, local_rank))
             yield Launch(local_rank, argv, env, cwd, out, err, forked)
             logs.close_worker_ends()  # the nursery has them

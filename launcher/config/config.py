@@ -161,7 +161,7 @@ class LaunchConfig:
     event_log_handler: str = "null"
     """Where torch's events go: "null", "console", or a name registered in `torch.distributed.elastic.events`."""
     metrics_cfg: Mapping[str, str] = field(default_factory=dict)
-    """Given to `torch.distributed.elastic.metrics` as torch does, which ignores it."""
+    """Stored and without effect: torch's own `initialize_metrics` does nothing with it either."""
     rdzv_timeout: float = -1
     """torch's earlier name of `rdzv_configs["timeout"]`; -1: not set."""
     env: Mapping[str, str] | None = None

@@ -108,9 +108,15 @@ def checked_log(
     where: str, keys: Keys, found: Mapping[str, bytes], least_head: int = 0, least_compacted: int = 0
 ) -> tuple[int, int]:
     """The counts at `log_head` and `log_compacted` among the values `found`, which one request has read. Raises
-    StoreForeign unless both are counts that fit together and have not gone back."""
+    StoreForeign unless both are counts that fit together and have not gone back, or if the host does not read."""
     compacted = checked_count(where, keys.log_compacted, found, MAX_COUNT, least_compacted)
     least, most = max(least_head, compacted), compacted + MAX_UNCOMPACTED
+    head = parse_count(found.get(keys.log_head, b""))
+    if head is not None and most < head <= most + MAX_UNCOMPACTED:
+        raise StoreForeign(
+            f"{where}: the host has read none of the last {head - compacted} notifications (key {keys.log_head} counts "
+            f"{head}); its agent hangs or is far too slow: restart the job with another host"
+        )
     return checked_count(where, keys.log_head, found, most, least), compacted
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import elastic_agent
+from support.network import free_port
 from support.side_environments import side_python
 from support.source_tree import CORE, ROOT, tracked
 
@@ -126,6 +127,16 @@ def test_installed_command_and_module_start(installed: Path) -> None:
     assert by_command == by_module
     assert elastic_agent.__version__ in by_command
     assert "FILE.toml" in run([str(installed / "elastic-agent-watch"), "--help"], cwd=away)
+
+
+def test_the_installed_package_speaks_to_etcd(installed: Path) -> None:
+    """Its requirements have all that the etcd backend imports: with nothing there to answer, only that is missing."""
+    where = ["--rdzv-backend", "etcd", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "join_timeout=1"]
+    command = [str(installed / "elastic-agent"), "--nnodes", "2", *where, os.devnull]
+    done = subprocess.run(command, cwd=installed.parent, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 80
+    assert "no etcd server can be reached" in done.stderr
+    assert "ImportError" not in done.stderr
 
 
 def test_installed_package_takes_no_other_name(installed: Path) -> None:

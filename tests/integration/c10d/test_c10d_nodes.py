@@ -64,12 +64,16 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     "names", [("localhost", "127.0.0.2"), ("127.0.0.1", "outward"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
 )
 def test_node_0_is_reached_whichever_loopback_name_it_calls_itself(names: tuple[str, str], nodes: Nodes) -> None:
-    """As under torchrun: its store is on every address of the host, and no node offers workers a loopback address."""
+    """As under torchrun: its store is on every address of the host, and no node offers workers a loopback address. No
+    agent has loaded grpc, which only etcd needs."""
+    agents = []
     for rank, name in enumerate(names):
         address = str(outward_address()) if name == "outward" else name
         flags = ["--nnodes", "2", "--node-rank", str(rank), "--master-addr", address, "--master-port", str(nodes.port)]
-        nodes.start(*flags)
+        agents.append(nodes.start(*flags))
     world = nodes.desk.wait_world(2)
+    for agent in agents:
+        assert "cygrpc" not in Path(f"/proc/{agent.process.pid}/maps").read_text()
     assert not [worker.env["MASTER_ADDR"] for worker in world if is_loopback(worker.env["MASTER_ADDR"])]
     nodes.finish()
 

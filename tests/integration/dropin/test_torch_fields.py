@@ -8,12 +8,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic_agent import LaunchConfig, Module, Program, UsageError, WorkersFailed, launch
+from elastic_agent.agent.processes import numa
 from elastic_agent.launcher.as_torchrun.settings import settings_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -79,6 +81,35 @@ def test_the_title_of_a_program_is_what_the_job_is_called(tmp_path: Path) -> Non
     assert f"{script} FAILED" in str(caught.value)
     assert isinstance(caught.value.__cause__, WorkersFailed)
     assert caught.value.failures[0].exitcode == 3
+
+
+# -- devices and CPUs -------------------------------------------------------------------------------------------------
+
+
+def test_each_worker_has_its_own_device_and_the_cpus_near_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With virtual local ranks each worker takes its device for the first; bound to CPUs, it runs on those of that
+    device's NUMA node. The GPUs and /sys of this host are made up; its CPUs are not."""
+    cpus = sorted(os.sched_getaffinity(0))
+    near = {"0000:40:00.0": cpus[0], "0000:70:00.0": cpus[-1]}
+    for node, (gpu, cpu) in enumerate(near.items()):
+        for path, text in (
+            (f"bus/pci/devices/{gpu}/numa_node", f"{node}"),
+            (f"devices/system/node/node{node}/cpulist", f"{cpu}"),
+        ):
+            file = tmp_path / "host" / "sys" / path
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+    all_gpus = {f"GPU-{number}": f"0000:{number}0:00.0" for number in range(8)}
+    monkeypatch.setattr(numa, "_nvidia_gpus", lambda: all_gpus)
+    monkeypatch.setattr(numa, "cpus_of", partial(numa.cpus_of, root=str(tmp_path / "host")))
+    shown = "os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'], *os.sched_getaffinity(0)"
+    script = program(tmp_path, f"import os; print({shown}, file=open('out' + os.environ['RANK'], 'w'))")
+    config = LaunchConfig(
+        nproc_per_node=2, numa_options="node", virtual_local_rank=True, env={"CUDA_VISIBLE_DEVICES": "4,7"}
+    )
+    launch(config, script)
+    assert (tmp_path / "out0").read_text() == f"0 4 {cpus[0]}\n"
+    assert (tmp_path / "out1").read_text() == f"0 7 {cpus[-1]}\n"
 
 
 # -- torch's objects -------------------------------------------------------------------------------------------------

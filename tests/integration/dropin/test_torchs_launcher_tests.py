@@ -7,9 +7,9 @@ Two of PyTorch's cases have no counterpart here, because they look into torch's 
   it is about, that an exception of the agent reaches main's caller, is `test_an_error_of_the_agent_is_raised`.
 * `test_launch_shutdown` replaces `LocalElasticAgent` and torch's rendezvous, and counts the latter's `shutdown`.
 
-`test_virtual_local_rank` there needs two GPUs. PyTorch's file itself (commit 0943060f, copied without that test) was
-run with torch 2.13 on 2026-11-23: its 25 other tests pass under torch's launcher, and 23 with
-`import elastic_agent.torchrun as launch` in place of its import: all but the two above.
+`test_virtual_local_rank` there needs two GPUs; `test_torch_fields.py` has what it checks. PyTorch's file itself (commit
+0943060f, copied without that test) was run with torch 2.13 on 2026-11-23: its 25 other tests pass under torch's
+launcher, and 23 with `import elastic_agent.torchrun as launch` in place of its import: all but the two above.
 """
 
 # ruff: noqa: PT011 - which text torch's ValueErrors have is its own affair

@@ -156,6 +156,24 @@ def test_what_a_library_sets_does_not_end_learning(jobs: list[Job], tmp_path: Pa
     assert not facts(job, PreloadWarning)
 
 
+def test_the_folder_that_torchs_compiler_sets_does_not_end_learning(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch sets TORCHINDUCTOR_CACHE_DIR when it is first asked for the folder of its cache; what the script imports
+    after that is learned."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    job = auto_job(
+        jobs,
+        tmp_path,
+        "import os\nfrom torch._inductor.runtime.cache_dir_utils import cache_dir\n"
+        "cache_dir()\nassert 'TORCHINDUCTOR_CACHE_DIR' in os.environ\nimport numpy, reader\n",
+        **installed(tmp_path),
+    )
+    learn(job)
+    assert preloaded(job) == [("torch",), ("reader",)]  # numpy came with torch
+    assert not [each for each in facts(job, PreloadWarning) if "TORCHINDUCTOR_CACHE_DIR" in str(each)]
+
+
 def test_only_the_module_that_reads_what_differs_is_left_to_the_workers(jobs: list[Job], tmp_path: Path) -> None:
     """The one that reads LOCAL_RANK and the one that imports it; what that imports besides is preloaded."""
     job = auto_job(

@@ -85,7 +85,12 @@ HARMLESS = {
     "prefix": "import os\nmine = {k[7:].lower(): v for k, v in os.environ.items() if k.startswith('MODULE_')}",
     "loop": "import os\nfor name in os.environ:\n    if name.startswith(('MODULE_', 'MINE_')): mine = os.environ[name]",
     "equal": "import os\nmine = [name for name in os.environ if name == 'MODULE_X' or 'MODULE' in name]",
-    "at_exit": "import atexit\n@atexit.register\ndef bye(): pass\n",
+    "at_exit": (
+        "import atexit, os\n"
+        "@atexit.register\n"
+        "def bye():\n"
+        "    with open(__file__ + '.ended', 'a') as file: print(os.getpid(), file=file)\n"
+    ),
     "seeded": "import random\nrng = random.Random(7)\n",
     "jemalloc": (
         "import ctypes, threading\nnamed = threading.Event()\n"
@@ -107,6 +112,18 @@ def test_what_a_fork_does_not_change_is_preloaded(name: str, jobs: list[Job], tm
     assert job.run(2) == [0, 0]
     assert [job.output(key)[0] for key in range(2)] == ["True\n"] * 2
     assert job.forked(), job.reasons()
+
+
+def test_what_a_module_runs_at_exit_runs_once_in_each_worker(jobs: list[Job], tmp_path: Path) -> None:
+    """Also where it was registered before the fork; the process that was forked ends without it."""
+    (tmp_path / "mod.py").write_text(HARMLESS["at_exit"])
+    (tmp_path / "script.py").write_text("import os, mod\nprint(os.getpid())\n")
+    job = make(jobs, tmp_path, ["script.py"], ["mod"])
+    assert job.run(2) == [0, 0]
+    assert job.forked(), job.reasons()
+    job.supervisor.close()
+    ended = (tmp_path / "mod.py.ended").read_text().split()
+    assert sorted(ended) == sorted(job.output(key)[0].strip() for key in range(2))
 
 
 def test_generators_that_a_module_makes_differ_from_worker_to_worker(jobs: list[Job], tmp_path: Path) -> None:

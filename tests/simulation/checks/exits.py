@@ -104,7 +104,7 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
             truth.world.reached.note("a spare gave up")
         return spare or outcome in (Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED)
     if code == 80:
-        return not node.link.opened or node.ident in truth.cut_off
+        return node.ident in truth.cut_off or (not node.link.opened and _waited_for_store(truth, node, verdict))
     if code == 82:
         return outcome is Outcome.UNFINISHED
     if code == 2:
@@ -112,3 +112,10 @@ def _deserved(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
     if outcome is not None and code == BY_REQUEST.get(outcome):
         return True
     return code in (75, 143) and node.ident in truth.asked
+
+
+def _waited_for_store(truth: Checkers, node: SimNode, verdict: Verdict) -> bool:
+    """Whether this node, which never reached the store, tried for as long as it says. On etcd the drivers are handed
+    a store that is open."""
+    waited_s = truth.world.now - node.joined_at
+    return waited_s >= truth.world.job.connect_timeout_s or "gave up on the store" not in verdict.because

@@ -36,6 +36,7 @@ from elastic_agent.rendezvous.etcd.election import Election
 from elastic_agent.rendezvous.records import NodeRecord, Round, RoundPhase
 
 from .asked import ASKED
+from .connections import CONNECTIONS
 from .planting import Misplaced, Mutant
 from .syntax import (
     ITSELF,
@@ -390,5 +391,6 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a follower writes at each wait", Election.campaign, branch(1).always()),
     Mutant("no node stands for coordinator", Driver._start_threads, branch(2).never()),
     *ASKED,
+    *CONNECTIONS,
     *WORLDS,
 )

@@ -55,6 +55,10 @@ class Expression:
         """This field of the object that the expression yields."""
         return Built(lambda *at: ast.Attribute(self.build(*at), _name(field), ast.Load()))
 
+    def method(self, function: object, *given: Expression) -> Expression:
+        """What this method of the object returns for these arguments."""
+        return Built(lambda *at: ast.Call(self.attribute(function).build(*at), [each.build(*at) for each in given], []))
+
 
 @dataclass(frozen=True)
 class Built(Expression):
@@ -173,6 +177,11 @@ class Place(Expression):
         """Of a call: those by position, then those by keyword."""
         return self._to("argument", tree.arguments, n)
 
+    @property
+    def receiver(self) -> Place:
+        """The object of which a call calls a method."""
+        return self._to("receiver", tree.receivers, 0)
+
     # -- what is changed -----------------------------------------------------------------------------------------------
 
     def becomes(self, what: Expression | Constant) -> Edit:
@@ -245,6 +254,11 @@ def negated(part: Expression) -> Expression:
 def same(left: Expression, right: Expression) -> Expression:
     """`left is right`."""
     return Built(lambda *at: ast.Compare(left.build(*at), [ast.Is()], [right.build(*at)]))
+
+
+def within(text: str, whole: Expression) -> Expression:
+    """`text in whole`."""
+    return Built(lambda *at: ast.Compare(tree.constant(text), [ast.In()], [whole.build(*at)]))
 
 
 def plus(part: Expression, number: float) -> Expression:

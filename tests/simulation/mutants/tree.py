@@ -72,6 +72,11 @@ def arguments(node: ast.AST) -> list[ast.expr]:
     return [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
 
 
+def receivers(node: ast.AST) -> list[ast.expr]:
+    """The object of which a call calls a method; of another node: none."""
+    return [node.func.value] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else []
+
+
 def called(node: ast.Call) -> str:
     """The last name of what is called."""
     function = node.func

@@ -300,7 +300,7 @@ def deafen(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> Non
         return  # without drivers, nobody could find out
     role = ("watcher", "reader", "announcer")[int(fault.variant * 3)] if leads else "watcher"
     node.link.silence(role, broken=fault.target < 0.5)
-    world.reached.note(f"a {role} received nothing")
+    world.reached.note(f"{'an' if role == 'announcer' else 'a'} {role} received nothing")
     if role != "watcher":
         # Found out only by calls that take too long: the coordinator is as good as gone from then on.
         _stays_unknown(world, node, world.term, _found_out_at(world))
