@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.worker.schedule import EXCHANGE_S
 from support.harness import Cluster, ProcessNode
+from support.outside import stepping
 from support.outside.asking import Asking
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -93,15 +95,32 @@ def test_before_a_deadline_all_ranks_save_in_time_and_every_agent_ends_with_75(t
     assert "FAILED" not in a.text() + b.text()
 
 
-def test_a_signal_to_any_one_agent_saves_at_one_step_and_ends_all_with_75(training: Training) -> None:
-    """SIGUSR1 is passed on to the workers of one node, where the library takes it; twice is once."""
-    cluster = training.job("2")
-    a, b = (cluster.start(name, flags=("--forward-signals", "USR1")) for name in ("a", "b"))
-    training.wait_steps(1)
-    b.terminate(signal.SIGUSR1)
-    b.terminate(signal.SIGUSR1)
-    assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
-    assert training.saved()[-1] == training.steps(1)[-1][0]
+def test_a_signal_to_any_one_agent_saves_at_one_step_and_ends_all_with_75(tmp_path: Path) -> None:
+    """SIGUSR1 is passed on to the workers of one node, where the library takes it, and acted upon within two steps or
+    1 s. Copies that a scheduler sends to all workers are dropped, and so is the agent's second."""
+    script = tmp_path / "known.py"
+    script.write_text(
+        "import os, runpy, sys\n"
+        "with open(f'{sys.argv[2]}.pid.{os.environ[\"RANK\"]}', 'w') as file: file.write(str(os.getpid()))\n"
+        f"runpy.run_path({str(stepping.SCRIPT)!r}, run_name='__main__')\n"
+    )
+    training = stepping.Training(tmp_path, script=script)
+    flags = ("--forward-signals", "USR1")
+    try:
+        training.start(a=flags, b=flags).wait_steps(20)
+        a, b = (training.cluster.nodes[name] for name in ("a", "b"))
+        asked_s = time.monotonic()
+        b.terminate(signal.SIGUSR1)
+        for rank in (0, 1):
+            os.kill(int(Path(f"{training.notes}.pid.{rank}").read_text()), signal.SIGUSR1)
+        b.terminate(signal.SIGUSR1)
+        assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
+    finally:
+        training.cluster.close()
+    last = [int(training.lines(rank)[-1].split()[0]) for rank in (0, 1)]
+    saved = sorted(training.checkpoints.glob("step-*/manifest.json"))[-1]
+    assert last == [json.loads(saved.read_text())["step"]] * 2
+    training.assert_acted_within_two_steps(asked_s, last[0], 2 * EXCHANGE_S)
 
 
 def test_an_arrival_repeats_no_step(training: Training) -> None:
