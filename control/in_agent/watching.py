@@ -14,7 +14,7 @@ from ...proto import progress
 from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous.failures import EndKind
-from ...rendezvous.records import Round, RoundPhase
+from ...rendezvous.records import Outcome, Round, RoundPhase
 from ...rendezvous.text import count
 from ..actions.perform import Actor
 from ..notify.channels import channel
@@ -29,6 +29,26 @@ CLOSE_S = 10.0
 """How long messages may take to go out when the job has ended."""
 JOIN_S = 15.0
 """How long the threads may take to end, actions that were begun included; they are daemons."""
+NEXT_STEPS: Mapping[Outcome, str] = {
+    Outcome.SUCCEEDED: "nothing",
+    Outcome.FAILED: "look at the cause; queue the job again if it may pass",
+    Outcome.JOIN_TIMED_OUT: "look at the nodes that are missing, and queue the job again",
+    Outcome.UNFINISHED: "find out why a node is late, or raise --exit-barrier-timeout",
+    Outcome.ABANDONED: "look at why the nodes left, and queue the job again",
+    Outcome.MISCONFIGURED: "correct the command of the nodes",
+    Outcome.KILLED: "nothing; a job array that ends with 83 does not go on",
+    Outcome.PREEMPTED: "queue the job again: it goes on",
+}
+"""What somebody who is told of the end of the job does, as docs/exit-codes.md says."""
+NO_USE = "look at the cause; queueing the job again as it is will not help"
+"""The same of a failure that forbids a restart."""
+
+
+def next_step(closed: Round) -> str:
+    """Of an announcement that has an outcome."""
+    outcome = closed.outcome or Outcome.FAILED
+    cause = closed.ended.failure if closed.ended is not None and outcome is Outcome.FAILED else None
+    return NO_USE if cause is not None and cause.final else NEXT_STEPS[outcome]
 
 
 class Watching:
@@ -148,7 +168,8 @@ class Watching:
                 f"round {ended.round} ended: {ended.because}\nnext: nothing; the job goes on",
             )
         if announcement.outcome is not None:
-            self._notifier.tell("job ended", f"the job ended: {announcement.because}")
+            step = next_step(announcement)
+            self._notifier.tell("job ended", f"the job ended: {announcement.because}\nnext: {step}")
 
     def ended(self, report: Report | None) -> None:
         """The agent has ended, or never ran. Sends what waits, for at most CLOSE_S. Does nothing the second time."""

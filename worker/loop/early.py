@@ -57,6 +57,7 @@ class EarlyEnd:
         if "ELASTIC_AGENT_ROUND" in os.environ:
             # Behind the script's own clean-up: torch's threads may abort an interpreter that ends beside them.
             atexit.register(_leave_process_group)
+            self._asked.drop()
             self._log.info("stopped at step %d, to go on with the next start of the job: exit %d", step, PREEMPTED)
             raise SystemExit(PREEMPTED)
 

@@ -27,5 +27,12 @@ class Asked:
                 signal.signal(signum, self._receive)
                 self.taken.append(signum)
 
+    def drop(self) -> None:
+        """What comes from now on is ignored, also while the interpreter ends and no longer calls handlers: a late copy
+        would kill the process then. Outside the main thread it does nothing."""
+        if threading.current_thread() is threading.main_thread():
+            for signum in self.taken:
+                signal.signal(signum, signal.SIG_IGN)
+
     def _receive(self, signum: int, frame: object) -> None:
         self.first = self.first or signum

@@ -125,7 +125,10 @@ def test_people_are_told_of_the_hang_and_of_the_end_of_the_round(hung: Ended) ->
     assert "the round ends, and is charged as a failure of rank 1" in hung.summary
     assert "next: look at the stacks of all ranks" in hung.summary
     assert re.search(r"round 1 ended: .*rank 1", hung.summary)
-    assert "the job ended: " in hung.summary
+    assert re.search(r"the job ended: .*\nnext: nothing$", hung.summary, re.MULTILINE), hung.summary
+    for each in hung.told:
+        assert each["job"] == hung.told[0]["job"] != ""
+        assert each["node"] == os.uname().nodename
 
 
 def test_a_job_without_the_library_is_watched_by_its_output(tmp_path: Path) -> None:
@@ -200,15 +203,38 @@ def test_a_slow_rank_is_named_with_its_share_of_the_lost_time(tmp_path: Path) ->
 # -- file systems ----------------------------------------------------------------------------------------------------
 
 
-def test_the_file_systems_that_the_job_uses_are_found(tmp_path: Path) -> None:
-    """No path is given: logs and checkpoints each have a disk of their own, and the one that is full is named."""
+DISK_WATCH = '[[watch]]\nwhat = "disk"\nthreshold = "80 % used"\nevery = "0.2 s"\n'
+STEP = re.compile(r"rank 0 ended at step (\d+)")
+
+
+def test_the_file_systems_that_the_job_uses_are_found_and_a_full_one_has_the_job_save(tmp_path: Path) -> None:
+    """No path is given: logs and checkpoints each have a disk of their own, and the fuller one is named. That of the
+    logs is at first; a command of the watch's own makes room there. No switch is needed for the checkpoint."""
     with tmpfs(tmp_path / "logs", "size=64m") as logs, tmpfs(tmp_path / "saves", "size=200m") as saves:
+        (logs / "big").write_bytes(bytes(60 << 20))
         (saves / "big").write_bytes(bytes(165 << 20))
-        table = '[[watch]]\nwhat = "disk"\nthreshold = "80 % used"\nevery = "0.2 s"\n'
-        ended = job(tmp_path, table, ["--log-dir", str(logs), "--tee", "3"], [SCRIPT, str(saves), "steady", "50"])
+        table = f'{DISK_WATCH}again = "0.2 s"\ndo = ["notify", "exec:rm -f {logs}/big", "save"]\n'
+        ended = job(tmp_path, table, ["--log-dir", str(logs), "--tee", "3"], [SCRIPT, str(saves), "steady", "100"])
+        steps = sorted(int(path.parent.name.removeprefix("step-")) for path in saves.glob("step-*/manifest.json"))
     assert ended.status == 0, ended.said
-    assert re.search(rf"disk: {saves}: \d\d\.\d % used", ended.said), ended.said
-    assert f"disk: {logs}" not in ended.said
+    assert re.search(rf"disk: {logs}/\S+: 9\d\.\d % used", ended.said), ended.said
+    assert re.search(rf"disk: (still )?{saves}: 8\d\.\d % used", ended.said), ended.said
+    assert steps[-1] == 100
+    assert 0 < steps[0] < 100, f"no checkpoint but the last: {ended.said}"
+
+
+def test_a_full_disk_may_stop_the_job_at_a_step_with_a_checkpoint_and_83(tmp_path: Path) -> None:
+    """Without a kill switch, as if its file had been made."""
+    with tmpfs(tmp_path / "saves", "size=200m") as saves:
+        (saves / "big").write_bytes(bytes(165 << 20))
+        table = f'{DISK_WATCH}do = ["stop"]\n'
+        ended = job(tmp_path, table, ["--tee", "3"], [SCRIPT, str(saves), "steady", "3000"])
+        saved = [path.parent.name for path in saves.glob("step-*/manifest.json")]
+    assert ended.status == 83, ended.said
+    last = STEP.search(ended.said)
+    assert last, ended.said
+    assert saved == [f"step-{int(last[1]):06d}"]
+    assert int(last[1]) < 3000
 
 
 # -- one node for the whole job, and what never happens --------------------------------------------------------------

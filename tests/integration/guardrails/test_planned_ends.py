@@ -79,8 +79,10 @@ def test_a_planned_change_waits_for_a_step_boundary_only_as_long_as_the_settle_t
     flags = ("--settle-timeout", "2", "--shutdown-timeout", "1")
     training.cluster.start("a", conf={"last_call_quiet": 0.2}, flags=flags)
     training.wait(1, 0)
+    came_s = time.monotonic()
     training.cluster.start("b", conf={"last_call_quiet": 0.2}, flags=flags)
     training.wait(2, 0)
+    assert time.monotonic() - came_s < 45, "as long as without the flag"
     assert training.lines(1) == []
 
 

@@ -10,12 +10,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from elastic_agent.launcher.preemption.notices import URL
+from elastic_agent.worker.schedule import EXCHANGE_S
 from support.harness import Cluster, ProcessNode
+from support.network import free_port
+from support.outside import stepping
 from support.outside.asking import Asking
+from support.outside.metadata import LOUD, QUIET, Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -73,6 +79,14 @@ def asking() -> Iterator[Asking]:
 
 
 @pytest.fixture
+def aws() -> Iterator[Service]:
+    """A host of AWS that nobody takes back so far."""
+    with closing(Service()) as service:
+        service.answer = QUIET["aws"]
+        yield service
+
+
+@pytest.fixture
 def training(tmp_path: Path) -> Iterator[Training]:
     made = Training(tmp_path)
     yield made
@@ -93,15 +107,50 @@ def test_before_a_deadline_all_ranks_save_in_time_and_every_agent_ends_with_75(t
     assert "FAILED" not in a.text() + b.text()
 
 
-def test_a_signal_to_any_one_agent_saves_at_one_step_and_ends_all_with_75(training: Training) -> None:
-    """SIGUSR1 is passed on to the workers of one node, where the library takes it; twice is once."""
-    cluster = training.job("2")
-    a, b = (cluster.start(name, flags=("--forward-signals", "USR1")) for name in ("a", "b"))
-    training.wait_steps(1)
-    b.terminate(signal.SIGUSR1)
-    b.terminate(signal.SIGUSR1)
-    assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
-    assert training.saved()[-1] == training.steps(1)[-1][0]
+@pytest.mark.parametrize("how", ["--deadline", "--exit-duration-in-mins", "SLURM_JOB_END_TIME"])
+def test_every_end_of_the_jobs_time_is_the_deadline_that_the_library_knows(how: str, tmp_path: Path) -> None:
+    """Of a real worker, from the agent's flags or variables. Minutes may be fractions."""
+    (tmp_path / "left.py").write_text(
+        "from elastic_agent.worker.loop.deadline import Deadline\nopen('left', 'w').write(str(Deadline().left_s()))\n"
+    )
+    end = str(time.time() + 90)
+    flags = {"--deadline": ["--deadline", end], "--exit-duration-in-mins": ["--exit-duration-in-mins", "1.5"]}
+    env = {**os.environ, how: str(int(float(end)))} if how == "SLURM_JOB_END_TIME" else dict(os.environ)
+    command = ["--standalone", "--log-dir", os.devnull, *flags.get(how, []), "left.py"]
+    agent = ProcessNode("one", command, env, tmp_path)
+    try:
+        assert agent.wait() == 0, agent.text()
+    finally:
+        agent.end()
+    assert 0 < float((tmp_path / "left").read_text()) <= 90.5
+
+
+def test_a_signal_to_any_one_agent_saves_at_one_step_and_ends_all_with_75(tmp_path: Path) -> None:
+    """SIGUSR1 is passed on to the workers of one node, where the library takes it, and acted upon within two steps or
+    1 s. Copies that a scheduler sends to all workers are dropped, and so is the agent's second."""
+    script = tmp_path / "known.py"
+    script.write_text(
+        "import os, runpy, sys\n"
+        "with open(f'{sys.argv[2]}.pid.{os.environ[\"RANK\"]}', 'w') as file: file.write(str(os.getpid()))\n"
+        f"runpy.run_path({str(stepping.SCRIPT)!r}, run_name='__main__')\n"
+    )
+    training = stepping.Training(tmp_path, script=script)
+    flags = ("--forward-signals", "USR1")
+    try:
+        training.start(a=flags, b=flags).wait_steps(20)
+        a, b = (training.cluster.nodes[name] for name in ("a", "b"))
+        asked_s = time.monotonic()
+        b.terminate(signal.SIGUSR1)
+        for rank in (0, 1):
+            os.kill(int(Path(f"{training.notes}.pid.{rank}").read_text()), signal.SIGUSR1)
+        b.terminate(signal.SIGUSR1)
+        assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
+    finally:
+        training.cluster.close()
+    last = [int(training.lines(rank)[-1].split()[0]) for rank in (0, 1)]
+    saved = sorted(training.checkpoints.glob("step-*/manifest.json"))[-1]
+    assert last == [json.loads(saved.read_text())["step"]] * 2
+    training.assert_acted_within_two_steps(asked_s, last[0], 2 * EXCHANGE_S)
 
 
 def test_an_arrival_repeats_no_step(training: Training) -> None:
@@ -114,22 +163,28 @@ def test_an_arrival_repeats_no_step(training: Training) -> None:
     assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 2]
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "drain"])
+@pytest.mark.parametrize("how", ["SIGTERM", "drain", "notice"])
 def test_a_node_that_is_asked_to_leave_lets_all_save_first_and_no_step_is_repeated(
-    how: str, training: Training, asking: Asking
+    how: str, training: Training, asking: Asking, aws: Service
 ) -> None:
-    """It ends with 75, and the other goes on at the step after the last one of both."""
+    """It ends with 75, and the other goes on at the step after the last one of both. A cloud's notice, in its metadata
+    service, is one way to ask."""
     cluster = training.job("1:2")
-    a, b = (cluster.start(name, env=asking.env) for name in ("a", "b"))
+    a = cluster.start("a", env=asking.env)
+    spot = ("--spot-notices", "aws") if how == "notice" else ()
+    b = cluster.start("b", env={**asking.env, URL: aws.url}, flags=spot)
     training.wait_steps(1)
     if how == "drain":
         asking.ask(asking.path(b.process.pid), "Drain", reason="its disk fails")
+    elif how == "notice":
+        aws.answer = LOUD["aws"]
     else:
         b.terminate()
     assert b.wait(BOUND_S) == 75
     training.wait_steps(2)
     assert training.repeated(1, 2) == []
     assert training.steps(2)[0] == [training.steps(1)[-1][0] + 1, 1]
+    assert ("AWS will terminate this host" in b.last_line()) is (how == "notice")
     a.terminate()
     assert a.wait(BOUND_S) == 75
 
@@ -147,29 +202,38 @@ def test_with_a_settle_timeout_of_0_workers_are_stopped_at_once(training: Traini
 
 
 def test_a_complete_training_ends_every_later_start_at_once_with_0(tmp_path: Path) -> None:
-    """The same command starts no worker; with other arguments it trains on."""
-    checkpoints, notes = tmp_path / "checkpoints", tmp_path / "notes"
+    """The same command starts no worker on either of two nodes that share no files, each of which has the mark; with
+    other arguments it trains on."""
+    folders = {name: tmp_path / name for name in ("a", "b")}
+    for folder in folders.values():
+        folder.mkdir()
 
-    def start(steps: int) -> ProcessNode:
-        flags = ["--standalone", "--exact-resume", str(checkpoints), "--log-dir", os.devnull]
-        command = [*flags, str(SCRIPT), str(checkpoints), str(notes), str(steps), "0.01"]
-        return ProcessNode("one", command, dict(os.environ), tmp_path)
-
-    def run(steps: int) -> tuple[int, str, int]:
-        agent = start(steps)
+    def run(steps: int, *names: str) -> list[tuple[int, str, int]]:
+        """Of each of these nodes: status, what it said, its worker's last step; 0: it has started none."""
+        job = ["--nnodes", str(len(names)), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+        flags = [*job, "--exact-resume", "checkpoints", "--log-dir", os.devnull]
+        command = [*flags, str(SCRIPT), "checkpoints", "notes", str(steps), "0.01"]
+        agents = [ProcessNode(name, command, dict(os.environ), folders[name]) for name in names]
         try:
-            status = agent.wait(BOUND_S)
-            return status, agent.text(), int((tmp_path / "notes.1.0").read_text().splitlines()[-2].split()[0])
+            ended = []
+            for agent in agents:
+                status, last = agent.wait(BOUND_S), 0
+                for notes in folders[agent.name].glob("notes.*"):
+                    last = int(notes.read_text().splitlines()[-2].split()[0])
+                    notes.unlink()
+                ended.append((status, agent.text(), last))
+            return ended
         finally:
-            agent.end()
+            for agent in agents:
+                agent.end()
 
-    assert run(30)[::2] == (0, 30)
-    assert json.loads((checkpoints / "complete.json").read_text())["step"] == 30
-    (tmp_path / "notes.1.0").write_text("0 1\nno worker\n")
-    status, text, last = run(30)
-    assert (status, last) == (0, 0), "a worker was started"
-    assert "exit 0: the training was complete at step 30" in text
-    assert run(40)[::2] == (0, 40)
+    assert [ended[::2] for ended in run(30, "a", "b")] == [(0, 30)] * 2
+    for folder in folders.values():
+        assert json.loads((folder / "checkpoints" / "complete.json").read_text())["step"] == 30
+    for status, text, last in run(30, "a", "b"):
+        assert (status, last) == (0, 0), "a worker was started"
+        assert "exit 0: the training was complete at step 30" in text
+    assert run(40, "a")[0][::2] == (0, 40)
 
 
 def test_a_schedulers_own_copy_of_a_forwarded_signal_ends_no_worker_that_still_imports(tmp_path: Path) -> None:

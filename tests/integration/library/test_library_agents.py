@@ -8,11 +8,13 @@ import pickle
 import signal
 import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from elastic_agent import (
     AgentEvent,
+    KillSwitch,
     LaunchConfig,
     NodeAgent,
     OtherJob,
@@ -215,6 +217,25 @@ def test_the_others_go_on_without_a_drained_node(embedded: Embedded, desk: Desk)
     again = desk.wait_world(1, after=world[0].round)
     again[0].order("exit 0")
     assert a.wait() == 0
+
+
+def test_a_kill_switch_raises_from_a_launch_before_the_start_and_while_the_job_runs(
+    embedded: Embedded, desk: Desk, tmp_path: Path
+) -> None:
+    """Its workers, which have no step boundary, are stopped; where the file is there already, none is started."""
+    switch = tmp_path / "stop"
+    config = at_desk(desk, kill_switch=switch)
+    node = embedded.start(config, WORKER)
+    world = desk.wait_world(1)
+    switch.write_text("the budget is spent\n")
+    assert node.wait() == 83
+    assert isinstance(node.error, KillSwitch)
+    assert "the budget is spent" in str(node.error)
+    desk.wait_gone(world)
+    with pytest.raises(KillSwitch, match="no worker was started") as raised:
+        launch(config, WORKER)
+    assert raised.value.exit_code == 83
+    assert len(desk.workers) == 1
 
 
 def test_stopping_ends_as_sigterm_does_and_a_second_time_at_once(embedded: Embedded, desk: Desk) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.control.in_agent.usual_watches import USUAL, table_of
+from elastic_agent.control.in_agent.watching import next_step
 from elastic_agent.control.notify.channels import channel
 from elastic_agent.control.table.kinds import KINDS
 from elastic_agent.control.table.parse import check_actions, parse_table, read_table
 from elastic_agent.control.table.quantities import Dimension, quantity, size_b, size_text, time_s
 from elastic_agent.control.table.watch import Watch
 from elastic_agent.control.watcher.cli import described
+from elastic_agent.rendezvous.failures import Ending, EndKind
+from elastic_agent.rendezvous.records import Outcome, RoundPhase
+from support.builders import FINAL, announcement
 from support.source_tree import ROOT
 
+AGAIN = {Outcome.FAILED, Outcome.JOIN_TIMED_OUT, Outcome.ABANDONED, Outcome.PREEMPTED}
 DISK = """
 [[watch]]
 what = "disk"
@@ -151,6 +157,24 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """With its name, and why."""
     with pytest.raises(UsageError, match=r"absent\.toml: cannot be read: No such file"):
         read_table(str(tmp_path / "absent.toml"))
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_kind_of_watch_says_what_to_do_next(what: str) -> None:
+    """In one line, for somebody who was just woken."""
+    assert len(KINDS[what].next_step) > 10
+    assert "\n" not in KINDS[what].next_step
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_end_of_a_job_says_what_to_do_next(outcome: Outcome) -> None:
+    """A failure that forbids a restart says that another start will not help."""
+    closed = replace(announcement(RoundPhase.CLOSED, 1, ()), outcome=outcome)
+    said = next_step(closed)
+    assert said
+    assert ("queue the job again" in said) is (outcome in AGAIN)
+    failed = replace(closed, ended=Ending(1, EndKind.FAILURE, "rank 0 failed", failure=FINAL))
+    assert ("will not help" in next_step(failed)) is (outcome is Outcome.FAILED)
 
 
 @pytest.mark.parametrize("what", KINDS)

@@ -1,11 +1,16 @@
-"""The deadline, the log and the progress bar of a run."""
+"""What is around the loop: signals and the deadline, what an agent asks, the log and the progress bar of a run."""
 
 from __future__ import annotations
 
 import io
+import json
 import logging
+import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +19,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from elastic_agent.proto.endings import FORWARDED
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused
 from elastic_agent.worker.loop import deadline, progress
+from elastic_agent.worker.loop.answers import cached
+from elastic_agent.worker.loop.forwarded_signals import Asked
 from elastic_agent.worker.loop.log import NAME, RunLog
 from elastic_agent.worker.loop.progress import Place, Progress
 
@@ -172,17 +180,105 @@ def test_a_save_that_is_too_late_is_not_begun_and_the_log_says_why(
     assert Run(tmp_path / "c", every=NEVER).steps == 4
 
 
+@pytest.fixture
+def usr1() -> Iterator[int]:
+    """SIGUSR1, whose handling is as before at the end."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_several_copies_of_a_forwarded_signal_are_one_request_and_a_scripts_own_handler_stays(usr1: int) -> None:
+    environment = {FORWARDED: str(int(usr1))}
+    asked = Asked(environment)
+    assert asked.taken == [usr1]
+    assert asked.first == 0
+    for _ in range(3):
+        os.kill(os.getpid(), usr1)
+    assert asked.first == usr1
+    signal.signal(usr1, lambda *_: None)
+    assert Asked(environment).taken == []
+
+
+LATE = """
+import os, signal, sys
+from elastic_agent.worker.loop.forwarded_signals import Asked
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGUSR1):
+        kill(pid, number)
+late = Late()
+asked = Asked({"ELASTIC_AGENT_FORWARD_SIGNALS": "10"})
+os.kill(os.getpid(), signal.SIGUSR1)
+asked.drop()
+sys.exit(75)
+"""
+
+
+def test_a_copy_of_a_forwarded_signal_that_comes_while_the_interpreter_ends_is_dropped() -> None:
+    """Python has removed its handlers by then; the kernel's default for that signal would end the process."""
+    assert subprocess.run([sys.executable, "-c", LATE], check=False).returncode == 75
+
+
 def test_under_an_agent_a_run_that_was_stopped_exits_with_75_behind_its_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usr1: int
 ) -> None:
-    """What follows the loop belongs to a training that is over. Without an agent the script goes on."""
+    """What follows the loop belongs to a training that is over, and further copies of the signal are dropped. Without
+    an agent the script goes on."""
     alone = Run(tmp_path / "alone", every=NEVER)
     assert trained(alone, alone.stop) == list(range(4))
     monkeypatch.setenv("ELASTIC_AGENT_ROUND", "1")
+    monkeypatch.setenv(FORWARDED, str(int(usr1)))
     run = Run(tmp_path / "c", every=NEVER)
     with pytest.raises(SystemExit) as ended:
-        trained(run, run.stop)
+        trained(run, lambda: os.kill(os.getpid(), usr1))
     assert ended.value.code == 75
+    assert signal.getsignal(usr1) is signal.SIG_IGN
+
+
+def test_without_an_agent_each_call_does_what_is_sensible_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are made, the loop is left, the mark of a complete training is there, and nothing exits."""
+    for name in [name for name in os.environ if name.startswith("ELASTIC_AGENT_")]:
+        monkeypatch.delenv(name)
+    run = Run(tmp_path / "c", every=NEVER)
+
+    def calls() -> None:
+        assert run.time_left() is None
+        if run.steps == 2:
+            run.save("halfway")
+        with run.section("evaluation"):
+            pass
+        if run.steps == 4:
+            run.stop()
+
+    assert trained(run, calls) == list(range(16))
+    assert run.stopping
+    run.complete()
+    assert json.loads((tmp_path / "c" / "complete.json").read_text())["step"] == 4
+    manifests = [json.loads(path.read_text()) for path in sorted((tmp_path / "c").glob("step-*/manifest.json"))]
+    assert [(each["step"], each.get("label", "")) for each in manifests] == [(2, "halfway"), (4, "")]
+
+
+def test_memory_of_a_gpu_that_torch_holds_and_does_not_use_is_what_empty_cache_gives_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By UUID, which NVML knows too; none where torch is not imported, or has not begun to use a GPU."""
+    held = {0: (10 << 30, 7 << 30), 1: (4 << 30, 4 << 30)}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: len(held),
+        memory_reserved=lambda device: held[device][0],
+        memory_allocated=lambda device: held[device][1],
+        get_device_properties=lambda device: SimpleNamespace(uuid=f"uuid-{device}"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert cached() == {"uuid-0": 3 << 30, "uuid-1": 0}
+    cuda.is_initialized = lambda: False
+    assert cached() == {}
+    for without in (SimpleNamespace(), None):
+        monkeypatch.setitem(sys.modules, "torch", without)
+        assert cached() == {}
 
 
 def test_the_log_is_rank_0s_and_others_say_warnings_with_their_rank(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.control.commands import NoReading
-from elastic_agent.control.decisions.watches import ReadingResult
+from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.load import Load
 from elastic_agent.control.readings.processes import stat
 from elastic_agent.control.readings.readers import reader_of
@@ -39,18 +40,31 @@ def test_foreign_load_is_measured_and_the_jobs_own_is_not() -> None:
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
         try:
-            foreign = Load(watch("load", threshold="0.1 cores used", process="no such job"))
+            foreign = Load(watch("load", threshold="0.01 cores used", process="no such job"))
             own = Load(watch("load", threshold="0.1 cores used", process="busy$"))
             assert (foreign.cores(time.monotonic()), own.cores(time.monotonic())) == (None, None)
             wait_for_work(pid)
             used, others = foreign.cores(time.monotonic()), own.cores(time.monotonic())
-            assert foreign.read(time.monotonic() + 1).verdict is not ReadingResult.NOT_YET
+            over = reading_that_names(pid, foreign)
+            under = reading_that_names(pid, Load(watch("load", threshold="1000 cores used", process="no such job")))
         finally:
             os.kill(pid, signal.SIGKILL)
     assert used is not None
     assert others is not None
     assert used[pid] > 0
     assert pid not in others
+    assert over.verdict is ReadingResult.OVER, over
+    assert re.fullmatch(rf"others use [\d.]+ cores, most of them .* \(pid {pid}\) with [\d.]+ \(limit .*\)", over.text)
+    assert under.verdict is ReadingResult.UNDER, under
+
+
+def reading_that_names(pid: int, load: Load) -> Reading:
+    """One in which this process used most: on a busy host there may be others before."""
+    deadline = time.monotonic() + WAIT_S
+    while f"(pid {pid})" not in (reading := load.read(time.monotonic())).text:
+        assert time.monotonic() < deadline, reading
+        wait_for_work(pid)
+    return reading
 
 
 def test_a_job_is_over_once_its_process_is_gone() -> None:
