@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.control.stream import VERSION
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
 from support.source_tree import ROOT
@@ -133,6 +134,7 @@ def test_events_begin_at_any_point_and_are_followed_to_the_end(asking: Asking, c
     assert any("exit code 1" in each["failure"] for each in found)
     assert any(each.get("ended", {}).get("kind") == "failure" and each["ended"]["rank"] == 0 for each in found)
     assert (found[-1]["what"], found[-1]["exitCode"]) == ("concluded", 0)
+    assert {each["form"] for each in found} == {VERSION}
 
 
 def test_logs_are_followed_over_rounds(asking: Asking, cluster: Cluster, tmp_path: Path) -> None:
