@@ -51,6 +51,25 @@ def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch
     assert [each.get("tailLines") for each in asked] == [3, -1, None]
 
 
+def test_equal_stacks_of_three_agents_are_one_group_and_the_odd_one_is_first() -> None:
+    """Process ids and versions make no difference; of the rest, those that wait for others are last."""
+
+    def answer(rank: int, at: str, *, waits: bool) -> dict[str, Any]:
+        text = f"Process {rank}: python train.py\nPython v3.11.{rank}\nThread {rank} (active)\n    {at}\n"
+        return {"name": f"node{rank}", "groups": [{"ranks": [rank], "at": at, "waits": waits, "text": text}]}
+
+    waiting = "all_reduce (distributed.py:9)"
+    answers = [
+        answer(2, waiting, waits=True),
+        answer(1, "read (disk.py:3)", waits=False),
+        answer(0, waiting, waits=True),
+    ]
+    assert [(group["ranks"], group["at"]) for group in views.merged(answers)] == [
+        ([1], "read (disk.py:3)"),
+        ([0, 2], waiting),
+    ]
+
+
 @pytest.mark.parametrize(("size", "have"), [(4, "ranks 0 to 3"), (1, "one worker, rank 0")])
 def test_a_rank_that_the_job_has_not_is_nowhere(size: int, have: str) -> None:
     """One that it has may be on another host."""
