@@ -92,6 +92,8 @@ class NodeAgent(ControlMethods):
                 watched.plan, store=store, on_event=on_event, on_announce=on_announce, tell=tell, name=name
             )
             watched.service.agent = self._agent
+            if self._torch_events is not None:
+                self._torch_events.follow(self._agent.name, watched.service)
         except BaseException:
             self._remove_call()
             if watched is not None:
