@@ -33,7 +33,9 @@ BODIES = (
     b'{"ranks":[[]]}', b"\xff\xfe", b"{" * 40, b'{"names":"moon"}', b'{"since":99999999999}',
 )  # fmt: skip
 PAGE_PATHS = (b"/%b/", b"/%b/", b"/%b/stream", b"/%b", b"/%b/more", b"/%b/?a=b")
-METHODS = (b"Status", b"Job", b"Workers", b"Events", b"Logs", b"Nothing", b"SetWatch", b"", b"/", b"Status?x=1")
+METHODS = (
+    b"Status", b"Job", b"Workers", b"Goodput", b"Events", b"Logs", b"Nothing", b"SetWatch", b"", b"/", b"Status?x=1",
+)  # fmt: skip
 """None that would end the job, or that takes a process."""
 PAGE = re.compile(r"the page of this job: http://127\.0\.0\.1:(\d+)/([0-9a-f]{32})/$")
 GROWTH_KIB, GROWTH_TCP_KIB = 2048, 8192

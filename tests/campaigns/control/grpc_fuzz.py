@@ -22,7 +22,7 @@ from support.outside.remote import BOUND_S, READS, WRITES, Door, ask
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-METHODS = ("Status", "Job", "Workers", "Events", "Logs", "SetWatch", "Nothing", "")
+METHODS = ("Status", "Job", "Workers", "Goodput", "Events", "Logs", "SetWatch", "Nothing", "")
 """None that would end the job, or that takes a process."""
 TOKENS = (READS, WRITES, "", "x" * 200)
 MESSAGES = (b"", b"\x08\x01", b"\x0a\x03abc", b"\xff\xff\xff\xff", b"\x08" * 40, b"\x0a\x7f")
