@@ -180,9 +180,10 @@ def fuzz(asking: Asking, path: str, way: Way, pid: int, inputs: int, chance: ran
 
 def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
     began, sizes, counts = time.monotonic(), Sizes(pid, inputs), grpc_fuzz.Counts()
+    quiet = grpc_fuzz.settle if inputs >= grpc_fuzz.SETTLED_FROM else grpc_fuzz.works
     for _ in grpc_fuzz.send(door, address, chance, inputs, counts):
         if sizes.due(counts.sent):
-            grpc_fuzz.works(door, address)  # what waited before it has been answered then
+            quiet(door, address)
             sizes.look(counts.sent)
     works_s = grpc_fuzz.works(door, address)
     took_s, threads = time.monotonic() - began, len(os.listdir(f"/proc/{pid}/task"))
