@@ -49,7 +49,8 @@ NOTICED, STOPPED, AGREED, STARTED, IMPORTED, FIRST_STEP = (
 """The stages from the end of one round to the first step of the next."""
 FAILED = frozenset({"WorkerExited", "StartFailed", "HangFound", "NurseryLost", "WorkerStoreLost"})
 """Events that are a failure of a worker of this node."""
-FROM_OUTSIDE = frozenset({"SignalReceived", "LeaveAsked", "ActAsked", "ForwardAsked", "StoreFailed", "StoreSilent"})
+FROM_OUTSIDE = frozenset({"SignalReceived", "LeaveAsked", "ActAsked", "ForwardAsked", "StoreFailed", "StoreWentAway"})
+"""Events that nothing which this node knows of has caused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,9 @@ class Stream:
     """Names causes, and finds stages and checkpoints. For one agent, in the order of its events."""
 
     def __init__(self) -> None:
-        self._own = self._stage = self._hang = ""
-        """Ids of this node's newest event, its newest stage, and the newest alarm about a hang."""
+        self._own = self._stage = self._hang = self._outage = ""
+        """Ids of this node's newest event, its newest stage, the newest alarm about a hang, and the newest event of a
+        store that went away."""
         self._phase = Phase.CONNECTING
         self._stage_s: float | None = None
         self._round = self._saved = 0
@@ -147,6 +149,10 @@ class Stream:
             return f"came/{here}", ""
         if event.happened == "RoundSeen" and event.version:
             return mine, f"announced/{event.version}"
+        if event.happened == "StoreWentAway":
+            self._outage = mine
+        elif event.happened == "StoreCameBack" and self._outage:
+            return mine, self._outage
         return mine, "" if event.happened in FROM_OUTSIDE else self._own
 
     def followed(self, event: object) -> list[Stage]:

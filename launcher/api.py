@@ -92,6 +92,8 @@ class NodeAgent(ControlMethods):
                 watched.plan, store=store, on_event=on_event, on_announce=on_announce, tell=tell, name=name
             )
             watched.service.agent = self._agent
+            if self._torch_events is not None:
+                self._torch_events.follow(self._agent.name, watched.service)
         except BaseException:
             self._remove_call()
             if watched is not None:
@@ -157,23 +159,6 @@ class NodeAgent(ControlMethods):
     def status(self) -> Status:
         """A snapshot of this node, also before `run` and after it."""
         return self._agent.status()
-
-    def drain(self, reason: str = "drained by its scheduler") -> None:
-        """Ask this node to leave the job: it announces its departure to the other nodes and stops its workers within
-        their grace; then `run` raises Preempted, or returns if this node's workers had all finished. Does not wait.
-        Called before `run`, it takes effect as soon as `run` is called."""
-        self._agent.leave(reason)
-
-    def stop(self, reason: str = "", *, job: bool = False, requeue: bool = False) -> None:
-        """Do what SIGTERM does: stop the workers, and `run` raises StoppedBySignal. A second call kills them. Does not
-        wait.
-
-        `job`: all ranks of the job save at their next step and exit, and every node's `run` raises KillSwitch.
-        `requeue`: the same, and it raises Preempted: the job is to be started again. `reason` is told then."""
-        if not job and not requeue:
-            self._agent.stop()
-            return
-        self._ask_all(reason, requeue=requeue)
 
     def close(self) -> None:
         """Release the files and descriptors of an agent that will not be run. Does nothing after `run` was called."""

@@ -15,8 +15,10 @@ from .watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..control.control_socket import Service
     from .reporting.console import Console
     from .reporting.event_file import EventFile
+    from .reporting.torch_events import TorchEvents
 
 
 def run_command(
@@ -48,9 +50,8 @@ def run_command(
             as_program=as_program,
         )
         console.name = agent.name
-        if events is not None:
-            events.follow(agent.name, watched.service)
         recorded = torch_events(config, made, title)
+        _follow(agent.name, watched.service, events, recorded)
         with noticing(config, agent, console.tell):
             report = watched.run(agent, last=as_program)
         if recorded is not None:
@@ -69,6 +70,12 @@ def run_command(
     if error is not None:
         error.reported = True
         raise error
+
+
+def _follow(name: str, service: Service, *recorders: EventFile | TorchEvents | None) -> None:
+    for each in recorders:
+        if each is not None:
+            each.follow(name, service)
 
 
 def _watched(config: LaunchConfig, made: Plan, console: Console) -> Watched:

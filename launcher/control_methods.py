@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..agent.agent import Agent
     from ..control.control_socket import Service
-    from ..control.service.messages import Event, Goodput, Job, LogPart, Stacks, Workers
+    from ..control.service.messages import Done, Event, Goodput, Job, LogPart, Stacks, Workers
 
 WHO = "this program"
 """Who asks, for people."""
@@ -17,6 +18,7 @@ class ControlMethods:
     """Each method may be called from any thread, and but for `stacks`, `set_watch` and streams returns at once."""
 
     _service: Service
+    _agent: Agent
 
     def job(self) -> Job:
         """The whole job as this node knows it, with ages. See `proto/control.proto`, as for what the others return."""
@@ -64,32 +66,47 @@ class ControlMethods:
         request = LogsRequest(tuple(ranks), tail_bytes, follow, tail_lines)
         return followed(self._service, lambda: LogFollower(agent_of(self._service), request, self._service.wake))
 
-    def restart_round(self, reason: str = "") -> None:
+    def restart_round(self, reason: str = "") -> Done:
         """Ask all ranks of the job to save at their next step and be started again; nobody is charged. Workers that use
         `elastic_agent.worker` do. Does not wait."""
         from ..control.service.messages import RestartRoundRequest
         from ..control.service.methods import restart_round
 
-        restart_round(self._service, RestartRoundRequest(reason), WHO)
+        return restart_round(self._service, RestartRoundRequest(reason), WHO)
 
-    def save(self, reason: str = "", *, label: str = "") -> None:
+    def save(self, reason: str = "", *, label: str = "") -> Done:
         """Ask all ranks of the job for a checkpoint at their next step; it is kept under the label. Workers that use
         `elastic_agent.worker` make it. Does not wait."""
         from ..control.service.messages import SaveRequest
         from ..control.service.methods import save
 
-        save(self._service, SaveRequest(reason, label), WHO)
+        return save(self._service, SaveRequest(reason, label), WHO)
 
-    def set_watch(self, names: str = "", *, table: str = "") -> str:
+    def set_watch(self, names: str = "", *, table: str = "") -> Done:
         """Watch this from now on, in place of what `--watch` asked for: usual watches by their names, or the text of a
-        table; nothing where both are empty. Returns what is watched, in one sentence. Raises UsageError."""
+        table; nothing where both are empty. `text` of the answer says what is watched. Raises UsageError."""
         from ..control.service.messages import SetWatchRequest
         from ..control.service.methods import set_watch
 
-        return set_watch(self._service, SetWatchRequest(names, table), WHO).text
+        return set_watch(self._service, SetWatchRequest(names, table), WHO)
 
-    def _ask_all(self, reason: str, *, requeue: bool) -> None:
+    def drain(self, reason: str = "drained by its scheduler") -> Done:
+        """Ask this node to leave the job: it announces its departure to the other nodes and stops its workers within
+        their grace; then `run` raises Preempted, or returns if this node's workers had all finished. Does not wait.
+        Called before `run`, it takes effect as soon as `run` is called."""
+        from ..control.service.methods import leave
+
+        return leave(self._agent, reason)
+
+    def stop(self, reason: str = "", *, job: bool = False, requeue: bool = False) -> Done:
+        """Do what SIGTERM does: stop the workers, and `run` raises StoppedBySignal. A second call kills them. Does not
+        wait.
+
+        `job`: all ranks of the job save at their next step and exit, and every node's `run` raises KillSwitch.
+        `requeue`: the same, and it raises Preempted: the job is to be started again. `reason` is told then."""
         from ..control.service.messages import StopRequest
-        from ..control.service.methods import stop
+        from ..control.service.methods import stop, stop_node
 
-        stop(self._service, StopRequest(reason, job=True, requeue=requeue), WHO)
+        if not job and not requeue:
+            return stop_node(self._agent)
+        return stop(self._service, StopRequest(reason, job, requeue), WHO)

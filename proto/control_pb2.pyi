@@ -283,7 +283,7 @@ class EventsRequest(_message.Message):
     def __init__(self, since: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("number", "time_s", "at_s", "node", "what", "happened", "phase", "round", "because", "restarts_used", "failure", "members", "version", "restarts", "ended", "outcome", "exit_code", "missed", "id", "cause", "stage", "took_s", "step", "watch", "until_s")
+    __slots__ = ("number", "time_s", "at_s", "node", "what", "happened", "phase", "round", "because", "restarts_used", "failure", "members", "version", "restarts", "ended", "outcome", "exit_code", "missed", "id", "cause", "stage", "took_s", "step", "watch", "until_s", "form")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_S_FIELD_NUMBER: _ClassVar[int]
     AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class Event(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
     UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     number: int
     time_s: float
     at_s: float
@@ -334,7 +335,8 @@ class Event(_message.Message):
     step: int
     watch: str
     until_s: float
-    def __init__(self, number: _Optional[int] = ..., time_s: _Optional[float] = ..., at_s: _Optional[float] = ..., node: _Optional[str] = ..., what: _Optional[str] = ..., happened: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., because: _Optional[str] = ..., restarts_used: _Optional[int] = ..., failure: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., version: _Optional[int] = ..., restarts: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., missed: _Optional[int] = ..., id: _Optional[str] = ..., cause: _Optional[str] = ..., stage: _Optional[str] = ..., took_s: _Optional[float] = ..., step: _Optional[int] = ..., watch: _Optional[str] = ..., until_s: _Optional[float] = ...) -> None: ...
+    form: int
+    def __init__(self, number: _Optional[int] = ..., time_s: _Optional[float] = ..., at_s: _Optional[float] = ..., node: _Optional[str] = ..., what: _Optional[str] = ..., happened: _Optional[str] = ..., phase: _Optional[str] = ..., round: _Optional[int] = ..., because: _Optional[str] = ..., restarts_used: _Optional[int] = ..., failure: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., version: _Optional[int] = ..., restarts: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., exit_code: _Optional[int] = ..., missed: _Optional[int] = ..., id: _Optional[str] = ..., cause: _Optional[str] = ..., stage: _Optional[str] = ..., took_s: _Optional[float] = ..., step: _Optional[int] = ..., watch: _Optional[str] = ..., until_s: _Optional[float] = ..., form: _Optional[int] = ...) -> None: ...
 
 class GoodputRequest(_message.Message):
     __slots__ = ()

@@ -124,7 +124,7 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
 @as_json
 @click.pass_obj
 def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json: bool) -> None:
-    """What workers write: of one rank, or of all that run here."""
+    """What workers write: of one rank, or of all on any host that answers."""
     ranks = [] if rank == "all" else _ranks([rank])
     # Where it goes on only the agent can tell what is old.
     tail = {"tailLines": lines or -1} if lines is not None and follow else {}
@@ -178,7 +178,7 @@ def _missed(part: Message) -> None:
 @as_json
 @click.pass_obj
 def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool) -> None:
-    """Where the workers that run here stand in their code: equal stacks together, the odd one first."""
+    """Where workers stand in their code, on any host that answers: equal stacks together, the odd one first."""
     ranks = _ranks(rank)
     answers, silent = views.together(chosen.having(ranks), "Stacks", ranks=ranks, native=native)
     groups, texts = views.merged(answers), [text for answer in answers for text in answer["native"]]
@@ -198,13 +198,13 @@ def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool
 @as_json
 @click.pass_obj
 def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
-    """Memory, processor time and GPUs of the workers that run here."""
+    """Memory and processor time of the workers that can be asked of, and GPUs of those that run here."""
     from . import gpus
 
-    before: dict[int, tuple[float, float]] = {}
+    before: dict[tuple[str, int], tuple[float, float]] = {}
     while True:
-        answers, _ = views.together(chosen.agents(), "Workers")
-        trouble = gpus.add(answers)
+        answers, _ = views.together(found := chosen.everywhere(), "Workers")
+        trouble = gpus.add([each for each in answers if each["name"] in find.here(found)])
         now_s = time.monotonic()
         if in_json:
             _echo(answers)
@@ -217,7 +217,7 @@ def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
                 click.echo(f"GPUs are not shown: {trouble}", err=True)
         if not watch:
             return
-        before = {each["pid"]: (each.get("cpuS", 0.0), now_s) for answer in answers for each in answer["workers"]}
+        before = {(of["name"], each["pid"]): (each.get("cpuS", 0.0), now_s) for of in answers for each in of["workers"]}
         select.select([], [], [], REDRAW_S)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import control_socket
-from .asking import call, call_brief
+from .asking import begin, call, call_brief
 from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
@@ -146,16 +146,39 @@ def one(found: list[Agent], node: str) -> Agent:
 def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Agent]:
     """The agents on other hosts whose nodes are wanted, as these agents know where they answer: from the records of the
     job, so also while its store is away. Raises NotFound where one does not answer."""
+    try:
+        return [Agent(path, call_brief(path, "Status")) for path in _places(found, wanted).values()]
+    except AgentUnreachable as error:
+        raise NotFound(str(error), SILENT) from None
+
+
+def everywhere(found: list[Agent]) -> tuple[list[Agent], list[str]]:
+    """These agents, and those on other hosts whose addresses they know and which are not lost, asked at once; and a
+    line for each of those that does not answer, or not to us."""
+    known, silent = list(found), []
+    places = _places(found, lambda each: each["state"] != "lost")
+    for name, asked in [(name, begin(path, "Status", {"brief": True})) for name, path in places.items()]:
+        try:
+            known.append(Agent(asked.path, asked.answer()))
+        except (AgentUnreachable, CallRefused) as error:
+            silent.append(f"nothing of {name}: {error}")
+    return known, silent
+
+
+def here(found: list[Agent]) -> set[str]:
+    """Names of those that were asked by a socket, so on this host."""
+    return {each.name for each in found if os.sep in each.path}
+
+
+def _places(found: list[Agent], wanted: Callable[[Message], bool]) -> dict[str, str]:
+    """Where agents on other hosts answer, by name."""
     here = {each.name for each in found}
     places: dict[str, str] = {}
     for each in found:
         for node in call(each.path, "Job")["nodes"]:
-            if node["name"] not in here and wanted(node) and node.get("control"):
+            if node["name"] not in here and node.get("control") and wanted(node):
                 places.setdefault(node["name"], node["control"])
-    try:
-        return [Agent(path, call_brief(path, "Status")) for path in places.values()]
-    except AgentUnreachable as error:
-        raise NotFound(str(error), SILENT) from None
+    return places
 
 
 def of_ranks(found: list[Agent], ranks: Sequence[int]) -> list[Agent]:

@@ -40,12 +40,25 @@ class Chosen:
         return found
 
     def having(self, ranks: Sequence[int]) -> list[Agent]:
-        """Those of them that run one of these ranks; all, where no rank is named; or those on other hosts that run
-        them. Raises NotFound."""
+        """Those of them, or on other hosts, that run one of these ranks; all on any host where no rank is named. Raises
+        NotFound."""
+        if not ranks:
+            return self.everywhere()
         found = self.agents()
         if here := views.having(found, ranks):
             return here
         return find.of_ranks(found, ranks)
+
+    def everywhere(self) -> list[Agent]:
+        """Those of this host, and those of others whose agents have a --control-address; or the one that is named. Says
+        on stderr which do not answer. Raises NotFound."""
+        found = self.agents()
+        if self.node or self.address:
+            return found
+        known, silent = find.everywhere(found)
+        for line in silent:
+            click.echo(f"{PROGRAM}: {line}", err=True)
+        return known
 
 
 def as_json(command: Command) -> Command:

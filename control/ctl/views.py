@@ -79,14 +79,14 @@ def having(found: Sequence[Agent], ranks: Sequence[int]) -> list[Agent]:
     return [each for each in found if not ranks or set(ranks) & set(ranks_of(each))]
 
 
-def top(workers: Sequence[Message], before: Mapping[int, tuple[float, float]], now_s: float) -> list[str]:
-    """A table of workers. `before`: processor time by pid and when that was read; without it, the mean since the
-    worker's start."""
+def top(workers: Sequence[Message], before: Mapping[tuple[str, int], tuple[float, float]], now_s: float) -> list[str]:
+    """A table of workers. `before`: processor time by node and pid, and when that was read; without it, the mean since
+    the worker's start."""
     rows = [("RANK", "NODE", "PID", "STATE", "CPU %", "MEMORY", "GPU %", "GPU MEMORY", "WRITTEN", "SINCE", "SECTION")]
     for answer in workers:
         for each in answer["workers"]:
             cpu_s, age_s = each.get("cpuS", 0.0), each.get("ageS", 0.0)
-            known = before.get(each["pid"])
+            known = before.get((answer["name"], each["pid"]))
             past_s = now_s - known[1] if known else age_s
             used = 100 * (cpu_s - (known[0] if known else 0.0)) / past_s if past_s > 0 else 0.0
             section = f"{each.get('section', '')} {each.get('steps', '')}".strip()

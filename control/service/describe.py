@@ -18,7 +18,7 @@ from ...rendezvous.coordinator.state import Rendezvous, Seen
 from ...rendezvous.records import Member, Round, RoundPhase
 from ...rendezvous.text import duration
 from ..decisions import capacity
-from ..stream import Alarm, Checkpoint, Deadline, Entry, Stage
+from ..stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from .messages import Agreement, Capacity, Ending, Event, Job, Node, OtherNodes, Worker, Workers
 from .process_files import GONE, ProcessFiles
 
@@ -177,7 +177,9 @@ def ending_of(ended: failures.Ending | None, members: Iterable[Member]) -> Endin
 
 def event_of(entry: Entry, node: str, missed: int = 0) -> Event:
     """One entry of the history."""
-    made = partial(Event, entry.number, entry.time_s, node=node, missed=missed, id=entry.id, cause=entry.cause)
+    made = partial(
+        Event, entry.number, entry.time_s, node=node, missed=missed, id=entry.id, cause=entry.cause, form=VERSION
+    )
     what = entry.what
     if isinstance(what, AgentEvent):
         return made(

@@ -224,6 +224,8 @@ class Event:
     step: int = 0
     watch: str = ""
     until_s: float = 0.0
+    form: int = 0
+    """Version of the form of events, also in files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,12 @@ def logs(service: Service, request: LogsRequest, who: str) -> LogFollower:
 def drain(service: Service, request: DrainRequest, who: str) -> Done:
     """This node leaves the job in order, and ends with PREEMPTED."""
     agent = _going(service)
-    agent.leave(_because("drained", request.reason, who))
+    return leave(agent, _because("drained", request.reason, who))
+
+
+def leave(agent: Agent, reason: str) -> Done:
+    """As `drain`, and also of an agent that has not started yet, or is ending."""
+    agent.leave(reason)
     return Done(f"{agent.name} was asked to leave the job; it ends with {exit_status.PREEMPTED}")
 
 
@@ -152,12 +157,17 @@ def stop(service: Service, request: StopRequest, who: str) -> Done:
     """This node stops as by SIGTERM, or all of the job at its next step."""
     agent = _going(service)
     if not request.job and not request.requeue:
-        agent.stop()
-        return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
+        return stop_node(agent)
     because = _because("stopped", request.reason, who)
     agent.ask(Act.PREEMPT if request.requeue else Act.KILL, because)
     ends = f"{exit_status.PREEMPTED}, to be started again" if request.requeue else f"{exit_status.KILL_SWITCH}"
     return Done(f"all ranks were asked to save at their next step and exit; every agent ends with {ends}")
+
+
+def stop_node(agent: Agent) -> Done:
+    """As by SIGTERM, and also of an agent that has not started yet, or is ending."""
+    agent.stop()
+    return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
 
 
 def restart_round(service: Service, request: RestartRoundRequest, who: str) -> Done:

@@ -220,7 +220,7 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     for phase in Phase:
         yield "elastic_agent_phase", {"phase": phase.value}, phase is status.phase
     yield from _histogram("elastic_agent_phase_seconds", "phase", counted.phases, counted.sums)
-    yield from _histogram("elastic_agent_recovery_stage_seconds", "stage", counted.stages, counted.stage_sums)
+    yield from stage_samples(counted)
     yield "elastic_agent_round", {}, job.round
     yield "elastic_agent_rounds_started_total", {}, counted.rounds_started
     for kind, number in counted.ended.items():
@@ -249,6 +249,11 @@ def samples_of(agent: Agent, counted: Counted, run_id: str, version: str, events
     yield "elastic_agent_events_total", {}, events
     if counted.exit_code is not None:
         yield "elastic_agent_exit_code", {}, counted.exit_code
+
+
+def stage_samples(counted: Counted) -> Iterator[Sample]:
+    """How long each stage of a recovery or start took."""
+    yield from _histogram("elastic_agent_recovery_stage_seconds", "stage", counted.stages, counted.stage_sums)
 
 
 def _store_samples(beats: OwnHeartbeats | None) -> Iterator[Sample]:

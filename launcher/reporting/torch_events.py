@@ -2,7 +2,9 @@
 agent, when the job has ended.
 
 With torch in this process they go through its `record`, to whichever handler is registered there; without, the console
-is the only one that can be meant, and gets the same JSON.
+is the only one that can be meant, and gets the same JSON. A handler that a program has registered gets the agent's own
+events too, as they happen: rounds, restarts, outages and all else that a file of events has. torch's own handlers get
+what torchrun gives them, and no more.
 """
 
 from __future__ import annotations
@@ -12,10 +14,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
 
 from ...agent.report import Report, Status
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...control.control_socket import Service
+    from ...control.stream import Entry
+
 WORKER, AGENT = "WORKER", "AGENT"
+TORCHS = ("null", "console", "dynamic_rendezvous")
+"""Handlers that torch itself has registered."""
 _TORCH = "torch.distributed.elastic.events"
 _AGENTS = "torch.distributed.elastic.agent.server.api"
 
@@ -29,6 +40,31 @@ class TorchEvents:
         self._facts = {"run_id": run_id, "role": role, "rdzv_backend": backend or "c10d"}
         self._title = title
         self._began_s = time.monotonic()
+
+    def follow(self, name: str, service: Service) -> None:
+        """Pass on the events of this service, where a program has registered the handler. name: what other nodes call
+        its agent."""
+        if self._handler not in TORCHS and _TORCH in sys.modules:
+            service.recorders.append(partial(self._happened, name))
+
+    def _happened(self, name: str, entry: Entry) -> None:
+        from ...control.service.describe import event_of
+
+        found = event_of(entry, name)
+        facts = {each.name: getattr(found, each.name) for each in fields(found)}
+        metadata = {key: value for key, value in facts.items() if isinstance(value, (str, int, float))}
+        if found.ended is not None:
+            metadata |= {"ended": found.ended.kind, "charged": found.ended.charged}
+        events = sys.modules[_TORCH]
+        events.record(
+            events.Event(
+                name=f"elastic_agent.{found.what}",
+                source=events.EventSource.AGENT,
+                timestamp=int(found.time_s * 1000),
+                metadata={**metadata, "run_id": self._facts["run_id"]},
+            ),
+            self._handler,
+        )
 
     def concluded(self, report: Report | None, status: Status) -> None:
         """Record the events. `report`: None if the agent failed before it could report."""

@@ -81,9 +81,8 @@ def main() -> None:
             break
         with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
             found = play(Path(folder), seed)
-        each_s = sum(found["buckets"].values()) / found["workers"]
-        worst = max(worst, abs(each_s - found["wall_s"]) / found["wall_s"])
-        runs, accounts, killed = runs + 1, accounts + found["checked"], killed + found["killed"]
+        worst = max(worst, found["checked"].worst)
+        runs, accounts, killed = runs + 1, accounts + found["checked"].number, killed + found["killed"]
         ended += found["exit_code"] == 0
         parts = {name: round(length_s, 2) for name, length_s in found["buckets"].items() if length_s > 0.005}
         print(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from campaigns.chaos.campaign import KINDS, run_seed
-from campaigns.chaos.judge import Verdict
+from campaigns.chaos.goodput import PART
+from campaigns.chaos.judge import ACCOUNTS, Verdict
 from campaigns.chaos.plan import Plan, draw
 
 Lines = list[dict[str, Any]]
@@ -26,6 +27,8 @@ def test_a_job_with_faults_ends_as_the_contract_says(seed: int, tmp_path: Path) 
     verdict = run_seed(seed, keep=tmp_path)
     assert not verdict.wrong
     assert verdict.seen["agents"] >= 2
+    assert verdict.seen[ACCOUNTS]
+    assert verdict.worst < PART
 
 
 def test_a_run_that_cannot_be_judged_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,20 +72,23 @@ def run_seed(seed: int, keep: Path = KEPT, keep_all: bool = False, store: str = 
 
 def run_many(
     start: int, runs: int, at_once: int, keep_all: bool = False, store: str = "c10d"
-) -> tuple[Counter[str], list[int]]:
-    """Seeds `start` to `start + runs - 1`; returns how often each thing was seen, and the seeds that went wrong."""
+) -> tuple[Counter[str], list[int], float]:
+    """Seeds `start` to `start + runs - 1`; returns how often each thing was seen, the seeds that went wrong, and the
+    largest part by which an account was off."""
     seen: Counter[str] = Counter()
+    worst = 0.0
     failed: list[int] = []
     seeds = range(start, start + runs)
     with ThreadPoolExecutor(at_once) as pool:
         verdicts = pool.map(lambda seed: run_seed(seed, KEPT, keep_all, store), seeds)
         for seed, verdict in zip(seeds, verdicts, strict=True):
             seen += verdict.seen
+            worst = max(worst, verdict.worst)
             if verdict.wrong:
                 failed.append(seed)
                 sys.stdout.write(f"seed {seed}: " + "\n  ".join(verdict.wrong) + "\n")
                 sys.stdout.flush()
-    return seen, failed
+    return seen, failed, worst
 
 
 def main(argv: Sequence[str]) -> int:
@@ -108,9 +111,10 @@ def main(argv: Sequence[str]) -> int:
     start = KINDS[options.store].start if start is None else start
     start = random.SystemRandom().randrange(10**6) if start is None else start
     began = time.monotonic()
-    seen, failed = run_many(start, runs, options.at_once, options.keep_all, options.store)
+    seen, failed, worst = run_many(start, runs, options.at_once, options.keep_all, options.store)
     for what, count in sorted(seen.items()):
         sys.stdout.write(f"{count:8}  {what}\n")
     took_s = time.monotonic() - began
+    sys.stdout.write(f"{seen[judge.ACCOUNTS]} {judge.ACCOUNTS}, at most {100 * worst:.5f} % off the wall clock\n")
     sys.stdout.write(f"{runs} runs from seed {start} in {took_s:.0f} s: {len(failed)} went wrong {failed or ''}\n")
     return bool(failed)

@@ -12,7 +12,7 @@ from elastic_agent.rendezvous.etcd.store import KEEP_VERSIONS
 from simulation.checks.checkers import Violation
 
 from .etcd_plan import NODES, SERVERS
-from .judge import Verdict, all_ended, read_lines
+from .judge import Verdict, all_ended, events_of, read_lines
 from .plan import FINISH, Plan
 
 Line = dict[str, Any]
@@ -99,6 +99,7 @@ def judge(folder: Path) -> Verdict:
         _statuses(history, folder)
     except Violation as violation:
         verdict.wrong.append(str(violation))
+    verdict.account(history.facts, events_of(plan, folder))
     _count(verdict.seen, history)
     return verdict
 

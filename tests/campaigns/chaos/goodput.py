@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulation.checks.checkers import Violation
 
@@ -11,25 +11,33 @@ PART = 0.005
 Line = dict[str, Any]
 
 
-def check_accounts(facts: list[Line], lines: dict[str, list[Line]]) -> int:
-    """Each account of each agent against the campaign's clock; returns how many there were. Raises Violation."""
+class Accounts(NamedTuple):
+    """What was checked."""
+
+    number: int
+    worst: float
+    """The largest part by which the buckets' sum was off the agent's wall clock, or outside what the campaign saw."""
+
+
+def check_accounts(facts: list[Line], lines: dict[str, list[Line]]) -> Accounts:
+    """Each account of each agent against the campaign's clock. Raises Violation."""
     started = {fact["node"]: fact["at_s"] for fact in facts if fact["what"] == "start"}
-    checked = 0
+    checked, worst = 0, 0.0
     for name, written in lines.items():
         accounts = [line for line in written if line["what"] == "goodput"]
         before: Line | None = None
         for account in accounts:
-            _adds_up(name, account, written[0]["at_s"], started[name])
+            worst = max(worst, _adds_up(name, account, written[0]["at_s"], started[name]))
             _goes_on(name, before, account)
             before = account
         checked += len(accounts)
         if any(line["what"] == "concluded" for line in written) and not accounts:
             raise Violation(f"an agent that ends says where the time went; but {name} did not")
-    return checked
+    return Accounts(checked, worst)
 
 
-def _adds_up(name: str, account: Line, first_s: float, started_s: float) -> None:
-    """The agent began after its process did, and before its first event."""
+def _adds_up(name: str, account: Line, first_s: float, started_s: float) -> float:
+    """The agent began after its process did, and before its first event. Returns how far it is off, as a part."""
     each_s = sum(account["buckets"].values()) / account["workers"]
     least_s, most_s = account["at_s"] - first_s, account["at_s"] - started_s
     if not least_s * (1 - PART) <= each_s <= most_s * (1 + PART):
@@ -43,6 +51,8 @@ def _adds_up(name: str, account: Line, first_s: float, started_s: float) -> None
     good_s = sum(account["buckets"][bucket] for bucket in ("useful steps", "saving", "not measured"))
     if abs(lost_s + good_s - each_s * account["workers"]) > 0.001 * account["workers"] + 1e-3:
         raise Violation(f"what is not lost is of use; but of {name} {lost_s:.3f} s and {good_s:.3f} s: {account}")
+    off_s = max(abs(each_s - account["wall_s"]), least_s - each_s, each_s - most_s)
+    return off_s / account["wall_s"] if account["wall_s"] else 0.0
 
 
 def _goes_on(name: str, before: Line | None, account: Line) -> None:

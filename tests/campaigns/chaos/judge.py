@@ -20,6 +20,7 @@ from .replay import Replay
 
 SETTLED_S = 4.0
 """A job must succeed if its last fault was so long before its first worker finished."""
+ACCOUNTS = "accounts of workers' seconds"
 
 
 @dataclass
@@ -29,13 +30,25 @@ class Verdict:
     wrong: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """How often each thing was seen in it, for the campaign's figures."""
+    worst: float = 0.0
+    """The largest part by which an account of workers' seconds was off the wall clock."""
+
+    def account(self, facts: list[dict[str, Any]], lines: dict[str, list[dict[str, Any]]]) -> None:
+        """Check the accounts in the agents' events."""
+        try:
+            checked = check_accounts(facts, lines)
+        except Violation as violation:
+            self.wrong.append(str(violation))
+        else:
+            self.seen[ACCOUNTS] += checked.number
+            self.worst = checked.worst
 
 
 def judge(folder: Path) -> Verdict:
     """Check the history in this folder against the invariants, docs/exit-codes.md and the failover contract."""
     plan = Plan.from_dict(json.loads((folder / "plan.json").read_text()))
     facts = read_lines(folder / "facts.jsonl")
-    lines = {start.name: read_lines(folder / f"events-{start.name}.jsonl") for start in plan.starts}
+    lines = events_of(plan, folder)
     verdict = Verdict()
     replay = Replay(plan)
     try:
@@ -45,12 +58,14 @@ def judge(folder: Path) -> Verdict:
         _check_outcome(replay, plan, facts)
     except Violation as violation:
         verdict.wrong.append(str(violation))
-    try:
-        verdict.seen["accounts of workers' seconds"] += check_accounts(facts, lines)
-    except Violation as violation:
-        verdict.wrong.append(str(violation))
+    verdict.account(facts, lines)
     _count(verdict.seen, replay, facts)
     return verdict
+
+
+def events_of(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The events of each agent that started."""
+    return {start.name: read_lines(folder / f"events-{start.name}.jsonl") for start in plan.starts}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

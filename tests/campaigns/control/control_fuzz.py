@@ -33,7 +33,9 @@ BODIES = (
     b'{"ranks":[[]]}', b"\xff\xfe", b"{" * 40, b'{"names":"moon"}', b'{"since":99999999999}',
 )  # fmt: skip
 PAGE_PATHS = (b"/%b/", b"/%b/", b"/%b/stream", b"/%b", b"/%b/more", b"/%b/?a=b")
-METHODS = (b"Status", b"Job", b"Workers", b"Events", b"Logs", b"Nothing", b"SetWatch", b"", b"/", b"Status?x=1")
+METHODS = (
+    b"Status", b"Job", b"Workers", b"Goodput", b"Events", b"Logs", b"Nothing", b"SetWatch", b"", b"/", b"Status?x=1",
+)  # fmt: skip
 """None that would end the job, or that takes a process."""
 PAGE = re.compile(r"the page of this job: http://127\.0\.0\.1:(\d+)/([0-9a-f]{32})/$")
 GROWTH_KIB, GROWTH_TCP_KIB = 2048, 8192
@@ -178,9 +180,10 @@ def fuzz(asking: Asking, path: str, way: Way, pid: int, inputs: int, chance: ran
 
 def fuzz_tcp(door: Door, address: str, pid: int, inputs: int, chance: random.Random, seed: int) -> int:
     began, sizes, counts = time.monotonic(), Sizes(pid, inputs), grpc_fuzz.Counts()
+    quiet = grpc_fuzz.settle if inputs >= grpc_fuzz.SETTLED_FROM else grpc_fuzz.works
     for _ in grpc_fuzz.send(door, address, chance, inputs, counts):
         if sizes.due(counts.sent):
-            grpc_fuzz.works(door, address)  # what waited before it has been answered then
+            quiet(door, address)
             sizes.look(counts.sent)
     works_s = grpc_fuzz.works(door, address)
     took_s, threads = time.monotonic() - began, len(os.listdir(f"/proc/{pid}/task"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,9 +81,11 @@ def test_a_spare_says_that_it_waits_and_for_how_long(cluster: Cluster) -> None:
     spare.wait_text("round 1 runs without this node; waiting as a spare for up to 600 s")
 
 
-def test_a_node_in_the_finalisation_barrier_names_the_node_that_still_works(cluster: Cluster) -> None:
-    """Both consoles show it: that of the finished node and that of the node that still works."""
-    first = cluster.start("first")
+def test_a_node_in_the_finalisation_barrier_names_the_node_that_still_works(cluster: Cluster, tmp_path: Path) -> None:
+    """Both consoles show it: that of the finished node and that of the node that still works. The barrier and its end
+    are events, too."""
+    path = tmp_path / "events.jsonl"
+    first = cluster.start("first", env={**QUIET, "ELASTIC_AGENT_EVENTS": str(path)})
     second = cluster.start("second")
     world = cluster.desk.wait_world(2)
     next(worker for worker in world if worker.node == "first").order("exit 0")
@@ -91,6 +94,10 @@ def test_a_node_in_the_finalisation_barrier_names_the_node_that_still_works(clus
     second.wait_text(awaited)
     next(worker for worker in world if worker.node == "second").order("exit 0")
     assert (first.wait(), second.wait()) == (0, 0)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    barrier = next(at for at, event in enumerate(events) if event.get("phase") == "finished")
+    assert any(second.known_as in event["because"] for event in events[barrier:] if event["what"] == "announced")
+    assert [event["what"] for event in events].index("concluded") > barrier
 
 
 def test_a_job_without_trouble_shows_its_last_line_only(cluster: Cluster) -> None:

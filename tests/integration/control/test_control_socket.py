@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from elastic_agent import UsageError
+from elastic_agent.control.stream import VERSION
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
 from support.source_tree import ROOT
@@ -133,6 +135,7 @@ def test_events_begin_at_any_point_and_are_followed_to_the_end(asking: Asking, c
     assert any("exit code 1" in each["failure"] for each in found)
     assert any(each.get("ended", {}).get("kind") == "failure" and each["ended"]["rank"] == 0 for each in found)
     assert (found[-1]["what"], found[-1]["exitCode"]) == ("concluded", 0)
+    assert {each["form"] for each in found} == {VERSION}
 
 
 def test_logs_are_followed_over_rounds(asking: Asking, cluster: Cluster, tmp_path: Path) -> None:
@@ -241,6 +244,7 @@ def test_where_there_can_be_no_socket_the_job_runs_all_the_same(
 def test_the_library_has_the_same_methods(tmp_path: Path) -> None:
     """Same names, same messages, from any thread."""
     from elastic_agent.control.service import messages
+    from elastic_agent.control.service.methods import METHODS
     from support.harness import ThreadNode
 
     cluster = Cluster("memory", tmp_path, nproc=2)
@@ -249,6 +253,8 @@ def test_the_library_has_the_same_methods(tmp_path: Path) -> None:
         assert isinstance(node, ThreadNode)
         cluster.desk.wait_world(2)
         agent = node.agent
+        names = [re.sub(r"\B([A-Z])", r"_\1", method).lower() for method in METHODS]
+        assert [name for name in names if not callable(getattr(agent, name, None))] == []
         assert agent.status().phase.value == "working"
         job = agent.job()
         assert isinstance(job, messages.Job)
@@ -257,11 +263,17 @@ def test_the_library_has_the_same_methods(tmp_path: Path) -> None:
         events: Any = agent.events(follow=True)
         assert next(events).number == 1
         assert sorted(rank for group in agent.stacks().groups for rank in group.ranks) == [0, 1]
-        assert agent.set_watch("memory").startswith("watched from now on: memory")
-        assert agent.set_watch() == "nothing is watched from now on"
-        agent.save("because", label="mine")
-        cluster.finish()
-        assert node.wait() == 0
+        assert {part.rank for part in agent.logs([0])} <= {0}
+        assert (agent.goodput().workers, agent.goodput().measured) == (2, False)
+        assert agent.set_watch("memory").text.startswith("watched from now on: memory")
+        assert agent.set_watch() == messages.Done("nothing is watched from now on")
+        assert "with the label 'mine'" in agent.save("because", label="mine").text
+        assert "are started again then" in agent.restart_round("because").text
+        assert "every agent ends with 83" in agent.stop("the budget is spent", job=True).text
+        assert node.wait() == 83
+        assert "ends with 75" in agent.drain("too late").text
+        with pytest.raises(UsageError, match="is ending"):
+            agent.stop(requeue=True)
         assert [each.what for each in events][-1] == "concluded"
     finally:
         cluster.close()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -37,9 +38,9 @@ def cluster(asking: Asking, tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str, within_s: float = 20) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=within_s) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -72,6 +73,11 @@ def test_metrics_of_a_job_with_a_failure_are_what_happened(cluster: Cluster) -> 
     assert sum(value for (name, _), value in found.items() if name == "elastic_agent_worker_failures_total") == 1
     assert found["elastic_agent_restarts_used", ()] == 1
     assert found["elastic_agent_world_size", ()] == 2
+    assert [found[f"elastic_agent_nodes{which}", ()] for which in ("", "_min", "_max")] == [1, 1, 1]
+    assert found["elastic_agent_recovery_stage_seconds_count", (("stage", "agreed"),)] >= 1
+    spent = sum(value for (name, _), value in found.items() if name == "elastic_agent_worker_time_seconds")
+    assert spent == pytest.approx(2 * (time.time() - found["elastic_agent_start_time_seconds", ()]), abs=5)
+    assert found["elastic_agent_lost_time_seconds", (("kind", "failure"),)] > 0
     assert found["elastic_agent_workers", (("state", "running"),)] == 2
     assert found["elastic_agent_phase_seconds_count", (("phase", "working"),)] == 1
     assert found["elastic_agent_store_available", ()] == 1
@@ -86,6 +92,11 @@ def test_metrics_of_a_job_with_a_failure_are_what_happened(cluster: Cluster) -> 
     assert set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) <= set(METRICS)
     assert get(port, "/healthz") == (200, get(port, "/readyz")[1])
     assert get(port, "/other")[0] == 404
+    node.terminate(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        get(port, "/healthz", within_s=1)
+    node.terminate(signal.SIGCONT)
+    assert get(port, "/healthz")[0] == 200
     if promtool := shutil.which("promtool"):
         done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -288,17 +288,30 @@ def test_the_console_handler_writes_torchs_events(tmp_path: Path, launcher: str)
 
 
 def test_a_registered_handler_gets_the_events(tmp_path: Path) -> None:
-    """One that the program itself has registered in torch, by its name."""
-    script = program(tmp_path, "pass")
+    """One that the program itself has registered in torch, by its name; the agent's own events, too, as they happen,
+    which torch's handlers do not get."""
+    mark = tmp_path / "mark"
+    script = program(
+        tmp_path, f"import os\nif not os.path.exists({str(mark)!r}):\n    open({str(mark)!r}, 'w')\n    exit(3)"
+    )
     (tmp_path / "main.py").write_text(
         "import logging, sys\n"
         f"from {HANDLER} import _log_handlers\n"
         "_log_handlers['ours'] = logging.StreamHandler(sys.stdout)\n"
         "from elastic_agent import LaunchConfig, launch\n"
-        f"launch(LaunchConfig(event_log_handler='ours'), {str(script)!r})\n"
+        f"launch(LaunchConfig(event_log_handler='ours', max_restarts=1), {str(script)!r})\n"
     )
     done = run(str(tmp_path / "main.py"))
-    assert [(event["source"], event["metadata"]["state"]) for event in events_of(done.stdout)] == [
+    theirs = events_of(done.stdout)
+    own = [event for event in theirs if event["name"].startswith("elastic_agent.")]
+    assert [(event["source"], event["metadata"]["state"]) for event in theirs if event not in own] == [
         ("WORKER", "SUCCEEDED"),
         ("AGENT", "SUCCEEDED"),
     ], done.stderr
+    rounds = [event["metadata"] for event in own if event["name"] == "elastic_agent.announced"]
+    assert [each["round"] for each in rounds if each["phase"] == "running"] == [1, 2]
+    assert next(each["ended"] for each in rounds if each["round"] == 2) == "failure"
+    failed = next(event["metadata"] for event in own if event["metadata"]["happened"] == "WorkerExited")
+    assert (failed["id"], "exit code 3" in failed["failure"]) == ("exit/1/0", True)
+    assert own[-1]["name"] == "elastic_agent.concluded"
+    assert all(event["timestamp"] > 1e12 for event in own)

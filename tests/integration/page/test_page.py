@@ -50,6 +50,7 @@ STATE: dict[str, Any] = {
     "goodput": {
         "name": "node0", "workers": 1, "measured": True,
         "buckets": {"useful steps": 50.0, "re-forming": 30.0, "waiting for peers": 15.0, "saving": 5.0},
+        "ranks": [{"steps": 10, "stepped_s": 5.0}, {"rank": 1, "steps": 10, "stepped_s": 5.0}],
     },
 }  # fmt: skip
 """A state as the stream has it: a node of each kind, and a bucket of each."""
@@ -173,7 +174,8 @@ def _shown_after(job: Job, since_s: float, seen: dict[str, float]) -> dict[str, 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
 def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path) -> None:
-    """A lost node beside a working one, and one bucket of each kind, on a screen without colours."""
+    """A lost node beside a working one, and one bucket of each kind, on a screen without colours; and how long a step
+    takes each rank, from the second look on."""
     browser = Browser(tmp_path)
     try:
         told = tmp_path / "report.html"
@@ -183,6 +185,15 @@ def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path)
         browser.call("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
         browser.evaluate(f"take({json.dumps({'state': STATE})}); draw()")
         browser.wait_for("goodput 50.0 %")
+        ranks = [{"steps": 20, "stepped_s": 9.0}, {"rank": 1, "steps": 15, "stepped_s": 9.0}]
+        later = {**STATE["goodput"], "ranks": ranks}
+        browser.evaluate(f"take({json.dumps({'state': {**STATE, 'goodput': later}})}); draw()")
+        browser.wait_for("rank 1, 15")
+        steps = browser.evaluate(
+            "[...document.querySelectorAll('#steps .row')]"
+            ".map(e => [...e.querySelectorAll('span')].map(s => s.innerText))"
+        )
+        assert steps == [["rank 0, 20", "0.4 s"], ["rank 1, 15", "0.8 s"]]
         nodes, borders = browser.evaluate(
             "(items => [items.map(e => e.innerText), items.map(e => getComputedStyle(e).borderTopStyle)])"
             "([...document.querySelectorAll('#nodes > li')])"

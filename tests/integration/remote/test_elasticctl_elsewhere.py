@@ -105,6 +105,13 @@ def test_logs_and_stacks_of_a_rank_are_fetched_from_the_host_that_runs_it(hosts:
     there = next(rank for rank, name in ranks.items() if name == hosts.second.known_as)
     assert hosts.ctl("stacks", str(there)).startswith(f"rank {there}: in ")
     hosts.ctl("logs", str(there))
+    everywhere = json.loads(hosts.ctl("stacks", "--json"))["groups"]
+    assert sorted(rank for group in everywhere for rank in group["ranks"]) == [0, 1]
+    assert [each["name"] for each in json.loads(hosts.ctl("--node", hosts.first.known_as, "top", "--json"))] == [
+        hosts.first.known_as
+    ]
+    assert {each["name"] for each in json.loads(hosts.ctl("top", "--json"))} == set(ranks.values())
+    hosts.ctl("logs", "all")
     assert "there is no rank 7: the job has ranks 0 to 1" in hosts.ctl("logs", "7", status=3)
 
 
@@ -144,6 +151,9 @@ def test_status_works_while_the_store_is_away_and_says_whose_word_it_shows_and_h
         hosts.first.known_as: "unknown",
         hosts.second.known_as: "working",
     }
+    events = map(json.loads, hosts.ctl("events", "--json", asking=hosts.there).splitlines())
+    [away] = [each for each in events if each["happened"] == "StoreWentAway"]
+    assert (away["phase"], away["cause"], away["node"]) == ("working", "", hosts.second.known_as)
 
 
 def test_checkpoints_are_listed_and_verified_and_the_screen_shows_the_last_one_and_the_deadline(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -49,6 +50,43 @@ def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch
         assert ctl("logs", "0", "-f", "-n", lines).exit_code == 0
     assert ctl("logs", "0", "-f").exit_code == 0
     assert [each.get("tailLines") for each in asked] == [3, -1, None]
+
+
+def test_what_is_odd_is_in_colour_unless_the_environment_says_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As https://no-color.org asks: no colour then, and nothing else changes. What is odd is in words too."""
+    odd = {"name": "node1:2", "state": "lost", "nproc": 1}
+    job = {"runId": "job1", "name": "node0:1", "source": "coordinator", "phase": "running", "because": "all are here",
+           "round": 1, "minNodes": 1, "maxNodes": 2, "worldSize": 1, "nodes": [odd], "outcome": "", "store": "",
+           "storeTrouble": "", "leaseS": 5.0, "ageS": 9.0, "checkpoints": ""}  # fmt: skip
+    monkeypatch.setattr(views, "job_and_workers", lambda *of, **more: (job, [], [], []))
+
+    def shown(**env: str) -> str:
+        return CliRunner(env=env).invoke(cli.elasticctl, ["status"], color=True).output
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    yellow = "\x1b[33m"
+    assert [line.count(yellow) for line in shown().splitlines() if "node1:2" in line] == [1, 1]
+    assert yellow not in shown(NO_COLOR="1")
+    assert click.unstyle(shown()) == click.unstyle(shown(NO_COLOR="1"))
+
+
+def test_equal_stacks_of_three_agents_are_one_group_and_the_odd_one_is_first() -> None:
+    """Process ids and versions make no difference; of the rest, those that wait for others are last."""
+
+    def answer(rank: int, at: str, *, waits: bool) -> dict[str, Any]:
+        text = f"Process {rank}: python train.py\nPython v3.11.{rank}\nThread {rank} (active)\n    {at}\n"
+        return {"name": f"node{rank}", "groups": [{"ranks": [rank], "at": at, "waits": waits, "text": text}]}
+
+    waiting = "all_reduce (distributed.py:9)"
+    answers = [
+        answer(2, waiting, waits=True),
+        answer(1, "read (disk.py:3)", waits=False),
+        answer(0, waiting, waits=True),
+    ]
+    assert [(group["ranks"], group["at"]) for group in views.merged(answers)] == [
+        ([1], "read (disk.py:3)"),
+        ([0, 2], waiting),
+    ]
 
 
 @pytest.mark.parametrize(("size", "have"), [(4, "ranks 0 to 3"), (1, "one worker, rank 0")])

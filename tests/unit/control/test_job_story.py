@@ -46,6 +46,45 @@ def test_each_round_has_its_reason_its_end_and_its_cost() -> None:
     ]
 
 
+STORY: list[dict[str, Any]] = [
+    {"what": "alarm", "at_s": 130.0, "node": "node1", "id": "0b/7", "cause": "", "happened": "fired", "watch": "hang",
+     "because": "rank 3 stands still", "members": []},
+    {"what": "event", "at_s": 161.0, "node": "node1", "id": "exit/1/3", "cause": "0b/7", "phase": "stopping",
+     "round": 1, "because": "a worker failed", "happened": "HangFound", "members": MEMBERS},
+    *({"what": "stage", "at_s": at_s, "node": node, "id": f"{node}/{at_s}", "cause": "exit/1/3", "round": number,
+       "stage": stage, "took_s": took_s, "members": []}
+      for node, number, stage, at_s, took_s in (
+          ("node0", 1, "noticed", 161.0, 0.0), ("node0", 1, "stopped", 161.2, 0.2), ("node1", 1, "stopped", 163.0, 2.0),
+          ("node0", 2, "agreed", 164.0, 1.0), ("node1", 2, "started", 164.1, 0.1), ("node1", 2, "imported", 170.0, 6.0),
+          ("node0", 2, "first step", 171.0, 1.0))),
+    *({"what": "goodput", "at_s": 200.0, "node": node, "wall_s": 100.0, "workers": 2, "measured": True, "ranks": [],
+       "buckets": {"useful steps": 160.0, "importing": 12.0, "hanging": 28.0, "paused": 0.0}, "members": [],
+       "lost": [{"round": 0, "kind": "start", "length_s": 6.0, "node": "", "because": ""},
+                {"round": 1, "kind": "failure", "length_s": 34.0, "node": "node1", "because": "boom"}]}
+      for node in ("node0", "node1")),
+]  # fmt: skip
+
+
+def test_a_story_follows_causes_and_says_where_the_time_went() -> None:
+    """What led to a round's end, over nodes; the slowest node's stages; goodput, and what is lost by round and node."""
+    over = {**FILE[2], "id": "announced/3", "cause": "exit/1/3"}
+    told = lines(story_of([*FILE[:2], over, *FILE[3:], *STORY]))
+    assert told[1:4] == [
+        "goodput 80.0 % of 7 min of 4 workers: useful steps 5 min, hanging 56 s, importing 24 s",
+        "lost, by the round whose end cost it: round 1, failure 68 s, start 12 s",
+        "lost, by the node that caused it: node1 68 s",
+    ]
+    at = told.index("  ran 60 s, ended by failure: rank 3 on node1: boom")
+    assert told[at + 1 : at + 5] == [
+        "  caused by  node1: a worker failed",
+        "  caused by  node1: rank 3 stands still",
+        "  node1 is charged a restart",
+        "  1 s until the next round began",
+    ]
+    slowest = "stopped after 2 s, agreed after 1 s, started after 0.1 s, imported after 6 s, first step after 1 s"
+    assert told[at + 5] == f"  then, of the slowest node: {slowest}"
+
+
 def test_events_of_a_socket_tell_the_same_as_the_file() -> None:
     """Names of JSON, and the number of an event beside that of its round."""
 

@@ -16,8 +16,9 @@ import pytest
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.report import AgentEvent
 from elastic_agent.control.ctl.views import events_of
+from elastic_agent.control.decisions.watches import Change
 from elastic_agent.control.service.messages import Goodput, SpentTime
-from elastic_agent.control.stream import Alarm, Checkpoint, Deadline, Entry, Stage
+from elastic_agent.control.stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from elastic_agent.launcher.reporting.event_file import KEPT_ASIDE, WAITING_MAX, EventFile
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member, Outcome, Round, RoundPhase
@@ -229,7 +230,12 @@ def test_every_key_is_on_its_page(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().partition("## The agent's own events")[2]
     rows = [row.split("|") for row in page.partition("\n## ")[0].splitlines() if row.startswith("| `")]
     listed = {(what, key.strip(" `")) for row in rows for key in row[1].split(",") for what in _whats(row[2])}
-    assert {(line["what"], key) for line in lines(tmp_path / "events") for key in line} == listed
+    written = lines(tmp_path / "events")
+    assert {(line["what"], key) for line in written for key in line} == listed
+    assert {line["form"] for line in written} == {VERSION}
+    assert f"version of this form: {VERSION}." in page
+    [changes] = [row[3] for row in rows if row[1].strip(" `") == "happened"]
+    assert [change.value for change in Change if f"`{change.value}`" not in changes] == []
 
 
 def _whats(cell: str) -> list[str]:

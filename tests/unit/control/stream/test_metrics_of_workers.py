@@ -7,9 +7,9 @@ import time
 import pytest
 
 from elastic_agent.agent.steps.seen import Shown, WorkersSeen
-from elastic_agent.control.service.messages import Goodput
-from elastic_agent.control.service.metrics import Counted, text_of, time_samples
-from elastic_agent.control.stream import Checkpoint, Entry
+from elastic_agent.control.service.messages import Goodput, LostTime, SpentTime
+from elastic_agent.control.service.metrics import Counted, stage_samples, text_of, time_samples
+from elastic_agent.control.stream import Checkpoint, Entry, Stage
 
 
 def seen(round_number: int, codes: dict[int, int], *sizes: int) -> WorkersSeen:
@@ -41,6 +41,35 @@ def test_the_size_of_the_newest_checkpoint_stays_until_there_is_another() -> Non
         found.append([line for line in lines if line.startswith("elastic_agent_checkpoint_bytes")])
     one, other = ["elastic_agent_checkpoint_bytes 700"], ["elastic_agent_checkpoint_bytes 900"]
     assert found == [[], one, one, other]
+
+
+def test_goodput_lost_time_and_stages_of_recoveries_have_the_values_of_the_account() -> None:
+    """What several rounds lost by the same kind of end is one sample; a job that is not measured has no ratio."""
+    counted = Counted()
+    for number, (name, took_s) in enumerate((("stopped", 0.0), ("stopped", 2.0), ("stopped", 3.0), ("agreed", 0.02))):
+        counted.recorded(Entry(number, 0.0, 0.0, Stage(name, 1, 1.0, took_s), "", ""))
+    lost = (LostTime(1, "failure", 5.0), LostTime(3, "failure", 2.5), LostTime(2, "arrival", 1.0))
+    account = Goodput(
+        "node0", 10.0, 2, 0.75, True, (SpentTime("useful steps", 15.0), SpentTime("starting", 5.0)), lost=lost
+    )
+    lines = text_of([*time_samples(counted, account, None), *stage_samples(counted)]).decode().splitlines()
+    assert {line for line in lines if line.startswith(("elastic_agent_worker_time", "elastic_agent_lost_time"))} == {
+        'elastic_agent_worker_time_seconds{bucket="useful steps"} 15',
+        'elastic_agent_worker_time_seconds{bucket="starting"} 5',
+        'elastic_agent_lost_time_seconds{kind="failure"} 7.5',
+        'elastic_agent_lost_time_seconds{kind="arrival"} 1',
+    }
+    assert "elastic_agent_goodput_ratio 0.75" in lines
+    assert {
+        line for line in lines if line.startswith("elastic_agent_recovery_stage_seconds_") and "bucket" not in line
+    } == {
+        'elastic_agent_recovery_stage_seconds_sum{stage="stopped"} 5',
+        'elastic_agent_recovery_stage_seconds_count{stage="stopped"} 2',
+        'elastic_agent_recovery_stage_seconds_sum{stage="agreed"} 0.02',
+        'elastic_agent_recovery_stage_seconds_count{stage="agreed"} 1',
+    }
+    unmeasured = text_of(time_samples(counted, Goodput("node0", share=0.0), None)).decode()
+    assert "goodput_ratio" not in unmeasured
 
 
 def test_the_newest_checkpoint_has_a_step_and_an_age(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from elastic_agent.agent.lifecycle import events
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.agent.report import AgentEvent
 from elastic_agent.agent.steps.seen import Shown, WorkersSeen
 from elastic_agent.control.ctl.causes import by_id, causes_of
-from elastic_agent.control.stream import Alarm, Checkpoint, Stage, Stream
+from elastic_agent.control.stream import FAILED, FROM_OUTSIDE, Alarm, Checkpoint, Stage, Stream
+from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Round, RoundPhase
 
@@ -108,6 +110,26 @@ def test_an_alarm_is_the_cause_of_the_end_that_follows_from_it() -> None:
     assert found[-1][1] == ""
 
 
+def test_an_outage_of_the_store_comes_from_outside_and_its_end_from_the_outage() -> None:
+    """Also where a worker failed while the store was away."""
+    found = played(
+        event(1.0, Phase.WORKING, "RoundSeen", version=4),
+        event(2.0, Phase.WORKING, "StoreWentAway"),
+        event(3.0, Phase.STOPPING, "WorkerExited", failure=FAILURE),
+        event(4.0, Phase.STOPPING, "StoreCameBack"),
+    )
+    of = {what.happened: (each_id, cause) for each_id, cause, what in found if isinstance(what, AgentEvent)}
+    assert of["StoreWentAway"] == ("0/3", "")
+    assert of["StoreCameBack"][1] == "0/3"
+
+
+def test_events_that_are_named_exist() -> None:
+    """A class that is renamed takes its name here along."""
+    assert [
+        name for name in sorted(FAILED | FROM_OUTSIDE) if not (hasattr(events, name) or hasattr(store_events, name))
+    ] == []
+
+
 def test_a_round_that_ends_well_shows_no_recovery() -> None:
     """Workers that have all exited 0 are not noticed as a failure."""
     found = played(
@@ -120,11 +142,11 @@ def test_a_round_that_ends_well_shows_no_recovery() -> None:
 
 def test_a_chain_is_followed_over_the_files_of_several_nodes() -> None:
     """Why round 1 ended, from the coordinator's announcement to what happened on the other node."""
-    events: list[dict[str, Any]] = [
+    known: list[dict[str, Any]] = [
         {"what": "alarm", "id": "b/2", "cause": "", "node": "b:1", "because": "rank 3 stands still"},
         {"what": "event", "id": "exit/1/3", "cause": "b/2", "node": "b:1", "because": "worker failed", "phase": "so"},
         {"what": "announced", "id": "announced/5", "cause": "exit/1/3", "node": "a:1", "because": "over",
          "phase": "over", "round": 1},
     ]  # fmt: skip
-    assert causes_of(by_id(events), events, 1) == ["b:1: worker failed", "b:1: rank 3 stands still"]
-    assert causes_of(by_id(events[1:]), events[1:], 1) == ["b:1: worker failed"]
+    assert causes_of(by_id(known), known, 1) == ["b:1: worker failed", "b:1: rank 3 stands still"]
+    assert causes_of(by_id(known[1:]), known[1:], 1) == ["b:1: worker failed"]
