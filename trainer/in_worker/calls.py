@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import os
 from pathlib import Path
@@ -23,6 +22,7 @@ from .places import Places
 from .record import Record
 from .states import load_whole, whole
 from .surroundings import Surroundings
+from .wrapping import plain_copy
 
 
 class Calls:
@@ -136,7 +136,7 @@ class Calls:
             for at, model in enumerate(models):
                 model.load_state_dict(state[f"model{at}"])
         else:
-            models = [copy.deepcopy(model).cpu() for model in self._operator._models]
+            models = [plain_copy(model) for model in self._operator._models]
         for model in models:
             model.zero_grad(set_to_none=True)
         name = f"model-{number}"

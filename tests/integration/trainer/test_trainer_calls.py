@@ -241,6 +241,11 @@ def test_an_operator_registers_what_it_trains() -> None:
         found = trainer.train()
         assert (found["num_samples"], found["batch_count"]) == (250, 5)
         assert 0 < found["second_loss"] < 2
+        assert trainer.apply_all_operators(training.types_of) == [["torch.bfloat16"] * 2] * 2
+        for model in trainer.get_model():
+            assert "forward" not in vars(model)
+            assert sorted(model.state_dict()) == ["bias", "weight"]
+            assert model(torch.ones(1, 4)).dtype == torch.float32
         assert len(trainer.get_model()) == 2
         assert trainer.apply_all_workers(lambda: os.environ["HOOKED"]) == ["before torch"] * 2
         with pytest.raises(WrongReturn, match="2 models, and validate_batch"):
@@ -285,8 +290,10 @@ def test_a_sharded_model_is_trained_saved_and_killed_like_any_other(tmp_path: Pa
 
 def test_a_gradient_scaler_and_undivided_data() -> None:
     """Half precision keeps its scaler in the state; without the sampler each worker reads everything."""
-    with TorchTrainer(**FULL, use_fp16=True, add_dist_sampler=False) as trainer:
+    given = {**FULL, "model_creator": training.make_noting_model}
+    with TorchTrainer(**given, use_fp16=True, add_dist_sampler=False) as trainer:
         found = trainer.train()
+        assert trainer.apply_all_operators(training.types_of) == [["torch.float16"]] * 2
         assert (found["num_samples"], found["batch_count"]) == (500, 15)
         assert trainer.apply_all_operators(lambda operator: operator.use_fp16) == [True, True]
         state = trainer.state_dict()
