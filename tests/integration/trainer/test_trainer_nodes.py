@@ -39,7 +39,7 @@ class Nodes:
         self.told = Reports(work / "told")
         self.calls: Counter[str] = Counter()
 
-    def start(self, name: str, nnodes: str = "1:3", workers: int = 2, **env: str) -> None:
+    def start(self, name: str, nnodes: str = "1:2", workers: int = 2, **env: str) -> None:
         paths = f"{ROOT / '.typing'}:{ROOT / 'tests'}"
         variables = {"PASSES": "5", "SLOW_S": "0.03", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **env}
         self.running[name] = subprocess.Popen(
@@ -151,14 +151,23 @@ def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
 
 
 def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
-    """Beyond `max_retries`, every program raises TrainingFailed, with the round's cause."""
+    """Beyond `max_retries`, every program raises TrainingFailed, with rank, node and traceback of the worker that
+    failed, also where that was another node's."""
     for name in ("one", "two"):
         nodes.start(name, nnodes="2", FAILS="this sample is broken")
+    pids = {str(process.pid) for process in nodes.running.values()}
     for name in ("one", "two"):
         code, stderr = nodes.end(name)
         assert code == 1
         assert "TrainingFailed: train was restarted 4 times; max_retries allows 3; last: " in stderr
         assert "ValueError: this sample is broken" in stderr
+    causes = [json.loads((nodes.work / f"{name}.failed").read_text()) for name in ("one", "two")]
+    for rank, node, traceback in causes:
+        assert (rank, node) == (1, causes[0][1])
+        assert node.rpartition(":")[0] == os.uname().nodename
+        assert node.rpartition(":")[2] in pids
+        assert "in train_batch" in traceback
+        assert 'raise ValueError(self.config["fails"])' in traceback
 
 
 def test_a_file_of_one_node_is_loaded_on_all(nodes: Nodes) -> None:

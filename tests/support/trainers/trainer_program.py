@@ -1,7 +1,8 @@
 """What every node of a trainer under test runs: `trainer_program.py NAME DIRECTORY ENDPOINTS NNODES WORKERS`.
 
-It writes a line for each call as it returns. Variables: PASSES, how many; ODD, another argument in the second pass;
-STATES, a directory for checkpoints; RETRIES, max_retries of a pass; SLOW_S, the least time of a batch.
+It writes a line for each call as it returns, and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how
+many; ODD, another argument in the second pass; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
+SLOW_S, the least time of a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
 from support.trainers import training
 from support.trainers.reports import tell
 
@@ -33,6 +34,14 @@ class Slow(training.Watched):
 
 
 def main() -> None:
+    try:
+        train()
+    except TrainingFailed as error:
+        Path(sys.argv[2], f"{sys.argv[1]}.failed").write_text(json.dumps([error.rank, error.node, error.traceback]))
+        raise
+
+
+def train() -> None:
     name, directory, endpoints, nnodes, workers = sys.argv[1:6]
     work = Path(directory)
     with TorchTrainer(
