@@ -53,16 +53,16 @@ class TorchTrainer:
 
     initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
     `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers: over
-    all nodes. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else gloo. use_fp16, amp_dtype:
-    mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler: divide the data over the
-    workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2) or "none";
-    ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual". checkpoint_dir: where state
-    is kept on disk, to survive all nodes; without, it is in the memory of the nodes. save_every: {"seconds": S} or
-    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start.
-    resources: a function that says for how many workers this node has resources now; default: for one for each of its
-    GPUs, with use_gpu, else for all. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs this program.
-    preload: modules that workers are forked with, default torch and those of the creators; () for none. seed: of order,
-    random numbers and weights. launch: further fields of LaunchConfig.
+    all nodes, a multiple of the most. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else
+    gloo. use_fp16, amp_dtype: mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler:
+    divide the data over the workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp"
+    (FSDP2) or "none"; ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual".
+    checkpoint_dir: where state is kept on disk, to survive all nodes; without, it is in the memory of the nodes.
+    save_every: {"seconds": S} or {"steps": N} between two states; default: by what one costs. max_retries: as `train`,
+    for the start. resources: a function that says for how many workers this node has resources now; default: for one
+    for each of its GPUs, with use_gpu, else for all. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs
+    this program. preload: modules that workers are forked with, default torch and those of the creators; () for none.
+    seed: of order, random numbers and weights. launch: further fields of LaunchConfig.
     """
 
     _call_server: CallServer | None

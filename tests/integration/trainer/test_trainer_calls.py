@@ -184,6 +184,14 @@ def test_wrong_arguments_reach_no_worker(trainer: TorchTrainer) -> None:
         ({"apex_args": {}}, "amp_dtype=torch.bfloat16"),
         ({"amp_dtype": torch.float64}, "it is torch.float16 or torch.bfloat16"),
         ({"nnodes": "2"}, "needs rdzv_endpoint"),
+        (
+            {"nnodes": "2", "num_workers": 3, "rdzv_endpoint": "localhost:1"},
+            r"num_workers is 3 for nnodes='2': .* of the most nodes, 2, has an equal part; give 2 or 4, or another",
+        ),
+        (
+            {"nnodes": "1:4", "rdzv_endpoint": "localhost:1"},
+            r"num_workers is 2 for nnodes='1:4': .* has an equal part; give 4, or another number of nodes",
+        ),
         ({"parallel": "pipeline"}, "parallel='pipeline'"),
         ({"scheduler_step_freq": "daily"}, "scheduler_step_freq='daily'"),
     ],
