@@ -361,7 +361,7 @@ class TorchTrainer:
         parcel = self._parcel_name()
         pickled_values.write(self._folder.path, parcel, "the function", function)
         title = getattr(function, "__qualname__", type(function).__name__)
-        given = self._call(name, {"function": title}, parcel).value
+        given = self._call(name, {"function": title, "code": plain.code_digest(function)}, parcel).value
         return [
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]

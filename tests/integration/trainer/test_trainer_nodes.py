@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 def check_alike(nodes: Nodes, *names: str, passes: int = 5) -> None:
     """Every program was told the same, and got the same model; no pass was lost or counted twice."""
-    told = {name: [stats for _, stats in nodes.said(name)][-passes:] for name in names}
+    told = {name: [stats for _, stats, _ in nodes.said(name)][-passes:] for name in names}
     assert len(told[names[0]]) == passes
     for name in names:
         assert told[name] == told[names[0]]
@@ -101,20 +102,24 @@ def test_a_late_node_takes_part_from_the_present_call_on(nodes: Nodes) -> None:
     nodes.start("late", RETRIES="0")
     assert [nodes.end(name)[0] for name in ("one", "late")] == [0, 0]
     check_alike(nodes, "one", "late")
-    replayed = [again for again, _ in nodes.said("late")]
+    workers = [count for *_, count in nodes.said("one")]
+    assert (workers[0], workers[-1]) == (1, 2)
+    replayed = [again for again, *_ in nodes.said("late")]
     assert replayed[0]
     assert not replayed[-1]
 
 
 def test_the_first_node_is_lost_and_replaced(nodes: Nodes) -> None:
-    """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there."""
-    nodes.start("first")
-    nodes.start("second")
+    """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there. No node that
+    goes or comes counts for `max_retries`."""
+    nodes.start("first", RETRIES="0")
+    nodes.start("second", RETRIES="0")
     nodes.wait_calls("first", 1)
     nodes.kill("first")
-    nodes.start("new")
+    nodes.start("new", RETRIES="0")
     assert [nodes.end(name)[0] for name in ("second", "new")] == [0, 0]
     check_alike(nodes, "second", "new")
+    assert [count for *_, count in nodes.said("second")][-1] == 2
 
 
 def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
@@ -134,20 +139,26 @@ def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
         [sys.executable, "-m", "elastic_agent.worker", "verify", states], capture_output=True, text=True, check=True
     )
     assert "5 finished epochs, 1250 samples, each trained on exactly once" in verified.stdout
-    assert nodes.said("one")[len(before) :][0] == [True, before[0][1]]
-    assert [stats for _, stats in nodes.said("one")[len(before) :]][:2] == [stats for _, stats in before][:2]
+    assert nodes.said("one")[len(before) :][0][:2] == [True, before[0][1]]
+    assert [stats for _, stats, _ in nodes.said("one")[len(before) :]][:2] == [stats for _, stats, _ in before][:2]
 
 
 def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
+    """Before anything is done of the call by which they differ; other arguments are in
+    `test_trainer_agreement.py`."""
     nodes.start("plain", nnodes="2")
-    nodes.start("odd", nnodes="2", ODD="1")
+    nodes.start("odd", nnodes="2", ODD="call")
     for name in ("plain", "odd"):
         code, stderr = nodes.end(name)
         assert code == 1
-        assert "Diverged: call 2 is train(" in stderr
+        assert "Diverged: call 2 is " in stderr
+        assert re.search(r"train\(num_steps=None, .*\) on .*\(node \d\)", stderr)
+        assert re.search(r"apply_all_workers\(function='getpid', code=''\) on .*\(node \d\)", stderr)
         assert "(node 0)" in stderr
         assert "(node 1)" in stderr
         assert len(nodes.said(name)) == 1
+    lines = [line for path in (nodes.work / "seen").iterdir() for line in path.read_text().splitlines()]
+    assert {json.loads(line)[0] for line in lines} == {0}
 
 
 def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:

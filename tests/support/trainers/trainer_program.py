@@ -1,7 +1,8 @@
 """What every node of a trainer under test runs: `trainer_program.py NAME DIRECTORY ENDPOINTS NNODES WORKERS`.
 
-It writes a line for each call as it returns, and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how
-many; ODD, another argument in the second pass; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
+It writes a line for each call as it returns: whether it was recorded, what it gave, and how many workers there are
+then; and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how many; ODD, another argument in the second
+pass, or with ODD=call another call in its place; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
 SLOW_S, the least time of a batch.
 """
 
@@ -68,8 +69,10 @@ def train() -> None:
         with open(work / name, "a", encoding="utf-8") as said:
             for number in range(int(os.environ["PASSES"])):
                 odd = number == 1 and "ODD" in os.environ
+                if odd and os.environ["ODD"] == "call":
+                    trainer.apply_all_workers(os.getpid)
                 stats = trainer.train(info={"odd": True} if odd else None, max_retries=retries)
-                said.write(json.dumps([trainer.replaying, stats]) + "\n")
+                said.write(json.dumps([trainer.replaying, stats, trainer.num_workers]) + "\n")
                 said.flush()
                 if (work / "told").exists():
                     tell(work / "told", name)
