@@ -33,7 +33,7 @@ from .names import (
 )
 from .operator import TrainingOperator, check_steps
 from .program.call_server import Answer, CallServer
-from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder
+from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder, private
 from .program.job import Job
 from .program.modules import modules_of
 from .program.progress import Bar, drawable
@@ -135,7 +135,7 @@ class TorchTrainer:
             "paths": [path or os.getcwd() for path in sys.path],
             "modules": modules_of([program["operator_cls"], *(each for each in given if each is not None)]),
         }
-        with open(os.path.join(folder, PATHS), "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, PATHS), "w", encoding="utf-8", opener=private) as file:
             json.dump(found, file)
         self._call_server = CallServer(folder)
         if self._bar is not None:
@@ -368,7 +368,7 @@ class TorchTrainer:
 
     def _state_parcel(self, state: dict[str, Any]) -> str:
         name = self._parcel_name()
-        with open(os.path.join(self._folder.path, name), "wb") as file:
+        with open(os.path.join(self._folder.path, name), "wb", opener=private) as file:
             file.write(plain.to_bytes(state))
         return name
 
