@@ -3,7 +3,7 @@
 It writes a line for each call as it returns: whether it was recorded, what it gave, and how many workers there are
 then; and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how many; ODD, another argument in the second
 pass, or with ODD=call another call in its place; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
-SLOW_S, the least time of a batch.
+VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least time of a batch.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ class Slow(training.Watched):
         threading.Event().wait(float(self.config["slow_s"]))
         return super().train_batch(batch, batch_info)
 
+    def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        threading.Event().wait(float(self.config["slow_s"]))
+        if batch_info["batch_idx"] == 3 and self.world_rank == 0:
+            tell(self.config["told"], "a validation")
+        return super().validate_batch(batch, batch_info)
+
+
+def make_data(config: dict[str, Any]) -> Any:
+    return training.make_numbered_data(config), training.Pairs(101)
+
 
 def main() -> None:
     try:
@@ -47,7 +57,7 @@ def train() -> None:
     work = Path(directory)
     with TorchTrainer(
         model_creator=training.make_model,
-        data_creator=training.make_numbered_data,
+        data_creator=make_data if "VALIDATES" in os.environ else training.make_numbered_data,
         optimizer_creator=training.make_optimizer,
         loss_creator=nn.CrossEntropyLoss,
         training_operator_cls=Slow,
@@ -55,6 +65,7 @@ def train() -> None:
             **({"fails": os.environ["FAILS"]} if "FAILS" in os.environ else {}),
             BATCH_SIZE: 10,
             training.SEEN: str(work / "seen"),
+            "told": str(work / "told"),
             "slow_s": float(os.environ.get("SLOW_S", "0")),
         },
         num_workers=int(workers),
@@ -72,6 +83,8 @@ def train() -> None:
                 if odd and os.environ["ODD"] == "call":
                     trainer.apply_all_workers(os.getpid)
                 stats = trainer.train(info={"odd": True} if odd else None, max_retries=retries)
+                if "VALIDATES" in os.environ:
+                    stats["validated"] = trainer.validate(max_retries=retries)
                 said.write(json.dumps([trainer.replaying, stats, trainer.num_workers]) + "\n")
                 said.flush()
                 if (work / "told").exists():

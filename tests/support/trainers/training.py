@@ -137,19 +137,33 @@ class Pair(TrainingOperator):
         for model in models:
             model.register_forward_hook(note_type)
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-        self.register(models=models, optimizers=optimizers, criterion=nn.CrossEntropyLoss())
+        schedulers = [torch.optim.lr_scheduler.StepLR(each, step_size=1, gamma=0.5) for each in optimizers]
+        self.register(models=models, optimizers=optimizers, criterion=nn.CrossEntropyLoss(), schedulers=schedulers)
         self.register_data(train_loader=Pairs(), validation_loader=Pairs(101))
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
         x, y = batch
         losses = []
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            loss = self.criterion(model(x), y)
+            with self.timers.record("guess"):
+                loss = self.criterion(model(x), y)
             optimizer.zero_grad()
             self.backward(loss)
             self.step(optimizer)
             losses.append(loss.item())
         return {"first_loss": losses[0], "second_loss": losses[1]}
+
+
+class Both(Pair):
+    """The same, of what creators return."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        return
+
+
+def rates_of(operator: TrainingOperator) -> list[float]:
+    """Learning rates, by optimizer."""
+    return [float(each.param_groups[0]["lr"]) for each in operator.optimizers]
 
 
 CREATORS: dict[str, Any] = {
