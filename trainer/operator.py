@@ -148,7 +148,8 @@ class TrainingOperator:
             self._scaler.update()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Around forward passes: mixed precision where it is asked for."""
+        """Mixed precision where it is asked for. Models and the loss that are registered have it by themselves; this is
+        for what else an override computes."""
         if self._around.amp_dtype is None:
             return NOTHING
         import torch

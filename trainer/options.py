@@ -82,6 +82,17 @@ def checked_number(name: str, value: Any, least: int) -> int:
     return value
 
 
+def checked_division(num_workers: int, most_nodes: int, nnodes: Any) -> None:
+    """Raises UsageError where not every one of the most nodes has as many workers as the others."""
+    if num_workers % most_nodes:
+        below = num_workers // most_nodes * most_nodes
+        near = f"{below} or {below + most_nodes}" if below else str(most_nodes)
+        raise UsageError(
+            f"num_workers is {num_workers} for nnodes={nnodes!r}: it counts over all nodes, and each of the most "
+            f"nodes, {most_nodes}, has an equal part; give {near}, or another number of nodes"
+        )
+
+
 def checked_gpus(use_gpu: bool | str) -> bool:
     """Whether workers use GPUs. Raises UsageError where there is none, and it was asked for."""
     if use_gpu not in (True, False, "auto"):
@@ -152,6 +163,7 @@ def settled(given: dict[str, Any], number: int) -> Settled:
     nodes, hook, every = _nodes(given["nnodes"]), given["initialization_hook"], given["save_every"]
     if nodes[1] > 1 and not given["rdzv_endpoint"]:
         raise UsageError(f"nnodes={given['nnodes']!r} needs rdzv_endpoint='HOST:PORT', where the nodes find each other")
+    checked_division(num_workers, nodes[1], given["nnodes"])
     checkpoint_dir, use_gpu = given["checkpoint_dir"], checked_gpus(given["use_gpu"])
     program = {
         **creators,
@@ -170,13 +182,9 @@ def settled(given: dict[str, Any], number: int) -> Settled:
     preload = given["preload"]
     if preload is None:
         preload = () if hook is not None else PRELOADED
-    here = -(-num_workers // nodes[1])
-    # Further nodes are spares.
-    most = max(1, min(nodes[1], num_workers // here))
-    nodes = min(nodes[0], most), most
     return Settled(
-        program, config, hook, nodes, here, _resources(given["resources"], use_gpu), given["rdzv_endpoint"],
-        given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
+        program, config, hook, nodes, num_workers // nodes[1], _resources(given["resources"], use_gpu),
+        given["rdzv_endpoint"], given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
     )  # fmt: skip
 
 

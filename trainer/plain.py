@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
+from types import CodeType
 from typing import Any
 
 from ..agent.errors import UsageError
@@ -34,6 +36,25 @@ def digest(*values: Any) -> str:
     import hashlib
 
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def code_digest(function: Any) -> str:
+    """Equal for functions of the same code, on every node with the same Python; what a function finds around it is not
+    looked at. Empty for one that is not written in Python."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return digest(_code(code)) if isinstance(code, CodeType) else ""
+
+
+def _code(constant: Any) -> Any:
+    if isinstance(constant, CodeType):
+        return [constant.co_code.hex(), constant.co_names, constant.co_varnames, _code(constant.co_consts)]
+    if isinstance(constant, tuple):
+        return [_code(each) for each in constant]
+    if isinstance(constant, frozenset):
+        return sorted(repr(each) for each in constant)  # their order is another one in each process
+    return repr(constant)
 
 
 def numbers(value: Any) -> Any:

@@ -33,7 +33,7 @@ from .names import (
 )
 from .operator import TrainingOperator, check_steps
 from .program.call_server import Answer, CallServer
-from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder
+from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder, private
 from .program.job import Job
 from .program.modules import modules_of
 from .program.progress import Bar, drawable
@@ -53,16 +53,16 @@ class TorchTrainer:
 
     initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
     `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers: over
-    all nodes. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else gloo. use_fp16, amp_dtype:
-    mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler: divide the data over the
-    workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp" (FSDP2) or "none";
-    ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual". checkpoint_dir: where state
-    is kept on disk, to survive all nodes; without, it is in the memory of the nodes. save_every: {"seconds": S} or
-    {"steps": N} between two states; default: by what one costs. max_retries: as `train`, for the start.
-    resources: a function that says for how many workers this node has resources now; default: for one for each of its
-    GPUs, with use_gpu, else for all. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs this program.
-    preload: modules that workers are forked with, default torch and those of the creators; () for none. seed: of order,
-    random numbers and weights. launch: further fields of LaunchConfig.
+    all nodes, a multiple of the most. use_gpu: "auto": where there are some. backend: "auto": nccl with GPUs, else
+    gloo. use_fp16, amp_dtype: mixed precision. use_tqdm: a progress bar where there is a terminal. add_dist_sampler:
+    divide the data over the workers, to go on exactly after a failure; False: each gets all. parallel: "ddp", "fsdp"
+    (FSDP2) or "none"; ddp_args: of DistributedDataParallel. scheduler_step_freq: "epoch", "batch" or "manual".
+    checkpoint_dir: where state is kept on disk, to survive all nodes; without, it is in the memory of the nodes.
+    save_every: {"seconds": S} or {"steps": N} between two states; default: by what one costs. max_retries: as `train`,
+    for the start. resources: a function that says for how many workers this node has resources now; default: for one
+    for each of its GPUs, with use_gpu, else for all. nnodes, rdzv_endpoint, rdzv_id: several nodes, each of which runs
+    this program. preload: modules that workers are forked with, default torch and those of the creators; () for none.
+    seed: of order, random numbers and weights. launch: further fields of LaunchConfig.
     """
 
     _call_server: CallServer | None
@@ -135,7 +135,7 @@ class TorchTrainer:
             "paths": [path or os.getcwd() for path in sys.path],
             "modules": modules_of([program["operator_cls"], *(each for each in given if each is not None)]),
         }
-        with open(os.path.join(folder, PATHS), "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, PATHS), "w", encoding="utf-8", opener=private) as file:
             json.dump(found, file)
         self._call_server = CallServer(folder)
         if self._bar is not None:
@@ -361,14 +361,14 @@ class TorchTrainer:
         parcel = self._parcel_name()
         pickled_values.write(self._folder.path, parcel, "the function", function)
         title = getattr(function, "__qualname__", type(function).__name__)
-        given = self._call(name, {"function": title}, parcel).value
+        given = self._call(name, {"function": title, "code": plain.code_digest(function)}, parcel).value
         return [
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]
 
     def _state_parcel(self, state: dict[str, Any]) -> str:
         name = self._parcel_name()
-        with open(os.path.join(self._folder.path, name), "wb") as file:
+        with open(os.path.join(self._folder.path, name), "wb", opener=private) as file:
             file.write(plain.to_bytes(state))
         return name
 

@@ -239,6 +239,18 @@ def test_nothing_unpickles() -> None:
     none_of(findings, "protobuf on the wire (rendezvous/codec/records.py), json in files")
 
 
+def test_nothing_unpickles_what_the_network_brought() -> None:
+    """Collectives of objects and torch.load run what is in them as code."""
+    findings = [
+        f"{module.at(node)}: {name}"
+        for module in core()
+        for node, name in calls(module)
+        if re.search(r"_object(_list)?$|^torch\.load$", name)
+        and not any(key.arg == "weights_only" and ast.unparse(key.value) == "True" for key in node.keywords)
+    ]
+    none_of(findings, "World.gather and World.broadcast_bytes, and torch.load(..., weights_only=True)")
+
+
 def test_no_shell() -> None:
     """A shell interprets characters in the user's file names."""
     findings = [

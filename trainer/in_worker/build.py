@@ -13,7 +13,7 @@ from ..errors import WrongReturn
 from ..names import BATCH_SIZE
 from ..operator import TrainingOperator
 from .surroundings import Surroundings
-from .wrapping import wrap
+from .wrapping import autocasts, wrap
 
 
 class Registering:
@@ -29,13 +29,14 @@ class Registering:
         listed = _listed(models, nn.Module, "models", "torch.nn.Module")
         if operator._models:
             raise WrongReturn("models are registered twice: creators, or setup, but not both")
-        operator._models, operator._wrapped = listed, [wrap(model, self._around) for model in listed]
+        operator._models = [autocasts(model, self._around) for model in listed]
+        operator._wrapped = [wrap(model, self._around) for model in listed]
         made: list[Any] = [_as_given(models, operator._wrapped)]
         if optimizers is not None:
             operator._optimizers = _listed(optimizers, torch.optim.Optimizer, "optimizers", "torch.optim.Optimizer")
             made.append(optimizers)
         if criterion is not None:
-            operator._criterion = _loss(criterion, self._around.device)
+            operator._criterion = autocasts(_loss(criterion, self._around.device), self._around)
             made.append(operator._criterion)
         if schedulers is not None:
             operator._schedulers = _steppable(schedulers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import os
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import pickled_values
-from ..errors import StateLost, WrongReturn
+from ..errors import Diverged, StateLost, WrongReturn
 from ..files import save
 from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
@@ -23,6 +22,7 @@ from .places import Places
 from .record import Record
 from .states import load_whole, whole
 from .surroundings import Surroundings
+from .wrapping import plain_copy
 
 
 class Calls:
@@ -109,17 +109,26 @@ class Calls:
 
     def _load(self, parcel: str, refused: str) -> str | None:
         """Take the state that this node has; with several nodes, that of the first one that has any, on all. Where a
-        node's program could not read its file, or none has one, why: nothing is changed then."""
+        node's program could not read its file, or none has one, why: nothing is changed then. Raises Diverged where
+        nodes have states of different places."""
         world = self._run.world
         data = Path(self._folder, parcel).read_bytes() if parcel else b""
         if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
             node = os.environ.get("GROUP_RANK", "0")
-            given = world.gather([bool(parcel), f"{refused} (node {node})" if refused else ""])
-            if why := next((why for _, why in given if why), ""):
+            outline = _outline(from_bytes(data)) if parcel else ""
+            given = world.gather([outline, f"{refused} (node {node})" if refused else "", f"node {node}"])
+            if why := next((why for _, why, _ in given if why), ""):
                 return why
-            having = [rank for rank, (has, _) in enumerate(given) if has]
+            having = [rank for rank, (outline, *_) in enumerate(given) if outline]
             if not having:
                 return "FileNotFoundError: no node has the file to load: put it on one of them"
+            first, *others = (given[rank] for rank in having)
+            for other in others:
+                if other[0] != first[0]:
+                    raise Diverged(
+                        f"what is to be loaded is {first[0]} on {first[2]} and {other[0]} on {other[2]}: give every "
+                        "node the same, or one of them"
+                    )
             data = world.broadcast_bytes(data, having[0])
         load_whole(self._operator, from_bytes(data))
         self._passes.go_on()
@@ -136,7 +145,7 @@ class Calls:
             for at, model in enumerate(models):
                 model.load_state_dict(state[f"model{at}"])
         else:
-            models = [copy.deepcopy(model).cpu() for model in self._operator._models]
+            models = [plain_copy(model) for model in self._operator._models]
         for model in models:
             model.zero_grad(set_to_none=True)
         name = f"model-{number}"
@@ -155,6 +164,14 @@ class Calls:
             told = json.dumps({"bytes": base64.b64encode(_checked(value)).decode()})
         made: list[Any] = self._run.world.gather(json.loads(told))
         return made
+
+
+def _outline(state: dict[str, Any]) -> str:
+    """Of which training, and of which place in it, a state is. Not its numbers: nodes may differ in buffers, and in
+    what their operators keep."""
+    own = state.get("operator")
+    epoch, batches = (own.get(name) for name in ("epoch", "global_step")) if isinstance(own, dict) else (None, None)
+    return f"a state after {epoch} passes and {batches} batches of {', '.join(sorted(map(str, state)))}"
 
 
 def _checked(value: Any) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +31,42 @@ def wrap(model: nn.Module, around: Surroundings) -> Any:
         return model
     devices = [around.device] if around.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=devices, **around.program["ddp_args"])
+
+
+class Autocast:
+    """A function in mixed precision, whoever calls it."""
+
+    def __init__(self, inner: Callable[..., Any], around: Surroundings) -> None:
+        functools.update_wrapper(self, inner)
+        self.inner, self._device, self._dtype = inner, around.device.type, around.amp_dtype
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        with torch.autocast(self._device, dtype=self._dtype):
+            return self.inner(*arguments, **named)
+
+
+def autocasts(thing: Any, around: Surroundings) -> Any:
+    """A model or a loss in mixed precision where that is asked for, so that no operator casts by hand. A module stays
+    the same object, with the same names in its state."""
+    if around.amp_dtype is None:
+        return thing
+    if not isinstance(thing, nn.Module):
+        return Autocast(thing, around)
+    if not isinstance(thing.forward, Autocast):
+        # Of the object: what calls it, such as DDP and the hooks of FSDP2, stays around it.
+        vars(thing)["forward"] = Autocast(thing.forward, around)
+    return thing
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """A copy on the CPU, as the program made it."""
+    made = copy.deepcopy(model).cpu()
+    cast = vars(made).get("forward")
+    if isinstance(cast, Autocast):
+        del vars(made)["forward"]
+        if getattr(cast.inner, "__func__", None) is not type(made).forward:
+            vars(made)["forward"] = cast.inner  # it was the object's own before
+    return made
 
 
 def weigh(wrapped: list[Any], around: Surroundings) -> None:

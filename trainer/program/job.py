@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from ...agent.errors import AgentError, StoreLost, UsageError
 from ...agent.exit_status import NO_RESTART
@@ -51,6 +52,8 @@ class Job:
         self._former = 0
         """Restarts of this node's former agents."""
         self._failures: list[WorkerFailure] = []
+        self._counted: WorkerFailure | None = None
+        """The newest failure of the present call, of any node, that was answered with a restart."""
         self._exceeded = False
         self._stopping = False
         self.error: BaseException | None = None
@@ -80,6 +83,7 @@ class Job:
         with self._lock:
             self._retries.allow(max_retries)
             self._failures.clear()
+            self._counted = None
 
     def stop(self, force: bool = True) -> None:
         """Stop the workers, at once with `force`, and wait for their end. May be called again."""
@@ -161,6 +165,9 @@ class Job:
         with self._lock:
             if event.failure is not None:
                 self._failures.append(event.failure)
+            ended = event.ended
+            if ended is not None and ended.charged and ended.failure and ended.failure.exit_code != NO_RESTART:
+                self._counted = ended.failure
             exceeded = self._retries.exceeded(self._former + event.restarts_used, self._call_server.rounds)
             if exceeded and not self._exceeded:
                 self._exceeded = True
@@ -186,22 +193,32 @@ class Job:
 
     def _refused(self, cause: WorkerFailure, text: str, traceback: str) -> BaseException:
         """Of a failure that another start would only repeat."""
-        told = next((each for each in self._call_server.failures if each["pid"] == cause.pid), None)
+        told = self._told_by(cause)
         kind, _, message = (told["message"] if told else cause.message or text).partition(": ")
+        if kind == "TooManyRestarts" and (counted := self._counted) is not None:
+            # Not the worker that has counted, but the one that failed, whose traceback every node has.
+            cause, told, traceback = counted, self._told_by(counted), ""
         traceback = (told["traceback"] if told else traceback or cause.said).rstrip()
         where = f"(rank {cause.rank} on {cause.node})"
         if kind in _REFUSALS:
             return _REFUSALS[kind](f"{message} {where}")
-        if kind in ("TooManyRestarts", "StateLost"):
+        if kind == "StateLost":
             return TrainingFailed(f"{message} {where}", cause=cause)
+        if kind == "TooManyRestarts":
+            return TrainingFailed(f"{message} {where}\n{traceback}", cause=cause, traceback=traceback)
         return TrainingFailed(f"{kind}: {message} {where}\n{traceback}", cause=cause, traceback=traceback)
+
+    def _told_by(self, cause: WorkerFailure) -> dict[str, Any] | None:
+        """What this worker reported before it ended, if it was one of this node's."""
+        who = (cause.pid, cause.rank)
+        return next((each for each in self._call_server.failures if (each["pid"], each["rank"]) == who), None)
 
     def _failed(self, what: str, cause: WorkerFailure | None = None) -> TrainingFailed:
         with self._lock:
             cause = cause or _cause(self._failures)
         if cause is None:
             return TrainingFailed(f"workers {what}", node=self.name)
-        said = next((each for each in self._call_server.failures if each["pid"] == cause.pid), None)
+        said = self._told_by(cause)
         traceback = said["traceback"] if said else cause.said
         text = f"the workers {what}: {cause}"
         if said and said["message"] not in text:

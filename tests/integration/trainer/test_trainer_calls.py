@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import nn
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, WrongReturn
+from elastic_agent.worker import verify
 from elastic_agent.worker.errors import CheckpointDamaged, WrongState
 from support.trainers import training
 
@@ -60,11 +63,12 @@ def test_validation_is_that_of_the_model_as_it_is_here(trainer: TorchTrainer) ->
 
 
 def test_the_gradient_is_the_mean_over_samples_with_any_number_of_workers() -> None:
-    """33 samples are 17 and 16 on two workers, and the last 19 are 7, 6 and 6 on three: each counts the same."""
+    """33 samples are 17 and 16 on two workers, and the last 19 are 7, 6 and 6 on three: each counts the same, with
+    FSDP2 too."""
     learned = []
-    for workers in (1, 2, 3):
+    for workers, parallel in ((1, "ddp"), (2, "ddp"), (3, "ddp"), (2, "fsdp")):
         plain = {"model_creator": training.make_plain_model, "optimizer_creator": training.make_descent}
-        with TorchTrainer(**{**FULL, **plain, "num_workers": workers}) as made:
+        with TorchTrainer(**{**FULL, **plain, "num_workers": workers, "parallel": parallel}) as made:
             made.train()
             learned.append(torch.cat([weight.flatten() for weight in made.get_model().parameters()]))
     start = torch.cat([weight.flatten() for weight in training.make_plain_model({}).parameters()])
@@ -94,16 +98,14 @@ def test_the_state_from_before_a_pass_is_kept_where_asked_for(trainer: TorchTrai
 
 
 def test_schedulers_step_when_they_are_told_to(trainer: TorchTrainer) -> None:
-    def rates(operator: Any) -> float:
-        return float(operator.optimizer.param_groups[0]["lr"])
-
+    rates = training.rates_of
     before = trainer.apply_all_operators(rates)
     trainer.train(num_steps=1, info={"scheduler_step_freq": "manual"})
     assert trainer.apply_all_operators(rates) == before
     trainer.update_scheduler(1.0)
     trainer.train(num_steps=2, info={"scheduler_step_freq": "batch"})
     trainer.train(num_steps=1)
-    assert trainer.apply_all_operators(rates) == [rate / 16 for rate in before]
+    assert trainer.apply_all_operators(rates) == [[rate / 16] for (rate,) in before]
 
 
 def test_functions_run_in_every_worker(trainer: TorchTrainer) -> None:
@@ -112,6 +114,31 @@ def test_functions_run_in_every_worker(trainer: TorchTrainer) -> None:
     assert len({*pids, os.getpid()}) == 3
     tensors = trainer.apply_all_operators(lambda operator: {"rank": torch.full((2,), operator.world_rank)})
     assert [each["rank"].tolist() for each in tensors] == [[0, 0], [1, 1]]
+
+
+def test_what_workers_read_is_in_files_of_this_user_alone(trainer: TorchTrainer) -> None:
+    trainer.apply_all_workers(os.getpid)
+    trainer.load_state_dict(trainer.state_dict())
+    trainer.get_model()
+    folder = Path(trainer.before_pass).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = [path for path in folder.iterdir() if path.name.startswith(("program", "paths", "parcel-", "model-"))]
+    assert len(files) >= 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def alike(one: Any, other: Any) -> bool:
+    """States of the same numbers."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def verified(path: Path) -> int:
+    """The status of `python -m elastic_agent.worker verify`."""
+    return verify.main(["verify", str(path)])
 
 
 def test_a_saved_state_is_gone_on_from(trainer: TorchTrainer, tmp_path: Path) -> None:
@@ -129,6 +156,7 @@ def test_a_saved_state_is_gone_on_from(trainer: TorchTrainer, tmp_path: Path) ->
     weights = plain["state"]["model0"]["0.weight"].numpy().tobytes()
     data[data.index(weights)] ^= 1
     (tmp_path / "flipped.pt").write_bytes(data)
+    assert [verified(tmp_path / name) for name in ("state.pt", "cut.pt", "flipped.pt")] == [0, 1, 1]
     for damaged in ("cut.pt", "flipped.pt"):
         with pytest.raises(CheckpointDamaged):
             trainer.load(tmp_path / damaged)
@@ -184,6 +212,14 @@ def test_wrong_arguments_reach_no_worker(trainer: TorchTrainer) -> None:
         ({"apex_args": {}}, "amp_dtype=torch.bfloat16"),
         ({"amp_dtype": torch.float64}, "it is torch.float16 or torch.bfloat16"),
         ({"nnodes": "2"}, "needs rdzv_endpoint"),
+        (
+            {"nnodes": "2", "num_workers": 3, "rdzv_endpoint": "localhost:1"},
+            r"num_workers is 3 for nnodes='2': .* of the most nodes, 2, has an equal part; give 2 or 4, or another",
+        ),
+        (
+            {"nnodes": "1:4", "rdzv_endpoint": "localhost:1"},
+            r"num_workers is 2 for nnodes='1:4': .* has an equal part; give 4, or another number of nodes",
+        ),
         ({"parallel": "pipeline"}, "parallel='pipeline'"),
         ({"scheduler_step_freq": "daily"}, "scheduler_step_freq='daily'"),
     ],
@@ -223,8 +259,10 @@ def test_two_models_need_an_operator() -> None:
         trainer.train()
 
 
-def test_an_operator_registers_what_it_trains() -> None:
-    """Two models and optimizers in `setup`, half precision without a cast, a hook before torch."""
+def test_an_operator_registers_what_it_trains(caplog: pytest.LogCaptureFixture) -> None:
+    """Two models, optimizers and schedulers in `setup`, half precision without a cast, a hook before torch, the level
+    of the program's log, and an end that leaves nothing."""
+    caplog.set_level(15, logger="elastic_agent")
 
     def hook() -> None:
         os.environ["HOOKED"] = "after torch" if "torch" in sys.modules else "before torch"
@@ -238,13 +276,27 @@ def test_an_operator_registers_what_it_trains() -> None:
         amp_dtype=torch.bfloat16,
         scheduler_step_freq="manual",
     ) as trainer:
-        found = trainer.train()
+        found = trainer.train(profile=True)
         assert (found["num_samples"], found["batch_count"]) == (250, 5)
+        assert found["profile"]["total_guess_s"] > 0
+        assert trainer.apply_all_operators(training.rates_of) == [[0.1, 0.1]] * 2
+        trainer.update_scheduler(1.0)
+        assert trainer.apply_all_operators(training.rates_of) == [[0.05, 0.05]] * 2
+        levels = trainer.apply_all_workers(lambda: logging.getLogger("elastic_agent.worker").getEffectiveLevel())
+        assert levels == [15, 15]
         assert 0 < found["second_loss"] < 2
+        assert trainer.apply_all_operators(training.types_of) == [["torch.bfloat16"] * 2] * 2
+        for model in trainer.get_model():
+            assert "forward" not in vars(model)
+            assert sorted(model.state_dict()) == ["bias", "weight"]
+            assert model(torch.ones(1, 4)).dtype == torch.float32
         assert len(trainer.get_model()) == 2
         assert trainer.apply_all_workers(lambda: os.environ["HOOKED"]) == ["before torch"] * 2
-        with pytest.raises(WrongReturn, match="2 models, and validate_batch"):
-            trainer.validate()
+        pids, folder = trainer.apply_all_workers(os.getpid), Path(trainer.before_pass).parent
+        assert folder.is_dir()
+        trainer.shutdown()
+        assert not folder.exists()
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert repr(trainer) == "<TorchTrainer of 2 workers, shut down>"
     with pytest.raises(UsageError, match=r"train\(\) after shutdown\(\)"):
         trainer.train()
@@ -263,8 +315,15 @@ def test_a_model_without_a_gradient_is_named() -> None:
 
 
 def test_a_sharded_model_is_trained_saved_and_killed_like_any_other(tmp_path: Path) -> None:
-    """FSDP2 by one argument; the state goes on with one worker, which shards nothing."""
-    with TorchTrainer(**FULL, parallel="fsdp") as trainer:
+    """FSDP2 by one argument; the state goes on with one worker, which shards nothing. A trainer that was just made goes
+    on from a file as the one that was saved did, to the bit: weights, optimizer and scheduler."""
+    given = {**FULL, "scheduler_creator": training.make_scheduler}
+
+    def kinds(operator: Any) -> list[str]:
+        return sorted({type(parameter).__name__ for parameter in operator.model.parameters()})
+
+    with TorchTrainer(**given, parallel="fsdp") as trainer:
+        assert trainer.apply_all_operators(kinds) == [["DTensor"]] * 2
         first = trainer.train()
         os.kill(trainer.apply_all_workers(os.getpid)[1], signal.SIGKILL)
         second = trainer.train()
@@ -277,22 +336,38 @@ def test_a_sharded_model_is_trained_saved_and_killed_like_any_other(tmp_path: Pa
     x, y, _ = training.make_set(101).tensors
     with torch.no_grad():
         assert nn.functional.cross_entropy(model(x), y).item() == pytest.approx(found["val_loss"], rel=1e-5)
-    with TorchTrainer(**{**FULL, "num_workers": 1}) as trainer:
+    with TorchTrainer(**{**given, "num_workers": 1}) as trainer:
         trainer.load(tmp_path / "state.pt")
         assert trainer.validate()["val_loss"] == pytest.approx(found["val_loss"], rel=1e-5)
         assert trainer.train()["epoch"] == 3
+        trainer.save(tmp_path / "third.pt")
+        trainer.train()
+        after = trainer.state_dict()
+        (pid,), folder = trainer.apply_all_workers(os.getpid), Path(trainer.before_pass).parent
+        trainer.shutdown(force=True)
+        assert not folder.exists()
+        assert not Path(f"/proc/{pid}").exists()
+    with TorchTrainer(**{**given, "num_workers": 1}) as trainer:
+        trainer.load(tmp_path / "third.pt")
+        trainer.train()
+        assert alike(trainer.state_dict(), after)
 
 
 def test_a_gradient_scaler_and_undivided_data() -> None:
     """Half precision keeps its scaler in the state; without the sampler each worker reads everything."""
-    with TorchTrainer(**FULL, use_fp16=True, add_dist_sampler=False) as trainer:
+    given = {**FULL, "model_creator": training.make_noting_model}
+    with TorchTrainer(**given, use_fp16=True, add_dist_sampler=False) as trainer:
         found = trainer.train()
+        assert trainer.apply_all_operators(training.types_of) == [["torch.float16"]] * 2
         assert (found["num_samples"], found["batch_count"]) == (500, 15)
         assert trainer.apply_all_operators(lambda operator: operator.use_fp16) == [True, True]
         state = trainer.state_dict()
         assert state["scaler"]["scale"] > 1
+        trainer.load_state_dict({**state, "scaler": {**state["scaler"], "scale": 512.0}})
+        assert trainer.state_dict()["scaler"]["scale"] == 512.0
         os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
         assert trainer.train()["num_samples"] == 500
+        assert trainer.state_dict()["scaler"]["scale"] == 512.0
         trainer.load_state_dict(state)
         with pytest.raises(WrongReturn, match="the state has no model0"):
             trainer.load_state_dict({})

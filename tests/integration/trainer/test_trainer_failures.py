@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -217,14 +218,15 @@ def make_optimizer(model, config):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 trainer = TorchTrainer(model_creator=make_model, data_creator=make_data, loss_creator=nn.CrossEntropyLoss,
-                       optimizer_creator=make_optimizer, use_gpu=False, use_tqdm=True)
+                       optimizer_creator=make_optimizer, num_workers=2, use_gpu=False, use_tqdm=True)
 trainer.train()
 print("the same class:", isinstance(trainer.get_model(), Net), flush=True)
 """
 
 
 def test_a_program_from_standard_input_on_a_terminal() -> None:
-    """Its creators are code that no worker can import; it has a bar, and ends well without a shutdown."""
+    """Its creators are code that no worker can import; it has one bar of two workers, and ends well without a
+    shutdown."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
@@ -241,8 +243,10 @@ def test_a_program_from_standard_input_on_a_terminal() -> None:
     shown = b"".join(drawn).decode()
     assert process.returncode == 0, shown
     assert said == "the same class: True\n"
-    assert "train: " in shown
-    assert "/40 [" in shown
+    bars = [line for line in shown.split("\r") if "/" in line]
+    assert bars
+    assert all(re.match(r"train: +\d+%\|.*\| \d+/20 \[", line) for line in bars), shown
+    assert "\x1b[A" not in shown  # how tqdm gets back from a second bar
 
 
 def _read_terminal(descriptor: int, drawn: list[bytes]) -> None:

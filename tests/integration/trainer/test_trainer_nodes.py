@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ class Nodes:
         self.told = Reports(work / "told")
         self.calls: Counter[str] = Counter()
 
-    def start(self, name: str, nnodes: str = "1:3", workers: int = 2, **env: str) -> None:
+    def start(self, name: str, nnodes: str = "1:2", workers: int = 2, **env: str) -> None:
         paths = f"{ROOT / '.typing'}:{ROOT / 'tests'}"
         variables = {"PASSES": "5", "SLOW_S": "0.03", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **env}
         self.running[name] = subprocess.Popen(
@@ -60,9 +61,9 @@ class Nodes:
         path = self.work / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_calls(self, name: str, count: int) -> None:
-        """Until this program's calls have returned so often."""
-        while self.calls[name] < count:
+    def wait_calls(self, name: str, count: int, what: str = "") -> None:
+        """Until this program's calls have returned so often, or it was told of so many of something else."""
+        while self.calls[what or name] < count:
             self.calls[self.told.next(self.running[name].pid)] += 1
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
@@ -83,7 +84,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 def check_alike(nodes: Nodes, *names: str, passes: int = 5) -> None:
     """Every program was told the same, and got the same model; no pass was lost or counted twice."""
-    told = {name: [stats for _, stats in nodes.said(name)][-passes:] for name in names}
+    told = {name: [stats for _, stats, _ in nodes.said(name)][-passes:] for name in names}
     assert len(told[names[0]]) == passes
     for name in names:
         assert told[name] == told[names[0]]
@@ -101,20 +102,26 @@ def test_a_late_node_takes_part_from_the_present_call_on(nodes: Nodes) -> None:
     nodes.start("late", RETRIES="0")
     assert [nodes.end(name)[0] for name in ("one", "late")] == [0, 0]
     check_alike(nodes, "one", "late")
-    replayed = [again for again, _ in nodes.said("late")]
+    workers = [count for *_, count in nodes.said("one")]
+    assert (workers[0], workers[-1]) == (1, 2)
+    replayed = [again for again, *_ in nodes.said("late")]
     assert replayed[0]
     assert not replayed[-1]
 
 
 def test_the_first_node_is_lost_and_replaced(nodes: Nodes) -> None:
-    """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there."""
-    nodes.start("first")
-    nodes.start("second")
-    nodes.wait_calls("first", 1)
+    """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there. It is lost
+    during a validation, which goes on, too. No node that goes or comes counts for `max_retries`."""
+    nodes.start("first", RETRIES="0", VALIDATES="1")
+    nodes.start("second", RETRIES="0", VALIDATES="1")
+    nodes.wait_calls("first", 2, "a validation")
     nodes.kill("first")
-    nodes.start("new")
+    nodes.start("new", RETRIES="0", VALIDATES="1")
     assert [nodes.end(name)[0] for name in ("second", "new")] == [0, 0]
     check_alike(nodes, "second", "new")
+    assert all(again or count == 2 for again, _, count in nodes.said("new"))
+    validated = [stats["validated"] for _, stats, _ in nodes.said("second")]
+    assert [(each["num_samples"], each["batch_count"]) for each in validated] == [(101, 11)] * 5
 
 
 def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
@@ -134,31 +141,46 @@ def test_all_nodes_are_lost_and_the_same_programs_go_on(nodes: Nodes) -> None:
         [sys.executable, "-m", "elastic_agent.worker", "verify", states], capture_output=True, text=True, check=True
     )
     assert "5 finished epochs, 1250 samples, each trained on exactly once" in verified.stdout
-    assert nodes.said("one")[len(before) :][0] == [True, before[0][1]]
-    assert [stats for _, stats in nodes.said("one")[len(before) :]][:2] == [stats for _, stats in before][:2]
+    assert nodes.said("one")[len(before) :][0][:2] == [True, before[0][1]]
+    assert [stats for _, stats, _ in nodes.said("one")[len(before) :]][:2] == [stats for _, stats, _ in before][:2]
 
 
 def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
+    """Before anything is done of the call by which they differ; other arguments are in
+    `test_trainer_agreement.py`."""
     nodes.start("plain", nnodes="2")
-    nodes.start("odd", nnodes="2", ODD="1")
+    nodes.start("odd", nnodes="2", ODD="call")
     for name in ("plain", "odd"):
         code, stderr = nodes.end(name)
         assert code == 1
-        assert "Diverged: call 2 is train(" in stderr
+        assert "Diverged: call 2 is " in stderr
+        assert re.search(r"train\(num_steps=None, .*\) on .*\(node \d\)", stderr)
+        assert re.search(r"apply_all_workers\(function='getpid', code=''\) on .*\(node \d\)", stderr)
         assert "(node 0)" in stderr
         assert "(node 1)" in stderr
         assert len(nodes.said(name)) == 1
+    lines = [line for path in (nodes.work / "seen").iterdir() for line in path.read_text().splitlines()]
+    assert {json.loads(line)[0] for line in lines} == {0}
 
 
 def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
-    """Beyond `max_retries`, every program raises TrainingFailed, with the round's cause."""
+    """Beyond `max_retries`, every program raises TrainingFailed, with rank, node and traceback of the worker that
+    failed, also where that was another node's."""
     for name in ("one", "two"):
         nodes.start(name, nnodes="2", FAILS="this sample is broken")
+    pids = {str(process.pid) for process in nodes.running.values()}
     for name in ("one", "two"):
         code, stderr = nodes.end(name)
         assert code == 1
         assert "TrainingFailed: train was restarted 4 times; max_retries allows 3; last: " in stderr
         assert "ValueError: this sample is broken" in stderr
+    causes = [json.loads((nodes.work / f"{name}.failed").read_text()) for name in ("one", "two")]
+    for rank, node, traceback in causes:
+        assert (rank, node) == (1, causes[0][1])
+        assert node.rpartition(":")[0] == os.uname().nodename
+        assert node.rpartition(":")[2] in pids
+        assert "in train_batch" in traceback
+        assert 'raise ValueError(self.config["fails"])' in traceback
 
 
 def test_a_file_of_one_node_is_loaded_on_all(nodes: Nodes) -> None:

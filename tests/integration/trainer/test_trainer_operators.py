@@ -181,12 +181,12 @@ def given_loss(config: dict[str, Any]) -> Any:
 )
 def test_what_creators_may_return(loss: Any, data: Any) -> None:
     """A loss of any kind, and loaders or datasets, give the same training; without DDP by one argument."""
-    settings = {**FULL, "num_workers": 1, "loss_creator": loss, "data_creator": data, "parallel": "none"}
+    settings = {**FULL, "loss_creator": loss, "data_creator": data, "parallel": "none"}
     with TorchTrainer(**settings) as trainer:
         found = trainer.train()
         assert (found["num_samples"], found["batch_count"]) == (250, 10)
         assert found["train_loss"] == pytest.approx(0.5832, abs=0.25)
-        assert trainer.apply_all_operators(lambda operator: type(operator.model).__name__) == ["Sequential"]
+        assert trainer.apply_all_operators(lambda operator: type(operator.model).__name__) == ["Sequential"] * 2
 
 
 def test_several_optimizers_or_schedulers_need_an_operator() -> None:
@@ -204,3 +204,43 @@ def test_several_optimizers_or_schedulers_need_an_operator() -> None:
             assert trainer.validate()["num_samples"] == 101
             with pytest.raises(WrongReturn, match=words):
                 trainer.train()
+
+
+def test_an_operator_trains_several_of_each_that_creators_return() -> None:
+    """Two models, two optimizers and two schedulers; those that look at a metric are given it."""
+    several = {
+        "model_creator": lambda config: [nn.Linear(4, 2), nn.Linear(4, 2)],
+        "optimizer_creator": lambda models, config: [torch.optim.SGD(each.parameters(), lr=0.1) for each in models],
+        "scheduler_creator": lambda optimizers, config: [
+            torch.optim.lr_scheduler.ReduceLROnPlateau(each, factor=0.5, patience=0) for each in optimizers
+        ],
+        "training_operator_cls": training.Both,
+        "scheduler_step_freq": "manual",
+    }
+    with TorchTrainer(**{**FULL, "num_workers": 1, **several}) as trainer:
+        first, second = trainer.train(), trainer.train()
+        assert second["first_loss"] < first["first_loss"]
+        assert second["second_loss"] < first["second_loss"]
+        trainer.update_scheduler(1.0)
+        assert trainer.apply_all_operators(training.rates_of) == [[0.1, 0.1]]
+        trainer.update_scheduler(2.0)
+        assert trainer.apply_all_operators(training.rates_of) == [[0.05, 0.05]]
+        assert sorted(trainer.state_dict()) == sorted(
+            ["operator", *(f"{what}{at}" for what in ("model", "optimizer", "scheduler") for at in range(2))]
+        )
+
+
+class Idle(TrainingOperator):
+    """Asks for no batch."""
+
+    def train_epoch(self, iterator: Any, info: dict[str, Any]) -> dict[str, Any]:
+        return {"num_samples": 0}
+
+
+def test_an_operator_that_asks_for_no_batch_is_named() -> None:
+    given = {**FULL, "num_workers": 1, "training_operator_cls": Idle}
+    with (
+        TorchTrainer(**given) as trainer,
+        pytest.raises(WrongReturn, match="gave no batch: train_epoch asked for none"),
+    ):
+        trainer.train()

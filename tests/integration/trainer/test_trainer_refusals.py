@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROGRAM = ROOT / "tests" / "support" / "trainers" / "trainer_refused.py"
 BOUND_S = 540
+AT_ONCE_S = 5.0
+"""At most between the errors of both nodes, on a busy machine too."""
 NAMED = {
     "model": ("WrongReturn", r"model_creator returned models: a int, and each must be a torch\.nn\.Module"),
     "data": ("WrongReturn", "data_creator returned 3 things, and must return"),
@@ -34,8 +37,8 @@ NAMED = {
 }
 
 
-def played(work: Path, *cases: str) -> dict[str, dict[str, list[str]]]:
-    """By case and node, the exception's name and its text."""
+def played(work: Path, *cases: str) -> dict[str, dict[str, list[Any]]]:
+    """By case and node, the exception's name, its text, and when it was raised."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"}
@@ -45,7 +48,7 @@ def played(work: Path, *cases: str) -> dict[str, dict[str, list[str]]]:
         programs[name] = subprocess.Popen(
             command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-    found: dict[str, dict[str, list[str]]] = {case: {} for case in cases}
+    found: dict[str, dict[str, list[Any]]] = {case: {} for case in cases}
     try:
         for name, program in programs.items():
             _, stderr = program.communicate(timeout=BOUND_S)
@@ -61,11 +64,13 @@ def played(work: Path, *cases: str) -> dict[str, dict[str, list[str]]]:
 
 
 def test_each_mistake_is_named_on_every_node(tmp_path: Path) -> None:
+    """And at once: neither waits for a time-out of the other one's."""
     for case, said in played(tmp_path, *NAMED).items():
         kind, words = NAMED[case]
         for name in ("one", "two"):
             assert said[name][0] == kind, (case, said)
             assert re.search(words, said[name][1]), (case, said)
+        assert abs(said["one"][2] - said["two"][2]) < AT_ONCE_S, (case, said)
 
 
 def test_a_full_disk_at_save_is_that_nodes_alone(tmp_path: Path) -> None:
@@ -73,7 +78,7 @@ def test_a_full_disk_at_save_is_that_nodes_alone(tmp_path: Path) -> None:
     said = played(tmp_path, "save")["save"]
     assert said["one"][0] == "OSError"
     assert "what was there stays" in said["one"][1]
-    assert said["two"] == ["none", ""]
+    assert said["two"][:2] == ["none", ""]
 
 
 def test_full_disks_at_save_are_named_on_both_nodes_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -82,7 +87,7 @@ def test_full_disks_at_save_are_named_on_both_nodes_and_nothing_is_lost(tmp_path
     with tmpfs(tmp_path / "disk.one", "size=256k"), tmpfs(tmp_path / "disk.two", "size=256k"):
         said = played(tmp_path, "full")["full"]
     for name in ("one", "two"):
-        kind, text = said[name]
+        kind, text, _ = said[name]
         assert kind == "OSError"
         assert re.search(
             rf"cannot write the trainer's state to \S*disk\.{name}/saved: No space left .*what was there stays", text

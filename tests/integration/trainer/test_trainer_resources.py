@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
-from elastic_agent.trainer.program import resources
+from elastic_agent.trainer.program import folder, resources
 from support.trainers import training
 from support.trainers.reports import Reports
 
@@ -98,10 +99,10 @@ def test_a_lost_device_costs_a_worker_until_it_is_back(settings: dict[str, Any],
         at(told, 1, 6)
         devices.count = 2
         call.join()
-        assert (passes[0]["num_samples"], passes[0]["batch_count"]) == (250, 25)
         # Where the pass was over before the next look, the scaling is seen in the passes that follow.
         while trainer.num_workers < 2:
-            trainer.train(max_retries=0)
+            passes.append(trainer.train(max_retries=0))
+        assert {(each["num_samples"], each["batch_count"]) for each in passes} == {(250, 25)}
         assert trainer.apply_all_operators(batches_and_passes)[0][0] == trainer.train()["epoch"] * 25 - 25
     sizes = {path.name: path.read_text().splitlines() for path in (tmp_path / "seen").iterdir()}
     assert len(sizes) == 5
@@ -149,9 +150,12 @@ def test_wrong_resources_are_named(settings: dict[str, Any]) -> None:
             TorchTrainer(**settings, num_workers=2, resources=given)
 
 
-def test_a_pass_that_keeps_nothing_on_disk_survives_all_its_workers(settings: dict[str, Any], tmp_path: Path) -> None:
-    """The node's memory has the state: all workers are killed at once, and the pass goes on."""
+def test_a_pass_that_keeps_nothing_on_disk_survives_all_its_workers(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's memory has the state, and no disk has one: all workers are killed at once, and the pass goes on."""
     told, passes = settings.pop("told"), []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with TorchTrainer(**settings, num_workers=2) as trainer:
         pids = trainer.apply_all_workers(os.getpid)
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=2, checkpoint=None)))
@@ -161,6 +165,10 @@ def test_a_pass_that_keeps_nothing_on_disk_survives_all_its_workers(settings: di
             os.kill(pid, signal.SIGKILL)
         call.join()
         assert (passes[0]["num_samples"], passes[0]["batch_count"]) == (250, 25)
+        private = Path(trainer.before_pass).parent
+        assert private.parent == Path(folder.MEMORY)
+        assert list(private.rglob("ledger.json"))
+        assert not list(tmp_path.rglob("ledger.json"))
 
 
 def test_a_pass_that_keeps_nothing_on_disk_says_when_no_worker_survives(settings: dict[str, Any]) -> None:
@@ -192,8 +200,6 @@ def test_a_pass_that_keeps_nothing_on_disk_says_when_no_worker_survives(settings
 def test_nothing_on_disk_is_refused_where_memory_has_no_room(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from elastic_agent.trainer.program import folder
-
     settings.pop("told")
     monkeypatch.setattr(folder, "ROOM_BYTES", 1 << 60)
     with TorchTrainer(**settings, num_workers=1) as trainer:

@@ -1,7 +1,9 @@
 """What every node of a trainer under test runs: `trainer_program.py NAME DIRECTORY ENDPOINTS NNODES WORKERS`.
 
-It writes a line for each call as it returns. Variables: PASSES, how many; ODD, another argument in the second pass;
-STATES, a directory for checkpoints; RETRIES, max_retries of a pass; SLOW_S, the least time of a batch.
+It writes a line for each call as it returns: whether it was recorded, what it gave, and how many workers there are
+then; and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how many; ODD, another argument in the second
+pass, or with ODD=call another call in its place; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
+VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least time of a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
 from support.trainers import training
 from support.trainers.reports import tell
 
@@ -31,13 +33,31 @@ class Slow(training.Watched):
         threading.Event().wait(float(self.config["slow_s"]))
         return super().train_batch(batch, batch_info)
 
+    def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        threading.Event().wait(float(self.config["slow_s"]))
+        if batch_info["batch_idx"] == 3 and self.world_rank == 0:
+            tell(self.config["told"], "a validation")
+        return super().validate_batch(batch, batch_info)
+
+
+def make_data(config: dict[str, Any]) -> Any:
+    return training.make_numbered_data(config), training.Pairs(101)
+
 
 def main() -> None:
+    try:
+        train()
+    except TrainingFailed as error:
+        Path(sys.argv[2], f"{sys.argv[1]}.failed").write_text(json.dumps([error.rank, error.node, error.traceback]))
+        raise
+
+
+def train() -> None:
     name, directory, endpoints, nnodes, workers = sys.argv[1:6]
     work = Path(directory)
     with TorchTrainer(
         model_creator=training.make_model,
-        data_creator=training.make_numbered_data,
+        data_creator=make_data if "VALIDATES" in os.environ else training.make_numbered_data,
         optimizer_creator=training.make_optimizer,
         loss_creator=nn.CrossEntropyLoss,
         training_operator_cls=Slow,
@@ -45,6 +65,7 @@ def main() -> None:
             **({"fails": os.environ["FAILS"]} if "FAILS" in os.environ else {}),
             BATCH_SIZE: 10,
             training.SEEN: str(work / "seen"),
+            "told": str(work / "told"),
             "slow_s": float(os.environ.get("SLOW_S", "0")),
         },
         num_workers=int(workers),
@@ -59,8 +80,12 @@ def main() -> None:
         with open(work / name, "a", encoding="utf-8") as said:
             for number in range(int(os.environ["PASSES"])):
                 odd = number == 1 and "ODD" in os.environ
+                if odd and os.environ["ODD"] == "call":
+                    trainer.apply_all_workers(os.getpid)
                 stats = trainer.train(info={"odd": True} if odd else None, max_retries=retries)
-                said.write(json.dumps([trainer.replaying, stats]) + "\n")
+                if "VALIDATES" in os.environ:
+                    stats["validated"] = trainer.validate(max_retries=retries)
+                said.write(json.dumps([trainer.replaying, stats, trainer.num_workers]) + "\n")
                 said.flush()
                 if (work / "told").exists():
                     tell(work / "told", name)

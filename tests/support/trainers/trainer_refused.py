@@ -1,6 +1,6 @@
 """Two nodes' programs with one mistake after the other: `trainer_refused.py NAME DIRECTORY PORT CASE...`.
 
-Each writes a line for each mistake: the case, the exception's name and its text.
+Each writes a line for each mistake: the case, the exception's name, its text, and when it was raised.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -56,7 +57,7 @@ def main() -> None:
     name, directory, port, *cases = sys.argv[1:]
     work = Path(directory)
     for case in cases:
-        found = ["none", ""]
+        found, raised_s = ["none", ""], 0.0
         settings = {**FULL, **CHANGED.get(case, {}), "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_id": case}
         try:
             with TorchTrainer(**settings) as trainer:
@@ -66,9 +67,9 @@ def main() -> None:
             if case == "shutdown":
                 trainer.train()
         except Exception as error:  # noqa: BLE001 - the test looks at it
-            found = [type(error).__name__, str(error)]
+            found, raised_s = [type(error).__name__, str(error)], time.monotonic()
         with open(work / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps([case, *found]) + "\n")
+            file.write(json.dumps([case, *found, raised_s]) + "\n")
 
 
 def train(trainer: TorchTrainer, name: str, work: Path) -> None:

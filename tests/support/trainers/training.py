@@ -27,6 +27,22 @@ def make_model(config: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
 
 
+def note_type(module: Any, given: Any, made: torch.Tensor) -> None:
+    """A forward hook: which type this layer computes in."""
+    module.computed_in = str(made.dtype)
+
+
+def make_noting_model(config: dict[str, Any]) -> nn.Module:
+    model = make_model(config)
+    next(iter(model.children())).register_forward_hook(note_type)
+    return model
+
+
+def types_of(operator: TrainingOperator) -> list[str]:
+    """What the layers that note it computed in last."""
+    return [each.computed_in for model in operator.models for each in model.modules() if hasattr(each, "computed_in")]
+
+
 def make_plain_model(config: dict[str, Any]) -> nn.Module:
     """Without dropout, and the same in every process: what is learned depends on the data alone."""
     torch.manual_seed(7)
@@ -118,20 +134,36 @@ class Pair(TrainingOperator):
 
     def setup(self, config: dict[str, Any]) -> None:
         models = [nn.Linear(4, 2), nn.Linear(4, 2)]
+        for model in models:
+            model.register_forward_hook(note_type)
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-        self.register(models=models, optimizers=optimizers, criterion=nn.CrossEntropyLoss())
+        schedulers = [torch.optim.lr_scheduler.StepLR(each, step_size=1, gamma=0.5) for each in optimizers]
+        self.register(models=models, optimizers=optimizers, criterion=nn.CrossEntropyLoss(), schedulers=schedulers)
         self.register_data(train_loader=Pairs(), validation_loader=Pairs(101))
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
         x, y = batch
         losses = []
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
-            loss = self.criterion(model(x), y)
+            with self.timers.record("guess"):
+                loss = self.criterion(model(x), y)
             optimizer.zero_grad()
             self.backward(loss)
             self.step(optimizer)
             losses.append(loss.item())
         return {"first_loss": losses[0], "second_loss": losses[1]}
+
+
+class Both(Pair):
+    """The same, of what creators return."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        return
+
+
+def rates_of(operator: TrainingOperator) -> list[float]:
+    """Learning rates, by optimizer."""
+    return [float(each.param_groups[0]["lr"]) for each in operator.optimizers]
 
 
 CREATORS: dict[str, Any] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.trainer.errors import Diverged
 from elastic_agent.trainer.in_worker import channel as channels
 from elastic_agent.trainer.in_worker.channel import Channel
 from elastic_agent.trainer.program.call_server import CallServer
@@ -130,6 +131,21 @@ def test_what_a_pass_gave_the_first_time_stands(server: CallServer, connect: Cal
     call = worker.next(2, lambda: None)
     assert (call["name"], call["before"]) == ("validate", {"loss": 7.0})
     assert server.wait(1).value == {"loss": 7.0}
+
+
+def test_another_call_than_the_one_that_was_done_first_is_refused(
+    server: CallServer, connect: Callable[..., Channel]
+) -> None:
+    """A program that was changed, and is started again on the checkpoints of the one before."""
+    connect(0).ready([[1, "train", "one", {"loss": 7.0}]])
+    assert server.wait(1).recorded
+    with pytest.raises(
+        Diverged, match=r"call 1 of this program is train\(\) with .*, and was train\(\) with other arg"
+    ):
+        server.make("train", {"num_steps": 3}, "two")
+    with pytest.raises(Diverged, match=r"call 1 of this program is validate\(\) .* \(one, not one\) when it was done"):
+        server.make("validate", {}, "one")
+    assert server.make("train", {}, "one") == 1
 
 
 def test_parts_of_a_round_that_is_over_do_not_count(server: CallServer, connect: Callable[..., Channel]) -> None:

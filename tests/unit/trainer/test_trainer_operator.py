@@ -1,0 +1,101 @@
+"""What an operator makes of models, losses and data, without a job around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from elastic_agent.trainer import TrainingOperator, WrongReturn
+from elastic_agent.trainer.in_worker.build import Registering
+from elastic_agent.trainer.in_worker.surroundings import Surroundings
+from elastic_agent.trainer.in_worker.wrapping import autocasts, plain_copy
+
+
+@pytest.fixture
+def around() -> Surroundings:
+    made = Surroundings(0, 0, 1, torch.device("cpu"), {}, {"parallel": "none"}, samples=2.0)
+    made.registering = Registering(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "target", "has_accuracy"),
+    [
+        (3, nn.CrossEntropyLoss(), torch.tensor([0, 2]), True),
+        (1, nn.MSELoss(), torch.zeros(2, 1), False),
+        (3, nn.MSELoss(), torch.zeros(2, 3), False),
+    ],
+    ids=["a classification", "a regression", "a regression of several numbers"],
+)
+def test_accuracy_is_that_of_a_classification_alone(
+    around: Surroundings, outputs: int, loss: nn.Module, target: torch.Tensor, has_accuracy: bool
+) -> None:
+    operator = TrainingOperator(around)
+    operator.register(models=nn.Linear(4, outputs), criterion=loss)
+    found = operator.validate_batch((torch.ones(2, 4), target), {})
+    assert set(found) == ({"val_loss", "val_accuracy"} if has_accuracy else {"val_loss"})
+
+
+def set_of(samples: int) -> TensorDataset:
+    return TensorDataset(torch.ones(samples, 4), torch.zeros(samples))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"validation_loader": set_of(0)}, "the validation data is empty: its dataset has no sample"),
+        ({"validation_loader": DataLoader(set_of(0))}, "the validation data is empty"),
+        (
+            {"train_loader": DataLoader(set_of(5), batch_size=10, drop_last=True)},
+            "the train data has 5 samples, less than one batch of 10, and drop_last leaves none",
+        ),
+        ({"train_loader": [1, 2]}, "the train data is a list, and must be a DataLoader or a Dataset"),
+    ],
+    ids=["an empty set", "a loader of an empty set", "drop_last", "a list"],
+)
+def test_data_that_gives_no_batch_is_named(around: Surroundings, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(WrongReturn, match=words):
+        TrainingOperator(around).register_data(**given)
+
+
+def test_a_stream_may_be_of_any_length(around: Surroundings) -> None:
+    class Stream(Dataset[Any]):
+        """Has no length."""
+
+    TrainingOperator(around).register_data(train_loader=DataLoader(Stream(), batch_size=10, drop_last=True, sampler=[]))
+    assert set(around.loaders) == {"train"}
+
+
+def test_a_model_and_a_loss_are_cast_wherever_they_are_called(around: Surroundings) -> None:
+    """The loss is computed in full precision where torch says so; names of the state, and copies, are as before."""
+    around.amp_dtype = torch.bfloat16
+    model, kinds = nn.Sequential(nn.Linear(4, 3)), []
+    names = list(model.state_dict())
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        kinds.append(output.dtype)
+        made: torch.Tensor = nn.functional.cross_entropy(output, target)
+        return made
+
+    operator = TrainingOperator(around)
+    operator.register(models=model, criterion=loss)
+    made = operator.criterion(operator.model(torch.ones(2, 4)), torch.tensor([0, 1]))
+    assert (kinds, made.dtype) == ([torch.bfloat16], torch.float32)
+    with operator.autocast():
+        assert operator.model(torch.ones(2, 4)).dtype == torch.bfloat16
+    assert list(model.state_dict()) == names
+    copied = plain_copy(model)
+    assert copied(torch.ones(2, 4)).dtype == torch.float32
+    assert model(torch.ones(2, 4)).dtype == torch.bfloat16
+
+
+def test_a_forward_pass_of_an_objects_own_is_there_in_its_copy(around: Surroundings) -> None:
+    around.amp_dtype = torch.bfloat16
+    model = nn.Linear(4, 3)
+    vars(model)["forward"] = lambda x: x * 2
+    autocasts(autocasts(model, around), around)
+    assert torch.equal(plain_copy(model)(torch.ones(2)), torch.full((2,), 2.0))
