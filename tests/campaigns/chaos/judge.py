@@ -16,7 +16,7 @@ from simulation.checks.invariants import CODED, ENDING
 
 from .goodput import check_accounts
 from .plan import Plan
-from .replay import Replay
+from .replay import FINISHED, Replay
 
 SETTLED_S = 4.0
 """A job must succeed if its last fault was so long before its first worker finished."""
@@ -148,7 +148,7 @@ def _check_statuses(
         )
         # Workers that may first save may also finish: then there is nothing that was stopped.
         said = " ".join(line["because"] for line in lines[name] if line["what"] == "concluded")
-        finished = code == 0 and said.startswith("this node's workers all finished")
+        finished = code == 0 and said.startswith(FINISHED)
         stopped = _was_stopped(lines[name]) and not finished
         replay.checkers.need(not stopped or code == 143, CODED, f"{name} was stopped and exited with {code}")
 

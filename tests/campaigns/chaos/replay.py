@@ -37,6 +37,8 @@ UNREAD_S = 1.0
 
 FRESH = "every round has a fresh master port"
 
+FINISHED = "this node's workers all finished"
+"""Begins what an agent says last whose workers have done their part, whatever ends it."""
 FAILURE_EVENTS = ("WorkerExited", "StartFailed", "NurseryLost")
 """The events by which an agent sees a failure of its own workers."""
 
@@ -151,7 +153,8 @@ class Replay:
             phase=phase,
             because=line["because"],
             tally=RoundTally(line["round"], failed_at=failed_at),
-            finished=before.finished or phase is Phase.FINISHED,
+            # One that finishes while it leaves ends at once.
+            finished=before.finished or phase is Phase.FINISHED or line["because"].startswith(FINISHED),
             verdict=verdict,
         )
         node.link.opened = node.link.opened or line["happened"] == "StoreOpened"
