@@ -232,6 +232,8 @@ class Round:
     """Where the members are, if they are too many for an announcement. None: `members` has all."""
     witnesses: tuple[Witness, ...] = ()
     """On stores that elect: the first members of the round."""
+    coordinator: str = ""
+    """On stores that elect: name of the node that announces this; empty before that is known."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

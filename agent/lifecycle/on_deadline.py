@@ -50,9 +50,11 @@ def _notice_silence(node: Node, now: float) -> Move:
         return node, (WakeAt(due),)
     if node.leading or node.outage.until is not None or transitions.was_paused(due, now):
         return transitions.await_answer(node, now)
+    last = node.latest_round
+    coordinator = f"{last.coordinator}, which coordinates" if last and last.coordinator else "the coordinator"
     because = (
-        f"no announcement since this node asked for a place {transitions.SILENCE_S:g} s ago; waiting for the "
-        "coordinator, or for another node to take over once its lease has run out"
+        f"no announcement since this node asked for a place {transitions.SILENCE_S:g} s ago; waiting for "
+        f"{coordinator}, or for another node to take over once its lease has run out"
     )
     return replace(node, unanswered_since=None, because=because), ()
 

@@ -151,6 +151,7 @@ def encode_round(record: Round) -> bytes:
         hold=record.hold,
         served=served_to_messages(record.served),
         witnesses=[_witness_to_message(witness) for witness in record.witnesses[:MAX_WITNESSES]],
+        coordinator=utf8(record.coordinator),
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
@@ -190,6 +191,7 @@ def decode_round(data: bytes) -> Round:
         served=served_from_messages(message.served),
         crowd=_crowd_from_message(message.crowd) if message.HasField("crowd") else None,
         witnesses=tuple(_witness_from_message(witness) for witness in message.witnesses[:MAX_WITNESSES]),
+        coordinator=message.coordinator,
     )
 
 

@@ -105,7 +105,8 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
     """Announce what changed; where all nodes wait, now and then also for whom and how long yet. Where only this one
     waits, as the job is over, tell people here."""
     newest, because = state.announced, state.because
-    if newest is not None and state.view(state.version, newest.because) == newest:
+    own = rules.own if rules.fences else ""
+    if newest is not None and state.view(state.version, newest.because, own) == newest:
         progress_at = deadlines.progress_at(state, rules)
         if progress_at is None or now < progress_at:
             return state, ()  # a new sentence alone is not worth a read by every node
@@ -113,7 +114,7 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
         because = state.because if state.phase is GATHERING else explain.waiting(state, now, rules)
         if state.phase is CLOSED:  # no node reads what is announced after the last announcement
             return replace(state, announced_at=now), (Tell(because),)
-    view = state.view(state.version + 1, because)
+    view = state.view(state.version + 1, because, own)
     return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
 
 

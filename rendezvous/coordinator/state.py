@@ -270,9 +270,9 @@ class Rendezvous:
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 
-    def view(self, version: int, because: str) -> Round:
-        """The announcement of this state."""
-        end = self.end
+    def view(self, version: int, because: str, own: str = "") -> Round:
+        """The announcement of this state. `own`: the coordinator's node, where nodes may wait for another one."""
+        end, coordinator = self.end, self.nodes.get(own)
         return Round(
             version=version,
             epoch=self.epoch,
@@ -291,4 +291,5 @@ class Rendezvous:
             agreement=self.agreement,
             served=tuple(sorted(self.served)[:MAX_SERVED]) if self.served else (),
             witnesses=() if self.phase is CLOSED else self.placement.witnesses,
+            coordinator=coordinator.record.name if coordinator is not None else "",
         )

@@ -26,7 +26,7 @@ wait 8
     0.2  c signal 15 to its workers
     0.2  c joining: workers of round 1 are gone
     0.2  c joining: waiting for a place in a round
-    5.2  c joining: no announcement since this node asked for a place 5 s ago; waiting for the coordinator, or for another node to take over once its lease has run out
+    5.2  c joining: no announcement since this node asked for a place 5 s ago; waiting for a, which coordinates, or for another node to take over once its lease has run out
 
 wait 10
 ----
