@@ -208,7 +208,7 @@ def main() -> int:
     transcript = Transcript(HIDES, BOUND_S)
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         show = Show(transcript, Path(folder))
-        show.say("what people and batch systems ask of a training, and what watches notice; 40 s on two free cores")
+        show.say("what people and batch systems ask of a training, and what watches notice; a minute on two cores")
         try:
             switches_and_preemption(show)
             leak(show)

@@ -29,6 +29,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_agent.control.in_agent.usual_watches import USUAL
 from elastic_agent.launcher.preemption.notices import URL
 from support.outside.web_server import WebServer, web_server
 from support.workers import timed_digits
@@ -36,7 +37,8 @@ from support.workers import timed_digits
 GOAL = 0.005
 STEP_GOAL_S = 20e-6
 WORKERS = 2
-WATCHES = "hang,disk,inodes,memory,slow,gpu"
+WATCHES = "".join(USUAL.values()) + '[[watch]]\nwhat = "worker-memory"\nthreshold = "30 minutes left"\nfor = "10 min"\n'
+"""The usual watches, and the one of the workers' memory that a table of one's own may have."""
 RESAMPLES = 2000
 REST_EPOCH_S = 5.0
 """In the job at rest an epoch lasts so long."""
@@ -121,11 +123,12 @@ def pairs_of(epochs: Sequence[Sequence[float]]) -> list[tuple[Sequence[float], S
 
 def guards(folder: Path, server: WebServer) -> list[str]:
     """Flags that turn all guards on."""
+    (folder / "watches.toml").write_text(WATCHES)
     return [
-        "--watch", WATCHES, "--notify", f"http://127.0.0.1:{server.port}/hook",
+        "--watch", str(folder / "watches.toml"), "--notify", f"http://127.0.0.1:{server.port}/hook",
         "--kill-switch", str(folder / "stop"), "--save-switch", str(folder / "save"),
-        "--save-signal", "USR2", "--forward-signals", "USR1", "--exit-duration-in-mins", "600",
-        "--spot-notices", "gcp",
+        "--save-signal", "USR2", "--kill-signal", "RTMIN", "--forward-signals", "USR1",
+        "--exit-duration-in-mins", "600", "--spot-notices", "gcp",
     ]  # fmt: skip
 
 

@@ -8,6 +8,9 @@ import pytest
 
 from campaigns.guards import guard_cost
 from campaigns.guards.guard_cost import Ran
+from elastic_agent.control.in_agent.usual_watches import USUAL
+from elastic_agent.control.table.parse import read_table
+from elastic_agent.launcher.config.guard_flags import GUARD_FLAGS
 from support.outside.web_server import web_server
 
 
@@ -66,6 +69,15 @@ def test_neighbouring_epochs_are_compared_in_either_order() -> None:
     """The first of four shows its steps, and the last does."""
     epochs = [(1.0,) * 3, (2.0,) * 3, (3.0,) * 3, (4.0,) * 3, (5.0,) * 3]
     assert guard_cost.pairs_of(epochs) == [(epochs[1], epochs[0]), (epochs[2], epochs[3])]
+
+
+def test_all_guards_are_all_usual_watches_and_all_flags_of_guards(tmp_path: Path) -> None:
+    with web_server() as server:
+        flags = guard_cost.guards(tmp_path, server)
+    watches = read_table(flags[flags.index("--watch") + 1], inside=True).watches
+    assert {watch.what for watch in watches} == {*USUAL, "worker-memory"}
+    asking = {f"--{flag.name}" for flag in GUARD_FLAGS if "switch" in flag.name or "signal" in flag.name}
+    assert asking == {flag for flag in flags if "switch" in flag or "-signal" in flag} - {"--forward-signals"}
 
 
 @pytest.mark.slow

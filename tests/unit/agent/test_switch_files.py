@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from elastic_agent.agent.errors import KillSwitch
 from elastic_agent.agent.spec import GuardSpec
-from elastic_agent.agent.steps.switches import Switches, in_time, killed_by, look_first
+from elastic_agent.agent.steps.switches import LOOK_S, Switches, in_time, killed_by, look_first, until_next_look_s
 from elastic_agent.rendezvous.agreements import Act
 from support.rigs.asked import Asked
 
@@ -89,3 +90,21 @@ def test_what_is_no_plain_file_is_looked_at_without_a_wait(kind: str, tmp_path: 
     if found:
         with pytest.raises(KillSwitch):
             look_first(str(switch), "here", None)
+
+
+def test_looks_of_both_switches_are_together_four_times_a_second_and_never_right_behind_each_other() -> None:
+    """Whenever a thread is ready to wait, however long its look took: at the next or next but one common moment."""
+    for now_s in (0.0, 7.01, 7.12, 7.13, 7.2, 1234567.249):
+        wait_s = until_next_look_s(now_s)
+        assert LOOK_S / 2 <= wait_s < 1.5 * LOOK_S
+        looks = (now_s + wait_s) / LOOK_S
+        assert looks == pytest.approx(round(looks), abs=1e-5)
+    assert until_next_look_s(8.0) == LOOK_S
+
+
+def test_the_end_of_both_looks_is_waited_for_and_may_be_asked_for_twice(tmp_path: Path) -> None:
+    asked = Asked()
+    switches = Switches(GuardSpec(str(tmp_path / "kill"), str(tmp_path / "save")), "here", asked.ask, asked.warn)
+    switches.close()
+    switches.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "elastic-agent-switches"]

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from elastic_agent.control.decisions.hang import FEW, LimitBounds, Mark, Standing, judge, limit_s, look, named
+from elastic_agent.control.table.parse import parse_table
 from elastic_agent.proto.durations import Durations
 
 QUICK = LimitBounds(least_s=0.0, unknown_s=1800.0)
@@ -80,8 +81,15 @@ def test_few_times_are_not_believed_as_much_as_many() -> None:
 
 
 def test_a_limit_has_a_least_value() -> None:
-    """A job of 5 ms a step is not said to hang because of a pause of the network."""
-    assert limit_s(learned(*[0.005] * 500), LimitBounds(10.0)) == 10.0
+    """A job of 5 ms a step is not said to hang because of a pause of the network. By default it is 10 s."""
+    [usual] = parse_table('[[watch]]\nwhat = "hang"\n', "w.toml", inside=True).watches
+    assert usual.least_s == LimitBounds().least_s == 10.0
+    assert limit_s(learned(*[0.005] * 500), LimitBounds()) == 10.0
+
+
+def test_one_step_of_60_s_among_1000_of_1_s_makes_the_limit_75_s() -> None:
+    """What was waited for once may come again: 1.25 times the longest, which is more than 3 times the percentile."""
+    assert limit_s(learned(*[1.0] * 500, 60.0, *[1.0] * 500), LimitBounds()) == pytest.approx(75.0)
 
 
 def test_ranks_that_wait_for_one_in_another_section_do_not_hang() -> None:
