@@ -30,14 +30,15 @@ exec {sys.executable} -m elastic_agent --rdzv-conf "last_call_quiet=0.5,read_tim
 
 
 def workers(folder: Path) -> list[str]:
-    """Process ids of the workers of this training; its agents have the script among their arguments too."""
+    """Process ids of the workers of this training; its agents and the batch script have the script among their
+    arguments too."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             argv = path.read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended meanwhile
-        if TRAINING.encode() in argv[:3] and str(folder / "notes").encode() in argv:
+        if argv[1:3] == [b"-u", TRAINING.encode()] and str(folder / "notes").encode() in argv:
             found.append(path.parent.name)
     return found
 
