@@ -142,6 +142,17 @@ class Autoscaler:
         answers = [self.ask(name, "Workers") or {} for name in self.nodes]
         return max((each.get("steps", 0) for one in answers for each in one.get("workers", ())), default=0)
 
+    def spent(self) -> str:
+        """Where the seconds of all workers went, and what changes of their number have cost, as the nodes know it."""
+        answers = [found for name in self.nodes if (found := self.ask(name, "Goodput"))]
+        sums: dict[str, float] = {}
+        for answer in answers:
+            for each in answer["buckets"]:
+                sums[each["bucket"]] = sums.get(each["bucket"], 0.0) + each.get("lengthS", 0.0)
+        all_s = sum(sums.values())
+        parts = sorted((each for each in sums.items() if each[1] > 0.005 * all_s), key=lambda each: -each[1])
+        return ", ".join(f"{bucket} {100 * length_s / all_s:.0f} %" for bucket, length_s in parts)
+
     def drain(self, known_as: str, because: str) -> None:
         name = next(name for name, known in self.names.items() if known == known_as)
         self.leaving.add(name)
@@ -182,7 +193,7 @@ class Autoscaler:
         """Once: all ranks save and end, and none is replaced."""
         if self.nodes and self.least:
             self.least = 0
-            print(f"autoscaler: {because}; all save and end", flush=True)
+            print(f"autoscaler: {because}; all save and end; until now {self.spent()}", flush=True)
             self.ask(next(iter(self.nodes)), "Stop", job=True, reason=because)
 
 

@@ -235,7 +235,7 @@ class Job(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., announced_age_s: _Optional[float] = ..., phase: _Optional[str] = ..., because: _Optional[str] = ..., round: _Optional[int] = ..., round_age_s: _Optional[float] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., world_size: _Optional[int] = ..., restarts: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping[str, object]]]] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., outcome: _Optional[str] = ..., finishing: bool = ..., store: _Optional[str] = ..., store_trouble: _Optional[str] = ..., lease_s: _Optional[float] = ..., age_s: _Optional[float] = ..., last_event: _Optional[int] = ..., command: _Optional[str] = ..., ends_in_s: _Optional[float] = ..., checkpoints: _Optional[str] = ..., capacity: _Optional[_Union[Capacity, _Mapping[str, object]]] = ..., others: _Optional[_Union[OtherNodes, _Mapping[str, object]]] = ..., store_latency_s: _Optional[float] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("rank", "local_rank", "pid", "state", "age_s", "written_bytes", "rss_bytes", "cpu_s", "section", "steps", "mark_age_s", "stdout_file", "stderr_file")
+    __slots__ = ("rank", "local_rank", "pid", "state", "age_s", "written_bytes", "rss_bytes", "cpu_s", "section", "steps", "mark_age_s", "stdout_file", "stderr_file", "importing")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class Worker(_message.Message):
     MARK_AGE_S_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FILE_FIELD_NUMBER: _ClassVar[int]
     STDERR_FILE_FIELD_NUMBER: _ClassVar[int]
+    IMPORTING_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     pid: int
@@ -262,7 +263,8 @@ class Worker(_message.Message):
     mark_age_s: float
     stdout_file: str
     stderr_file: str
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., age_s: _Optional[float] = ..., written_bytes: _Optional[float] = ..., rss_bytes: _Optional[float] = ..., cpu_s: _Optional[float] = ..., section: _Optional[str] = ..., steps: _Optional[int] = ..., mark_age_s: _Optional[float] = ..., stdout_file: _Optional[str] = ..., stderr_file: _Optional[str] = ...) -> None: ...
+    importing: bool
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., age_s: _Optional[float] = ..., written_bytes: _Optional[float] = ..., rss_bytes: _Optional[float] = ..., cpu_s: _Optional[float] = ..., section: _Optional[str] = ..., steps: _Optional[int] = ..., mark_age_s: _Optional[float] = ..., stdout_file: _Optional[str] = ..., stderr_file: _Optional[str] = ..., importing: bool = ...) -> None: ...
 
 class Workers(_message.Message):
     __slots__ = ("name", "round", "workers")

@@ -123,22 +123,21 @@ def _milliseconds(length_ms: float) -> str:
 def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line]:
     if not job["nodes"] and not _others(job):
         return [Line("no node of a round is known yet")]
-    cells = {one["name"]: "".join(_cell(each) for each in one["workers"]) for one in workers}
+    cells = {one["name"]: "".join(map(_cell, one["workers"])) for one in workers}
     shown = list(job["nodes"])
     total = len(shown) + _others(job).get("nodes", 0)
     if total > NODES_MAX and not wide:
         shown = [each for each in shown if _is_odd(each, job)]
     rows = [("NODE", "STATE", "LAST SIGN", "RANKS", "WORKERS", "LEFT", "NOTE")]
     for each in shown:
-        note = "this agent" if each.get("own") else ""
-        if wide or _is_odd(each, job):
-            note = "; ".join(part for part in (note, each.get("because", "")) if part)
+        why = each.get("because", "") if wide or _is_odd(each, job) else ""
+        notes = ("this agent" if each.get("own") else "", why, _last_failure(each, job))
         heard = duration(each["heardAgeS"]) if "heardAgeS" in each else "?"
-        known = cells.get(each["name"]) or _guess(each, job)
+        known = _begun(cells[each["name"]], each) if each["name"] in cells else _guess(each, job)
         left = str(each["restartsLeft"]) if "restartsLeft" in each else "?"
-        rows.append(
-            (each["name"], _state(each, job), "-" if each.get("own") else heard, _ranks(each), known, left, note)
-        )
+        age = "-" if each.get("own") else heard
+        note = "; ".join(filter(None, notes))
+        rows.append((each["name"], _state(each, job), age, _ranks(each), known, left, note))
     widths = [max(len(row[at]) for row in rows) for at in range(6)]
     odd = [PLAIN, *(_is_odd(each, job) for each in shown)]
     lines = [
@@ -184,12 +183,27 @@ def _is_odd(node: Message, job: Message) -> bool:
     return _state(node, job) not in ("working", "finished", "spare", "unknown", "waiting", "joining", "ended")
 
 
+def _last_failure(node: Message, job: Message) -> str:
+    """What failed on this node at the end of the last round; empty where nothing did."""
+    ended = job.get("ended") or {}
+    rank, here, what = str(ended.get("failure", "")).partition(f" on {node['name']}, ")
+    return f"{rank.partition(' (')[0]} failed in round {ended['round']}: {what}" if here else ""
+
+
 def _cell(worker: Message) -> str:
-    """`=` runs, `z` stands still, `!` was stopped by a signal or is a zombie, `x` has exited."""
+    """`=` runs, `i` imports, `z` stands still, `!` was stopped by a signal or is a zombie, `x` has exited."""
     state = worker["state"]
     if state != "running":
         return "x" if state == "exited" else "!"
+    if worker.get("importing"):
+        return "i"
     return "z" if worker.get("markAgeS", 0.0) > STILL_S else "="
+
+
+def _begun(cells: str, node: Message) -> str:
+    """Cells of a node whose agent is here; `.` for a worker that is about to be started."""
+    begins = node.get("state") == "working" and "groupRank" in node
+    return (cells.ljust(node.get("nproc", 0), ".") if begins else cells) or "-"
 
 
 def _guess(node: Message, job: Message) -> str:

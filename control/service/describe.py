@@ -222,8 +222,11 @@ def _found(made: Callable[..., Event], what: object) -> Event:
     raise TypeError(f"{type(what).__name__} is no event")
 
 
-def workers_of(agent: Agent, progress: Mapping[int, Progress], files: ProcessFiles) -> Workers:
-    """This node's workers. `progress`: by rank, of those whose script uses the worker library, where it is known."""
+def workers_of(
+    agent: Agent, progress: Mapping[int, Progress], files: ProcessFiles, *, measured: bool = False
+) -> Workers:
+    """This node's workers. `progress`: by rank, of those whose script uses the worker library, where it is known;
+    `measured`: a worker of this job has used it."""
     workers, now = agent.workers, time.monotonic()
     member = workers.member
     if member is None:
@@ -252,6 +255,7 @@ def workers_of(agent: Agent, progress: Mapping[int, Progress], files: ProcessFil
                 mark_age_s=round(now - shown.at_s, 3) if shown else None,
                 stdout_file=logs.stdout_files.get(local_rank, "") if logs else "",
                 stderr_file=logs.stderr_files.get(local_rank, "") if logs else "",
+                importing=measured and local_rank in alive and not (account and account.began_s),
             )
         )
     return Workers(agent.name, agent.status().round, tuple(made))

@@ -180,6 +180,7 @@ class Worker:
     mark_age_s: float | None = None
     stdout_file: str = ""
     stderr_file: str = ""
+    importing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,8 @@ def job(service: Service, request: JobRequest, who: str) -> Job:
 def workers(service: Service, request: Nothing, who: str) -> Workers:
     """This node's workers."""
     shown: Mapping[int, Progress] = service.progress() if service.progress is not None else {}
-    return describe.workers_of(agent_of(service), shown, service.processes())
+    measured = service.goodput().measured
+    return describe.workers_of(agent_of(service), shown, service.processes(), measured=measured)
 
 
 def events(service: Service, request: EventsRequest, who: str) -> EventFollower:

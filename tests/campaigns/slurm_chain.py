@@ -29,6 +29,20 @@ exec {sys.executable} -m elastic_agent --rdzv-conf "last_call_quiet=0.5,read_tim
 """
 
 
+def workers(folder: Path) -> list[str]:
+    """Process ids of the workers of this training; its agents and the batch script have the script among their
+    arguments too."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            argv = path.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended meanwhile
+        if argv[1:3] == [b"-u", TRAINING.encode()] and str(folder / "notes").encode() in argv:
+            found.append(path.parent.name)
+    return found
+
+
 def chain(cluster: SlurmCluster, folder: Path, at: int) -> str:
     """One training, signalled after so many steps, or during its imports where that is 0. Returns what went wrong."""
     folder.mkdir()
@@ -53,6 +67,8 @@ def chain(cluster: SlurmCluster, folder: Path, at: int) -> str:
     else:
         agents = (cluster.home / ".elastic-agent" / job).glob
         cluster.wait(lambda: len(list(agents("*.pid"))) == 2, "two agents", BOUND_S)
+        cluster.wait(lambda: len(workers(folder)) == 2, "two workers that have begun", BOUND_S)
+        assert not list(folder.glob("notes.*")), "the workers had imported before they got the signal"
         cluster.run("scancel", "--signal=USR1", f"{job}.0")
     cluster.wait_end(job, bound_s=BOUND_S)
     steps, state = done(), cluster.state(job)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +129,74 @@ def test_the_endpoint_is_found_where_there_is_no_scontrol() -> None:
     command = [str(bash), "-c", script, str(SLURM / "functions.sh")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
     assert (done.stdout, done.stderr) == ("node017\n", "")
+
+
+CONFIGS = {
+    "ProctrackType           = proctrack/cgroup\n": "yes",
+    "ProctrackType           = proctrack/cgroup\nSignalChildrenProcesses = yes\n": "no",
+    "ProctrackType           = proctrack/cgroup\nSignalChildrenProcesses = No\n": "yes",
+    "ProctrackType           = proctrack/linuxproc\n": "no",
+    "": "no",
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_where_slurm_signals_only_a_tasks_first_process_the_script_says_so(config: str, tmp_path: Path) -> None:
+    """By what scontrol says of this cluster, asked on the host that runs the batch script."""
+    (tmp_path / "config").write_text(config)
+    played = tmp_path / "scontrol"
+    played.write_text(f'#!/bin/sh\n[ "$*" = "show config" ] && cat {tmp_path}/config\n')
+    played.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": "/tmp", "SLURM_JOB_ID": "1"}
+    command = ["bash", "-c", '. "$0"; must_forward && echo yes || echo no', str(SLURM / "functions.sh")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.split() == [CONFIGS[config]]
+
+
+AGENT = """\
+import os, signal
+for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR2, 3)):
+    signal.signal(number, lambda *_, code=code: os._exit(code))
+print(signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN, flush=True)
+signal.pause()
+"""
+
+
+def asleep(pid: int, least: int) -> int:
+    """Once this shell takes SIGTERM, and waits for the so-manieth time or a later one: how often it has waited."""
+    until = time.monotonic() + 20
+    while True:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+        often = int(found["voluntary_ctxt_switches"][0])
+        takes = int(found["SigCgt"][0], 16) >> (signal.SIGHUP - 1) & 1  # its last trap
+        if found["State"][0] == "S" and takes and often >= least:
+            return often
+        assert time.monotonic() < until, found
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("forward", "status"), [("yes", 75), ("", 3)])
+def test_the_task_outlives_its_agent_and_hands_on_a_signal_only_where_it_must(
+    forward: str, status: int, tmp_path: Path
+) -> None:
+    """SIGTERM to the task's first process: the agent gets it from there, or, where SLURM signals all processes, not a
+    second time. SIGUSR1 is ignored before the agent takes it. The agent's status is the task's, and in a file."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "flags").write_bytes(b"")
+    (tmp_path / "command").write_bytes(b"train.py\0")
+    env = {**os.environ, "SLURMD_NODENAME": "n1", "ELASTIC_AGENT": f"{sys.executable} {tmp_path}/agent.py"}
+    command = [str(SLURM / "agent.sh"), str(tmp_path), forward]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "True\n"
+        slept = asleep(task.pid, 0)
+        task.send_signal(signal.SIGTERM)
+        if not forward:
+            asleep(task.pid, slept + 1)  # it has taken the signal, and waits again
+            os.kill(int((tmp_path / "n1.pid").read_text()), signal.SIGUSR2)
+        assert task.wait(20) == status
+    assert (tmp_path / "n1.status").read_text() == f"{status}\n"
 
 
 def test_where_slurm_is_missing_its_tests_are_skipped_with_the_reason_and_ci_installs_it(

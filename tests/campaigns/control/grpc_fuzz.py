@@ -32,7 +32,7 @@ AT_ONCE, CONNECTIONS = 60, 4
 END_STREAM = 1
 BEHIND_OTHERS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 SETTLED_FROM = 100_000
-"""Inputs from which an agent is looked at when it is quiet, for 4 s each time: fewer grow it by little anyway."""
+"""Inputs from which an agent is looked at when it is quiet, which takes 4 s each time: fewer grow it by little."""
 ANSWER_S = 0.05
 """How long there may be nothing to read: followers of events and calls without an end are never answered whole."""
 

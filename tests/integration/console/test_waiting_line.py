@@ -17,6 +17,12 @@ from support.network import free_port
 
 pytestmark = pytest.mark.slow
 BOUND_S = 30.0
+JOB = """\
+import os, signal
+if os.environ["ELASTIC_AGENT_ROUND"] == "1":
+    signal.pause() if os.environ["RANK"] == "1" else exit(1)
+print("trained", flush=True)
+"""
 
 
 class Terminal:
@@ -26,8 +32,9 @@ class Terminal:
         self._own, theirs = os.openpty()
         self.text = ""
         self.flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
-                      "--rdzv-conf", "join_timeout=60,last_call_quiet=0.2", str(folder / "job.py")]  # fmt: skip
-        (folder / "job.py").write_text("print('trained', flush=True)\n")
+                      "--rdzv-conf", "join_timeout=60,last_call_quiet=0.2", "--max-restarts", "1",
+                      str(folder / "job.py")]  # fmt: skip
+        (folder / "job.py").write_text(JOB)
         env = {**os.environ, "TERM": "xterm"}
         argv = ["setsid", "--ctty", "--wait", sys.executable, "-m", "elastic_agent", *self.flags]
         self.agent = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=folder)
@@ -62,7 +69,8 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_a_wait_is_one_line_that_counts_and_is_gone_when_it_is_over(terminal: Terminal, tmp_path: Path) -> None:
     """For how many nodes, since when, how long yet; each drawing takes the place of the one before, and what is printed
-    next stands alone."""
+    next stands alone. A round that begins anew is a line that stays, with its reason: the terminal is the workers'
+    then."""
     first = terminal.read_until("more node, ")
     assert first.endswith("\r\x1b[Kwaiting for 1 more node, ")
     assert re.fullmatch(r"[1-9][\d.]* s so far, 5\d s left", terminal.read_until(" left"))
@@ -74,7 +82,8 @@ def test_a_wait_is_one_line_that_counts_and_is_gone_when_it_is_over(terminal: Te
     )  # fmt: skip
     rest = terminal.read_until("trained")
     assert rest.rpartition("\r\x1b[K")[2].strip().splitlines()[-1] == "trained"
-    assert "waiting for" not in rest.rpartition("\r\x1b[K")[2]
+    assert "waiting for 1 more node" not in rest.rpartition("\r\x1b[K")[2]
+    assert re.search(r"round 2 begins with 2 nodes, group rank \d: every place is taken", rest), rest
     assert "elastic-agent: exit 0" in terminal.read_until("elastic-agent: exit 0")
     out, err = other.communicate(timeout=BOUND_S)
     assert out == "trained\n"

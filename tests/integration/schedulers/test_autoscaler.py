@@ -90,7 +90,7 @@ def test_the_autoscaler_grows_while_that_pays_shrinks_where_it_does_not_and_repl
             process.send_signal(signal.SIGINT)
             assert process.wait(120) == 0
             output.close()
-            assert re.search(r"autoscaler: interrupted; all save and end(?s:.*)node0 ended with 83", output.text)
+            assert re.search(r"all save and end; until now .*useful steps \d+ %(?s:.*)node0 ended with 83", output.text)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)  # it ends its nodes

@@ -59,6 +59,27 @@ def test_a_silent_node_is_named_before_it_is_lost() -> None:
     assert odd == ["job1", "node3"]
 
 
+def test_workers_that_have_not_begun_the_last_failure_and_where_the_time_went_are_shown() -> None:
+    """One imports, two are not there yet; a node that is about to get its first process is no unknown one."""
+    failure = "rank 3 (local rank 1, pid 977) on node1, exit code 1: ValueError: boom"
+    of = job(
+        node("node0", 0, 0.0, own=True, nproc=4), node("node1", 1), node("node2", None, state="waiting"),
+        ended={"round": 2, "kind": "failure", "because": "so", "charged": "node1", "failure": failure},
+        goodput=["goodput 96.1 % of 8 h of 4 workers: useful steps 7 h"],
+    )  # fmt: skip
+    begun = [{"state": "running"}, {"state": "running", "importing": True}]
+    workers: list[dict[str, Any]] = [
+        {"name": "node0", "workers": begun}, {"name": "node1", "workers": []}, {"name": "node2", "workers": []},
+    ]  # fmt: skip
+    lines = [line.text for line in screen(of, workers, EVENTS, 1000.0, width=120)]
+    assert "time  goodput 96.1 % of 8 h of 4 workers: useful steps 7 h" in lines
+    assert [line for line in lines if line.startswith("node")] == [
+        "node0  working  -          0-3    =i..     3     this agent",
+        "node1  working  0.3 s      2-3    ..       3     rank 3 failed in round 2: exit code 1: ValueError: boom",
+        "node2  waiting  0.3 s      -      -        3",
+    ]
+
+
 def test_what_is_not_known_at_first_hand_is_shown_as_unknown_with_its_age() -> None:
     other = {"name": "node1", "state": "unknown", "nproc": 2, "groupRank": 1, "rankOffset": 2}
     of = job(node("node0", 0, own=True), other, source="announcement", announcedAgeS=12.0)

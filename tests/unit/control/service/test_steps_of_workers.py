@@ -13,7 +13,8 @@ from elastic_agent.proto.progress import Progress
 
 
 def test_steps_are_those_of_the_run_over_restarts_with_or_without_watches() -> None:
-    """What is watched counts the steps of one process; a worker that has made no Run yet shows what is known."""
+    """What is watched counts the steps of one process; a worker that has made no Run yet shows what is known, and that
+    it imports, where one of its job has made one."""
     counted = (Shown(steps=1015, began_s=1.0), Shown(steps=0), Shown(steps=1014, began_s=1.0))
     steps = SimpleNamespace(shown=lambda: counted)
     pids = dict.fromkeys(range(3), os.getpid())
@@ -24,4 +25,6 @@ def test_steps_are_those_of_the_run_over_restarts_with_or_without_watches() -> N
     found: dict[int, Progress] = progress
     files = ProcessFiles()
     assert [each.steps for each in workers_of(agent, found, files).workers] == [1015, 167, 1014]
+    assert [each.importing for each in workers_of(agent, found, files).workers] == [False] * 3
+    assert [each.importing for each in workers_of(agent, found, files, measured=True).workers] == [False, True, False]
     files.close()
