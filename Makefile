@@ -133,7 +133,7 @@ resume: setup .frameworks/.ready ## kill and resize training scripts, fail disks
 	$(PY) -m tests.campaigns.resume $(ARGS)
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/resume/rivals.py
 
-trainer: setup ## TorchTrainer: passes and starts beside plain DDP, kills of workers, schedules of nodes; ARGS="--pairs 100 --starts 5 --kills 50 --schedules 50"
+trainer: setup ## TorchTrainer: passes and starts beside plain DDP, kills of workers, schedules of nodes; ARGS="--pairs 100 --calls 300 --starts 5 --kills 50 --schedules 50"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.trainer $(ARGS)
 
 goodput: setup ## real jobs with SIGKILLs: where their seconds went, against the campaign's clock; ARGS="--runs 50"

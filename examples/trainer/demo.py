@@ -27,7 +27,7 @@ class Node:
 
     def __init__(self, name: str, endpoints: str, epochs: int) -> None:
         self.name, self.lines = name, list[str]()
-        options = ["--nnodes", "1:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs)]
+        options = ["--nnodes", "1:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs), "--tell"]
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(PROGRAM), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -77,10 +77,13 @@ def main() -> None:
     nodes = {"node-a": Node("node-a", endpoints, epochs)}
     wait_for("round 1: ", nodes["node-a"])  # all three could host at this endpoint; the first to come does
     nodes |= {name: Node(name, endpoints, epochs) for name in ("node-b", "node-c")}
-    wait_for("epoch 10:", nodes["node-a"])
-    tell("demo", "killing node-a, which hosts the rendezvous, in the middle of a pass")
+    wait_for("pass 11 has begun", *nodes.values())  # the first worker says so, on whichever node it is
     nodes["node-a"].process.send_signal(signal.SIGKILL)
-    nodes.pop("node-a").reader.join()
+    tell("demo", "killed node-a, which hosts the rendezvous, in the middle of pass 11")
+    killed = nodes.pop("node-a")
+    killed.reader.join()
+    if any(line.startswith("epoch 11:") for line in killed.lines):
+        raise SystemExit("node-a had ended pass 11 when it was killed")
     wait_for(
         "trying the other endpoints", *nodes.values()
     )  # one hosts in its place; the other may find it there at once

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingOperator
 
 WANTED_ACCURACY = 0.95
 
@@ -54,12 +54,22 @@ def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Opti
     return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
 
+class Telling(TrainingOperator):
+    """Says when a pass has begun: who kills a node then, kills it in the middle of one."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        if self.world_rank == 0 and batch_info["batch_idx"] == 1:
+            print(f"pass {self.epoch + 1} has begun", flush=True)
+        return super().train_batch(batch, batch_info)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2, help="over all nodes")
     parser.add_argument("--nnodes", default="1")
     parser.add_argument("--endpoint", default="", metavar="HOST:PORT[,HOST:PORT]")
+    parser.add_argument("--tell", action="store_true", help="when a pass has begun")
     parser.add_argument("--states", metavar="DIRECTORY", help="where checkpoints are kept (default: in memory)")
     arguments = parser.parse_args()
     with TorchTrainer(
@@ -67,6 +77,7 @@ def main() -> None:
         data_creator=make_data,
         optimizer_creator=make_optimizer,
         loss_creator=nn.CrossEntropyLoss,
+        training_operator_cls=Telling if arguments.tell else TrainingOperator,
         config={"lr": 3e-3, "channels": 8, BATCH_SIZE: 64},
         num_workers=arguments.workers,
         nnodes=arguments.nnodes,

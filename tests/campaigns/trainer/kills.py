@@ -22,6 +22,8 @@ from . import digits_job
 A_TRAINING = 5
 """Passes, and kills, of one training."""
 BATCHES = 220
+GOAL_S = 0.5
+"""From a kill to the next batch."""
 
 
 class Shown(TrainingOperator):
@@ -38,22 +40,30 @@ def small(config: dict[str, Any]) -> Any:
 
 
 def kills(count: int, seed: int) -> int:
-    """Prints what differed after so many kills, and how long they took; returns how many trainings differed."""
+    """Until so many kills have hit a pass: prints what differed after them, and how long they took; returns how many
+    trainings differed."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    dice, wrong, done = random.Random(seed), 0, 0
+    dice, wrong, trainings = random.Random(seed), 0, 0
     whole = _train(None)[0]
     again: list[float] = []
     later: list[float] = []
-    while done < count:
+    while len(again) < count:
         found, times = _train(dice)
-        done += A_TRAINING
+        trainings += 1
         again += [first for first, _ in times]
         later += [new for _, new in times]
         wrong += any(not torch.equal(whole[name], found[name]) for name in whole)
+        took = ", ".join(f"{first:.2f}" for first, _ in times)
+        print(
+            f"training {trainings}: next batch after {took} s; {len(again)} of {count} kills have hit a pass",
+            flush=True,
+        )
+    within = sum(each <= GOAL_S for each in again)
     print(
-        f"{done} kills of a worker: {wrong} of {done // A_TRAINING} trainings ended with other weights; "
-        f"next batch after {statistics.median(again):.2f} s (at most {max(again):.2f}), "
-        f"one that was not begun before after {statistics.median(later):.2f} s (at most {max(later):.2f})",
+        f"{trainings * A_TRAINING} kills of a worker, of which {len(again)} hit a pass: {wrong} of {trainings} "
+        f"trainings ended with other weights; next batch after {statistics.median(again):.2f} s (at most "
+        f"{max(again):.2f}, {within} of {len(again)} within {GOAL_S:g} s), one that was not begun before after "
+        f"{statistics.median(later):.2f} s (at most {max(later):.2f})",
         flush=True,
     )
     return wrong

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingOperator
@@ -124,6 +125,24 @@ def pairs(count: int) -> None:
     print(f"{1e3 * statistics.median(program[WARM_UP:]):.2f} ms processor time of the program", flush=True)
 
 
+def calls(count: int) -> None:
+    """Prints what so many calls of `train()` cost besides their pass, of one batch, one right after the other."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    besides: list[float] = []
+    with _told() as told, _trainer(told, one_batch) as trainer:
+        for _ in range(WARM_UP + count):
+            began_s = time.perf_counter()
+            trainer.train()
+            whole_s = time.perf_counter() - began_s
+            besides.append(whole_s - _took(told).wall_s)
+    low, middle, high = (1e3 * each for each in statistics.quantiles(besides[WARM_UP:], n=4))
+    print(
+        f"a call of train() besides a pass of one batch, {count} back to back: median {middle:.3f} ms "
+        f"(middle half {low:.3f} to {high:.3f})",
+        flush=True,
+    )
+
+
 @contextmanager
 def _told() -> Iterator[Reports]:
     with tempfile.TemporaryDirectory() as folder:
@@ -132,10 +151,16 @@ def _told() -> Iterator[Reports]:
         made.close()
 
 
-def _trainer(told: Reports) -> TorchTrainer:
+def one_batch(config: dict[str, Any]) -> Any:
+    """As many samples as one step has."""
+    samples = torch.utils.data.Subset(digits_job.make_set(), range(digits_job.BATCH))
+    return torch.utils.data.DataLoader(samples, batch_size=config[BATCH_SIZE], shuffle=True)
+
+
+def _trainer(told: Reports, data: Any = digits_job.make_data) -> TorchTrainer:
     return TorchTrainer(
         model_creator=digits_job.make_model,
-        data_creator=digits_job.make_data,
+        data_creator=data,
         optimizer_creator=digits_job.make_optimizer,
         loss_creator=nn.CrossEntropyLoss,
         training_operator_cls=Clocked,
