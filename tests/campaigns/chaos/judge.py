@@ -130,8 +130,10 @@ def _check_statuses(
             continue
         name, code = fact["node"], fact["code"]
         node = replay.node(name)
-        killed = any(f["what"] == "fault" and f["kind"] == "kill" and f["node"] == name for f in facts)
-        if killed:
+        kills = [f["at_s"] for f in facts if f["what"] == "fault" and f["kind"] == "kill" and f["node"] == name]
+        concluded_s = [line["at_s"] for line in lines[name] if line["what"] == "concluded"]
+        # One that has concluded may end by itself before the signal reaches it.
+        if kills and not (code >= 0 and concluded_s and concluded_s[0] < kills[0]):
             replay.checkers.need(code == -9, CODED, f"{name} was killed and exited with {code}")
             continue
         if not lines[name] and node.ident in replay.checkers.asked:
