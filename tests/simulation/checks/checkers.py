@@ -347,7 +347,8 @@ class Checkers:
 
     def store_was_away(self, node: SimNode) -> bool:
         since, back_at = node.link.away_since, node.link.back_at
-        untaken = back_at is None or self.world.now - back_at <= QUEUED_S
+        # The writer looks at the node's threads once a beat, and posts what it finds.
+        untaken = back_at is None or self.world.now - back_at <= self.world.job.beat_s + QUEUED_S
         return since is not None and untaken and self.world.now - since >= self.world.job.store_grace_s - ROUNDING_S
 
     def concluded(self, node: SimNode, verdict: Verdict) -> None:
