@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from .asking import begin, call, call_brief
 from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
+LISTENS_S = 60.0
+"""An agent listens on its socket at once when it has made it; only one that was frozen in between takes so long."""
 
 
 class Agent(NamedTuple):
@@ -69,8 +72,9 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
         try:
             found.append(Agent(path, call_brief(path, "Status")))
         except AgentUnreachable as error:
-            if not address and CONNECTION_REFUSED in str(error) and _is_left(os.path.dirname(path)):
-                control_socket.remove(os.path.dirname(path))
+            folder = os.path.dirname(path)
+            if not address and CONNECTION_REFUSED in str(error) and (_is_left(folder) or _is_dead(path)):
+                control_socket.remove(folder)
             else:
                 silent.append(str(error))
         except CallRefused as error:
@@ -101,6 +105,16 @@ def _is_left(folder: str) -> bool:
         return os.stat(folder).st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}")
     except OSError:
         return False
+
+
+def _is_dead(path: str) -> bool:
+    """Whether this user's socket, on which nobody listens, was made so long ago that its agent is gone, whoever has its
+    pid by now: agents of containers are all process 1."""
+    try:
+        made = os.stat(path)
+    except OSError:
+        return False
+    return made.st_uid == os.geteuid() and time.time() - made.st_mtime > LISTENS_S
 
 
 def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:

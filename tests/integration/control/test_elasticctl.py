@@ -209,16 +209,19 @@ def test_an_agent_that_is_frozen_is_told_in_time_and_its_socket_is_left(desk: De
     assert "the agent may be frozen" in desk.ctl("status", status=4)
     node.terminate(signal.SIGCONT)
     assert os.path.exists(path)
-    left = Path(desk.asking.folder, "run", "999999999-00000000")
-    left.mkdir(0o700)
-    empty = left.with_name("999999998-00000000")
+    left, young, old, empty = (
+        Path(desk.asking.folder, "run", name)
+        for name in ("999999999-00000000", "1-00000000", "1-00000001", "999999998-00000000")
+    )
     empty.mkdir(0o700)
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(left / "control.sock"))
+    for folder in (left, young, old):  # the last two: of containers, whose first process is 1 as this host's is
+        folder.mkdir(0o700)
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(folder / "control.sock"))
+    os.utime(old / "control.sock", (0.0, time.time() - 3600.0))
     desk.ctl("--address", path, "status")
     desk.ctl("status")
-    assert not left.exists()
-    assert not empty.exists()
+    assert [each.exists() for each in (left, young, old, empty)] == [False, True, False, False]
 
 
 def test_wrong_commands_are_2_and_completion_is_there(desk: Desk) -> None:
