@@ -97,8 +97,8 @@ def test_a_loopback_endpoint_of_a_shared_job_is_bound_on_every_address(host: str
 
 def test_a_shared_loopback_endpoint_is_bound_exactly_if_another_address_has_its_port_taken() -> None:
     """Else agents on this host, which need no other address, could not use a port that is free for them."""
-    with socket.create_server(("127.0.0.2", 0)) as other:
-        port = other.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.2", port)):
         found = claim(Endpoint("127.0.0.1", port), shared=True).socket
         assert found is not None
         with closing(found):
