@@ -130,17 +130,16 @@ def on_prepared(node: Node, event: PlacePrepared, now: float, rules: Rules) -> M
     because = f"waiting for a place in a round{room}"
     place = replace(node.place, nproc=event.nproc, port=event.port)
     node, effects = transitions.offer(replace(node, place=place), rules, now, because)
-    if node.latest_round is None:
-        waiting, more = _await_coordinator(node, now, rules)
-        return waiting, (*effects, *more)
-    seen_again, more = on_round_while_joining(node, RoundSeen(node.latest_round), now, rules)
-    waiting, yet_more = _await_coordinator(seen_again, now, rules)
-    return waiting, (*effects, *more, *yet_more)
+    if node.latest_round is not None:
+        node, more = on_round_while_joining(node, RoundSeen(node.latest_round), now, rules)
+        effects = (*effects, *more)
+    node, more = _await_coordinator(node, now, rules)
+    return node, (*effects, *more)
 
 
 def _await_coordinator(node: Node, now: float, rules: Rules) -> Move:
-    """This node has asked for a place. Where the store elects, the coordinator may be gone, with nobody to say so: it
-    owes an answer where nothing is announced yet, or a round still counts as running that is over here."""
+    """This node has asked for a place. Where the store elects, the coordinator may be gone, with nobody to say so: an
+    answer is due where nothing is announced yet, or a round still counts as running that is over here."""
     seen = node.latest_round
     over_here = seen is not None and seen.phase is RoundPhase.RUNNING and seen.number == node.round
     due = node.phase is Phase.JOINING and (seen is None or over_here)

@@ -235,7 +235,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         on_round.on_round_while_joining,
         branch(4).never(),
     ),
-    Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).always()),
+    Mutant("an announcement received while preparing is forgotten", on_round.on_prepared, branch(0).never()),
     Mutant("round numbers are ignored", on_round._still_in, returned(0).becomes(False)),
     Mutant("closed on a connection error", transitions.tolerate_store_outage, assignment(0).value.operand(1).removed()),
     Mutant(
