@@ -31,11 +31,13 @@ class EarlySignals:
     def __init__(self) -> None:
         self.received: list[int] = []
         self.keeping = False
+        # All wait until the last handler stands: a signal between two of these calls would still end the program.
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD.union(STOPS))
         # What was ignored stays ignored: nohup relies on that for SIGHUP.
         self.caught = {signum for signum in STOPS if signal.getsignal(signum) is not signal.SIG_IGN}
         for signum in self.caught:
             signal.signal(signum, self._receive)
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask | HELD)
 
     def keep(self) -> None:
         """Keep signals from now on, for `hand_over`."""

@@ -60,3 +60,35 @@ def test_a_forwarded_signal_during_the_imports_ends_nothing(importing: subproces
     assert importing.returncode == 0, err
     assert out == "trained\n"
     assert "signal 10 arrived while no worker of this node ran; it was dropped" in err
+
+
+SIGNAL_BETWEEN_HANDLERS = """\
+import os, signal, sys
+from elastic_agent.agent import signals
+install = signal.signal
+def install_and_send(*args):
+    install(*args)
+    os.kill(os.getpid(), int(sys.argv[1]))
+signal.signal = install_and_send
+signals.begin()
+print("begun", flush=True)
+"""
+"""A program that begins as the agent does, and gets a signal after each handler that it installs."""
+
+
+@pytest.mark.parametrize(
+    ("signum", "status", "words"),
+    [
+        (signal.SIGQUIT, 128 + signal.SIGQUIT, "elastic-agent: exit 131: the agent was stopped by signal 3 before"),
+        (signal.SIGUSR1, 0, "begun"),
+    ],
+)
+def test_a_signal_between_two_handlers_is_as_one_after_the_last(
+    signum: signal.Signals, status: int, words: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL_BETWEEN_HANDLERS, str(int(signum))],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert words in done.stdout + done.stderr
