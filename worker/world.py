@@ -100,6 +100,9 @@ class World(Party):
             # The training's own groups carry no message of ours, whatever their backend is.
             if self.size > 1:
                 self._group = _new_group(None)
+                # A rank that has its group may fail in its next line; the others would fail in the midst of theirs, and
+                # name a connection instead of what is wrong.
+                self.sum([0.0])
         elif (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
             raise Misused(
                 f"WORLD_SIZE is {size} and there is no process group: call torch.distributed.init_process_group() "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from elastic_agent.worker import world
 from elastic_agent.worker.world import World
@@ -31,3 +33,23 @@ def test_messages_of_any_length_come_whole_to_every_rank(tmp_path: Path) -> None
         ]
 
     assert play(act, 2, tmp_path) == [[[True, True]] * len(lengths)] * 2
+
+
+def test_no_rank_goes_on_before_all_have_their_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is refused in its next line ends; another that still connects would name the connection as the cause."""
+    new_group = world._new_group
+
+    def slow_on_rank_0(members: list[int] | None) -> object:
+        made = new_group(members)
+        if dist.get_rank() == 0:
+            time.sleep(0.3)  # what the other rank would be ahead by
+            (tmp_path / "connected").touch()
+        return made
+
+    monkeypatch.setattr(world, "_new_group", slow_on_rank_0)
+
+    def act(rank: int) -> bool:
+        World()
+        return (tmp_path / "connected").exists()
+
+    assert play(act, 2, tmp_path) == [True, True]
