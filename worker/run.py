@@ -281,7 +281,7 @@ class Run:
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
         if (marks := self._marks).shows:
-            marks.got(self.account.evaluating())
+            marks.got((account := self.account).may_evaluate and account.evaluating())
 
     def asked(self) -> None:
         """As `Context` defines it."""

@@ -78,6 +78,8 @@ class Account:
         self._passes: list[Pass] = []
         self.committed: list[Span] = []
         """Since `take` was called last."""
+        self.may_evaluate = False
+        """Whether a batch that no step commits was handed out since `evaluating` found none in use."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -110,7 +112,10 @@ class Account:
         return done
 
     def hand_out(self, span: Span) -> None:
-        self.cursors[span.loader].held.append(span)
+        cursor = self.cursors[span.loader]
+        cursor.held.append(span)
+        if cursor.evaluates:
+            self.may_evaluate = True
         for going in self._passes:
             if going.loader == span[0]:
                 going.gave = True
@@ -182,9 +187,10 @@ class Account:
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""
-        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+        for cursor in self.cursors.values():
             if cursor.held and cursor.evaluates:
                 return True
+        self.may_evaluate = False
         return False
 
     def take(self) -> list[Span]:
