@@ -210,6 +210,7 @@ EXAMPLES = {
         "--calls",
         "--starts",
         "--kills",
+        "--schedules",
         "--seeds",
         "--tcp",
         "--runs",
