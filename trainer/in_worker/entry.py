@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -27,6 +29,9 @@ def main() -> None:
     from .session import serve
 
     serve(folder)
+    # Nothing is left to do. What torch and the program consist of is no garbage, and is not searched for any.
+    atexit.unregister(gc.unfreeze)  # of a worker that was forked with its modules
+    gc.freeze()
 
 
 if __name__ == "__main__":
