@@ -98,8 +98,9 @@ def train() -> None:
             if "KEPT" in os.environ:
                 # Only one node has the file.
                 kept = work / f"{name}.kept"
-                if os.environ["KEPT"] == name:
-                    trainer.save(kept)
+                trainer.save(kept)
+                if os.environ["KEPT"] != name:
+                    kept.unlink()
                 trainer.train()
                 trainer.load(kept)
         weights = trainer.get_model().state_dict()
