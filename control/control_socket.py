@@ -79,6 +79,8 @@ VARIABLE = "ELASTIC_AGENT_RUN_DIR"
 """The base, instead; `off`: no agent that has it answers."""
 OFF = "off"
 SOCKET = "control.sock"
+UNNAMED = "new"
+"""What it is called until it takes connections."""
 PATH_MAX = 107
 """Bytes of a socket's path; unix(7)."""
 
@@ -132,10 +134,11 @@ def _check(base: str) -> None:
 
 def remove(path: str) -> None:
     """Remove a run directory and the socket in it. One that is gone is no error."""
-    try:
-        os.unlink(f"{path}/{SOCKET}")
-    except FileNotFoundError:
-        pass  # none was made, or it is gone
+    for name in (SOCKET, UNNAMED):
+        try:
+            os.unlink(f"{path}/{name}")
+        except FileNotFoundError:
+            pass  # none was made, or it is gone
     try:
         os.rmdir(path)
     except FileNotFoundError:
@@ -208,10 +211,13 @@ class Service:
         listener = None
         try:
             listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-            listener.bind(self.path)
-            os.chmod(self.path, 0o600)
+            # It has its name only once it takes connections: before, who finds it would be refused.
+            bound = f"{self.directory}/{UNNAMED}"
+            listener.bind(bound)
+            os.chmod(bound, 0o600)
             listener.setblocking(False)
             listener.listen(BACKLOG)
+            os.rename(bound, self.path)
         except OSError as error:
             if listener is not None:
                 listener.close()

@@ -92,7 +92,7 @@ def _without_socket() -> list[str]:
 
 def _is_empty(folder: str) -> bool:
     try:
-        return not os.listdir(folder)
+        return {*os.listdir(folder)} <= {control_socket.UNNAMED}
     except OSError:
         return False  # it has gone, or is another user's
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import re
@@ -64,8 +63,8 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
 def _import_torch(endpoint: Endpoint) -> None:
     """Import torch with its log level at "error": the agent reports connection problems itself, in one line.
 
-    The hundreds of thousands of objects that torch consists of are no garbage, and are not searched for any: neither
-    while they are made, nor at the end of this process. Of 1.7 s of processor time of a short job's host that is 0.5.
+    The hundreds of thousands of objects that torch consists of are no garbage, and are not searched for any while they
+    are made.
     """
     import ctypes
 
@@ -88,7 +87,6 @@ def _import_torch(endpoint: Endpoint) -> None:
             libc.unsetenv(b"TORCH_CPP_LOG_LEVEL")
         if collects:
             gc.enable()
-    atexit.register(gc.freeze)
     if not dist.is_available():
         raise StoreError(
             f"this node hosts the store at {endpoint}, but its torch was built without torch.distributed; "
