@@ -12,7 +12,6 @@ from __future__ import annotations
 # The C module: an agent has it already, and importing `socket` takes longer than all of this.
 import _socket
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -100,36 +99,26 @@ def bases() -> list[str]:
 
 def make() -> str:
     """A new run directory, of this user only; empty where that is switched off. Raises NoPlace."""
+    # Here: elasticctl imports this module for the directories, and has no agent.
+    from ..agent.private_folder import NotPrivate, make_private
+
     trouble = ""
     for base in bases():
         try:
-            _check(base)
+            make_private(base)
             path = f"{base}/{os.getpid()}-{os.urandom(4).hex()}"
             if len(os.fsencode(f"{path}/{SOCKET}")) > PATH_MAX:
                 raise NoPlace(f"{path}/{SOCKET} is longer than the {PATH_MAX} bytes of a socket's path")
             os.mkdir(path, 0o700)
+        except (NotPrivate, NoPlace) as error:
+            trouble = trouble or str(error)
         except OSError as error:
             trouble = trouble or f"{base}: {error.strerror}"
-        except NoPlace as error:
-            trouble = trouble or str(error)
         else:
             return path
     if trouble:
         raise NoPlace(f"{trouble}; set {VARIABLE} to a directory of this user only")
     return ""
-
-
-def _check(base: str) -> None:
-    """Make the directory if it is not there. Raises NoPlace where others may write to it, or OSError."""
-    try:
-        os.mkdir(base, 0o700)
-    except FileExistsError:
-        found = os.lstat(base)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise NoPlace(
-                f"{base} is no directory of this user with mode 0700 (owner {found.st_uid}, mode "
-                f"{stat.S_IMODE(found.st_mode):04o})"
-            ) from None
 
 
 def remove(path: str) -> None:
@@ -176,8 +165,7 @@ class Service:
         self.began_s = time.monotonic()
         self.agent: Agent | None = None
         self.directory = ""
-        # Here: elasticctl imports this module for the directories, and has no agent.
-        from .stream import Stream
+        from .stream import Stream  # here, as in `make`
 
         self._stream = Stream()
         self._unread: list[AgentEvent | Round | WorkersSeen | Verdict] = []
