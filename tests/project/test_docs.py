@@ -211,6 +211,7 @@ EXAMPLES = {
         "--starts",
         "--kills",
         "--schedules",
+        "--figures",
         "--seeds",
         "--tcp",
         "--runs",
