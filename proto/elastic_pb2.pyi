@@ -382,7 +382,7 @@ class Witness(_message.Message):
     def __init__(self, node: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., store: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "crowd", "witnesses", "coordinator", "voters", "before", "host", "magic")
+    __slots__ = ("version", "record", "epoch", "number", "phase", "because", "members", "master_addr", "master_port", "ended", "restarts", "finishing", "outcome", "hold", "unsettled", "agreement", "served", "crowd", "witnesses", "coordinator", "voters", "before", "host", "finished", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +406,7 @@ class Round(_message.Message):
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     record: int
@@ -430,8 +431,9 @@ class Round(_message.Message):
     voters: _containers.RepeatedCompositeFieldContainer[Witness]
     before: _containers.RepeatedScalarFieldContainer[str]
     host: Witness
+    finished: _containers.RepeatedScalarFieldContainer[str]
     magic: int
-    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., crowd: _Optional[_Union[Crowd, _Mapping[str, object]]] = ..., witnesses: _Optional[_Iterable[_Union[Witness, _Mapping[str, object]]]] = ..., coordinator: _Optional[str] = ..., voters: _Optional[_Iterable[_Union[Witness, _Mapping[str, object]]]] = ..., before: _Optional[_Iterable[str]] = ..., host: _Optional[_Union[Witness, _Mapping[str, object]]] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., record: _Optional[int] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[RoundPhase, str]] = ..., because: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping[str, object]]]] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., ended: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., restarts: _Optional[int] = ..., finishing: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., hold: bool = ..., unsettled: _Optional[_Union[Ending, _Mapping[str, object]]] = ..., agreement: _Optional[_Union[Agreement, _Mapping[str, object]]] = ..., served: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., crowd: _Optional[_Union[Crowd, _Mapping[str, object]]] = ..., witnesses: _Optional[_Iterable[_Union[Witness, _Mapping[str, object]]]] = ..., coordinator: _Optional[str] = ..., voters: _Optional[_Iterable[_Union[Witness, _Mapping[str, object]]]] = ..., before: _Optional[_Iterable[str]] = ..., host: _Optional[_Union[Witness, _Mapping[str, object]]] = ..., finished: _Optional[_Iterable[str]] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
     __slots__ = ("version", "spec_hash", "command", "min_nodes", "max_nodes", "nproc", "node", "name", "at", "incarnation", "outcome", "secret", "lease_s", "magic")

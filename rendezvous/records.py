@@ -245,6 +245,8 @@ class Round:
     """Voters of the round before that are members of this one."""
     host: Witness | None = None
     """Where another node may host the store next: the node that does now."""
+    finished: tuple[str, ...] = ()
+    """There also: members whose workers all exited 0, for a host that follows one of them."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

@@ -157,6 +157,7 @@ def encode_round(record: Round) -> bytes:
         coordinator=utf8(record.coordinator),
         voters=[_witness_to_message(voter) for voter in record.voters[:VOTERS]],
         before=[utf8(node) for node in record.before[:VOTERS]],
+        finished=[utf8(node) for node in record.finished],
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
@@ -202,6 +203,7 @@ def decode_round(data: bytes) -> Round:
         voters=tuple(_witness_from_message(voter) for voter in message.voters[:VOTERS]),
         before=tuple(message.before[:VOTERS]),
         host=_witness_from_message(message.host) if message.HasField("host") else None,
+        finished=tuple(message.finished),
     )
 
 

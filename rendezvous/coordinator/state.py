@@ -276,6 +276,9 @@ class Rendezvous:
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 
+    def _finished(self) -> tuple[str, ...]:
+        return tuple(member.node for member, seen in self.seen_members() if seen.finished)
+
     def view(self, version: int, because: str, own: str = "", host: Witness | None = None) -> Round:
         """The announcement of this state. `own`: the coordinator's node, where nodes may wait for another one. `host`:
         as `Round.host`."""
@@ -302,4 +305,5 @@ class Rendezvous:
             voters=() if self.phase is CLOSED else self.placement.voters,
             before=() if self.phase is CLOSED else self.placement.before,
             host=host,
+            finished=self._finished() if host is not None and self.finishing else (),
         )
