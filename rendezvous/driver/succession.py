@@ -97,6 +97,10 @@ class Succession:
         self._links.open(self._node, secret, self._died, self._heard, self._asked)
         spawn("voter", self._run)
 
+    def now(self) -> float:
+        """Seconds on the clock of the machine."""
+        return boot_clock()
+
     def close(self) -> None:
         self._links.close()
         self._happened.put(None)

@@ -146,7 +146,8 @@ class Heart:
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
         sent_at = self._fencing.page.now() if self._fencing is not None else 0.0
-        began, booted = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        booted = self.succession.now() if self.succession is not None else 0.0
+        began = time.monotonic()
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
         if self._fencing is not None:
