@@ -77,6 +77,9 @@ class Succession:
         self._happened: queue.SimpleQueue[Answered | None] = queue.SimpleQueue()
         self._rounds: dict[Position, Round] = {}
         """Announcements that the machine may not have taken yet, and the newest that it has."""
+        self._dead: frozenset[str] = frozenset()
+        self._awaiting: Connection | None = None
+        """While this node takes over and waits for others: its connection to its own store."""
         self._wake_at = float("inf")
         self._store = ""
         self._muted, self._mentioned = False, ""
@@ -142,6 +145,9 @@ class Succession:
         self._happened.put((event, reply))
 
     def _died(self, node: str) -> None:
+        self._dead |= {node}
+        if (awaiting := self._awaiting) is not None:
+            awaiting.close()  # which asks anew, without this node
         self._post(events.ProcessDied(node))
 
     def _heard(self, node: str, text: str) -> None:
@@ -238,7 +244,11 @@ class Succession:
             return None
         announced, awaited = self.handed_over(epoch)
         store.host(epoch, self._node, job, (announced.version, encode_round(announced)))
-        if connection.call(partial(await_records, awaited, self._rules.lease_s)) is None:
+        until = time.monotonic() + self._rules.lease_s
+        self._awaiting = connection
+        here = connection.call(lambda session: await_records(awaited - self._dead, until, session))
+        self._awaiting = None
+        if here is None:
             return None
         return connection.call(partial(read_state, epoch, job, announced.version, warn))
 
@@ -272,9 +282,8 @@ class Succession:
         return member.name if member is not None else ""
 
 
-def await_records(awaited: frozenset[str], limit_s: float, session: Store) -> bool:
-    """Return once all of these nodes have published a record here, or after `limit_s`: by then they are lost."""
-    until = time.monotonic() + limit_s
+def await_records(awaited: frozenset[str], until: float, session: Store) -> bool:
+    """Return once all of these nodes have published a record here; or then (monotonic clock): they are lost by then."""
     missing, cursor = set(awaited), 0
     while missing and (left_s := until - time.monotonic()) > 0:
         cursor, found = session.wait_nodes(cursor, left_s)
