@@ -146,8 +146,7 @@ class Heart:
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
         sent_at = self._fencing.page.now() if self._fencing is not None else 0.0
-        booted = self.succession.now() if self.succession is not None else 0.0
-        began = time.monotonic()
+        began, booted = time.monotonic(), self.succession.now() if self.succession is not None else 0.0
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
         if self._fencing is not None:
