@@ -35,7 +35,8 @@ def voters(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tupl
     voters, as a voter must hold all of them."""
     if not rules.succeeds or len(members) > INLINE_MEMBERS:
         return (), ()
-    able = {member.node: _voter(state, member.node) for member in members if state.nodes[member.node].record.store}
+    found = [_voter(state, member.node) for member in members]
+    able = {voter.node: voter for voter in found if voter.store and voter.port}
     last = Electorate(tuple(voter.node for voter in state.placement.voters), state.placement.before)
     absent = [node for node in last.voters if (seen := state.nodes.get(node)) is None or _cannot_vote(seen)]
     elect = of_round(list(able), last, absent)

@@ -77,6 +77,8 @@ class Succession:
         self._happened: queue.SimpleQueue[Answered | None] = queue.SimpleQueue()
         self._rounds: dict[Position, Round] = {}
         """Announcements that the machine may not have taken yet, and the newest that it has."""
+        self._known: dict[str, Witness] = {}
+        """Where the voters of the newest announcement are, and its host."""
         self._dead: frozenset[str] = frozenset()
         self._awaiting: Connection | None = None
         """While this node takes over and waits for others: its connection to its own store."""
@@ -128,11 +130,12 @@ class Succession:
             if self._acknowledged is not None:
                 self._post(self._acknowledged)
         voters = tuple(voter.node for voter in seen.voters)
+        known = {**self._known, **{voter.node: voter for voter in (*seen.voters, seen.host)}}
+        self._known = {node: known[node] for node in (*voters, *seen.before, seen.host.node) if node in known}
         newest = (seen.epoch, seen.version)
         self._rounds[newest] = seen
         votes = self._node in (*voters, *seen.before)
-        others = {peer.node: peer for peer in (*seen.voters, seen.host) if peer.node != self._node}
-        self._links.keep(tuple(others.values()) if votes else ())
+        self._links.keep(tuple(peer for peer in self._known.values() if votes and peer.node != self._node))
         self._post(events.AnnouncementRead(newest, voters, seen.before))
 
     def acknowledged(self, session: Store, sent_at: float, version: int) -> None:
