@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo trainer-demo trainer guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors storms resume sweeps bench rendezvous-scale proto clean
+.PHONY: help setup run demo trainer-demo trainer trainer-rivals guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors storms resume sweeps bench rendezvous-scale proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -188,7 +188,10 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 sweeps: setup .sweeps/.ready ## the tests of TorchTrainer with Ray Tune's and Optuna's own packages, which it installs first (580 MB)
 	$(PYTEST) -m campaign tests/integration/trainer/test_trainer_sweeps.py $(ARGS)
 
-# For TorchTrainer in sweeps; torch and cloudpickle are those of .venv.
+trainer-rivals: setup .sweeps/.ready ## TorchTrainer beside Ray Train v2 on this machine: start, pass, a killed worker, memory; ARGS="--rounds 3"
+	PYTHONPATH=.typing:tests .sweeps/bin/python -m campaigns.trainer.rivals $(ARGS)
+
+# For TorchTrainer in sweeps, and beside Ray Train; torch and cloudpickle are those of .venv.
 .sweeps/.ready: Makefile $(READY)
 	$(PYTHON) -m venv .sweeps
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

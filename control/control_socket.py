@@ -12,7 +12,6 @@ from __future__ import annotations
 # The C module: an agent has it already, and importing `socket` takes longer than all of this.
 import _socket
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -79,6 +78,8 @@ VARIABLE = "ELASTIC_AGENT_RUN_DIR"
 """The base, instead; `off`: no agent that has it answers."""
 OFF = "off"
 SOCKET = "control.sock"
+UNNAMED = "new"
+"""What it is called until it takes connections."""
 PATH_MAX = 107
 """Bytes of a socket's path; unix(7)."""
 
@@ -98,18 +99,21 @@ def bases() -> list[str]:
 
 def make() -> str:
     """A new run directory, of this user only; empty where that is switched off. Raises NoPlace."""
+    # Here: elasticctl imports this module for the directories, and has no agent.
+    from ..agent.private_folder import NotPrivate, make_private
+
     trouble = ""
     for base in bases():
         try:
-            _check(base)
+            make_private(base)
             path = f"{base}/{os.getpid()}-{os.urandom(4).hex()}"
             if len(os.fsencode(f"{path}/{SOCKET}")) > PATH_MAX:
                 raise NoPlace(f"{path}/{SOCKET} is longer than the {PATH_MAX} bytes of a socket's path")
             os.mkdir(path, 0o700)
+        except (NotPrivate, NoPlace) as error:
+            trouble = trouble or str(error)
         except OSError as error:
             trouble = trouble or f"{base}: {error.strerror}"
-        except NoPlace as error:
-            trouble = trouble or str(error)
         else:
             return path
     if trouble:
@@ -117,25 +121,13 @@ def make() -> str:
     return ""
 
 
-def _check(base: str) -> None:
-    """Make the directory if it is not there. Raises NoPlace where others may write to it, or OSError."""
-    try:
-        os.mkdir(base, 0o700)
-    except FileExistsError:
-        found = os.lstat(base)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise NoPlace(
-                f"{base} is no directory of this user with mode 0700 (owner {found.st_uid}, mode "
-                f"{stat.S_IMODE(found.st_mode):04o})"
-            ) from None
-
-
 def remove(path: str) -> None:
     """Remove a run directory and the socket in it. One that is gone is no error."""
-    try:
-        os.unlink(f"{path}/{SOCKET}")
-    except FileNotFoundError:
-        pass  # none was made, or it is gone
+    for name in (SOCKET, UNNAMED):
+        try:
+            os.unlink(f"{path}/{name}")
+        except FileNotFoundError:
+            pass  # none was made, or it is gone
     try:
         os.rmdir(path)
     except FileNotFoundError:
@@ -173,8 +165,7 @@ class Service:
         self.began_s = time.monotonic()
         self.agent: Agent | None = None
         self.directory = ""
-        # Here: elasticctl imports this module for the directories, and has no agent.
-        from .stream import Stream
+        from .stream import Stream  # here, as in `make`
 
         self._stream = Stream()
         self._unread: list[AgentEvent | Round | WorkersSeen | Verdict] = []
@@ -208,10 +199,13 @@ class Service:
         listener = None
         try:
             listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-            listener.bind(self.path)
-            os.chmod(self.path, 0o600)
+            # It has its name only once it takes connections: before, who finds it would be refused.
+            bound = f"{self.directory}/{UNNAMED}"
+            listener.bind(bound)
+            os.chmod(bound, 0o600)
             listener.setblocking(False)
             listener.listen(BACKLOG)
+            os.rename(bound, self.path)
         except OSError as error:
             if listener is not None:
                 listener.close()

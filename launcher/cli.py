@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -95,6 +97,8 @@ def entry() -> NoReturn:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
+    # The objects of torch, which the host of a c10d store imports, are not searched for garbage at the end.
+    atexit.register(gc.freeze)
     main(standalone=True)
     raise SystemExit(0)
 

@@ -14,14 +14,19 @@ VERSION = 1
 def save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     """Write a state to a file that plain torch.load reads too; what was there stays until the new one is on disk.
     Raises OSError, with what the disk said."""
+    put_in_place(write_aside(path, state), path)
+
+
+def write_aside(path: str | os.PathLike[str], state: dict[str, Any]) -> str:
+    """Write a state to a file beside this one, whole or not at all, and name it. Raises OSError, as `save` does."""
     import torch
 
-    from ..worker.checkpoints.files import CheckedWriter, sync_directory
+    from ..worker.checkpoints.files import CheckedWriter
 
     target = Path(path)
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    writer = CheckedWriter(aside)
     try:
+        writer = CheckedWriter(aside)
         try:
             torch.save({"format": FORMAT, "version": VERSION, **state}, cast("Any", writer))
             writer.finish()
@@ -29,13 +34,28 @@ def save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
             raise writer.failed or error from None
         finally:
             writer.close()
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise _not_written(target, error) from error
+    return str(aside)
+
+
+def put_in_place(aside: str, path: str | os.PathLike[str]) -> None:
+    """What `write_aside` wrote becomes the file. Raises OSError, as `save` does."""
+    from ..worker.checkpoints.files import sync_directory
+
+    target = Path(path)
+    try:
         os.replace(aside, target)
         sync_directory(target.absolute().parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(
-            error.errno, f"cannot write the trainer's state to {target}: {error.strerror}; what was there stays"
-        ) from error
+        Path(aside).unlink(missing_ok=True)
+        raise _not_written(target, error) from error
+
+
+def _not_written(target: Path, error: OSError) -> OSError:
+    text = f"cannot write the trainer's state to {target}: {error.strerror}; what was there stays"
+    return OSError(error.errno, text)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import struct
 from typing import Any
 
 _LENGTHS = struct.Struct("!II")
+READ_BYTES = 16384
+"""How much is read at once: more than most messages have."""
 
 
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
@@ -22,22 +24,39 @@ def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """The next message. Raises EOFError where the other side closed the connection, and OSError."""
-    head, body = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-    data = _exactly(connection, head + body)
-    return json.loads(data[:head]), data[head:]
+class Inbox:
+    """The messages of one connection. A short one takes one system call."""
 
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._rest = connection, b""
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    parts = bytearray(length)
-    view = memoryview(parts)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """The next message. Raises EOFError where the other side closed the connection, and OSError."""
+        data = self._rest
+        while len(data) < _LENGTHS.size:
+            data += self._more()
+        head, body = _LENGTHS.unpack_from(data)
+        begin, end = _LENGTHS.size + head, _LENGTHS.size + head + body
+        if len(data) < end:
+            data = self._filled(data, end)
+        self._rest = data[end:]
+        return json.loads(data[_LENGTHS.size : begin]), data[begin:end]
+
+    def _more(self) -> bytes:
+        if not (data := self._connection.recv(READ_BYTES)):
             raise EOFError("the other side closed the connection")
-        view = view[count:]
-    return bytes(parts)
+        return data
+
+    def _filled(self, data: bytes, length: int) -> bytes:
+        whole = bytearray(length)
+        whole[: len(data)] = data
+        view = memoryview(whole)[len(data) :]
+        while view:
+            count = self._connection.recv_into(view)
+            if not count:
+                raise EOFError("the other side closed the connection")
+            view = view[count:]
+        return bytes(whole)
 
 
 class Place:

@@ -21,10 +21,11 @@ HOOK = "hook"
 """Name of the file there that has `initialization_hook`: it is read before torch is touched."""
 BEFORE_PASS = "before-pass.pt"
 """File of the state from before the last pass, where that is kept."""
-TRAIN, VALIDATE, STATE, LOAD, MODEL, WORKERS, OPERATORS, SCHEDULERS, SHUTDOWN = (
+TRAIN, VALIDATE, STATE, SAVE, LOAD, MODEL, WORKERS, OPERATORS, SCHEDULERS, SHUTDOWN = (
     "train",
     "validate",
     "state_dict",
+    "save",
     "load_state_dict",
     "get_model",
     "apply_all_workers",

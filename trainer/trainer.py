@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..agent.errors import UsageError
-from ..worker.errors import CheckpointDamaged, WorkerLibraryError, WrongState
 from . import files, options, pickled_values, plain
 from .names import (
     BEFORE_PASS,
@@ -32,6 +31,7 @@ from .names import (
     WORKERS,
 )
 from .operator import TrainingOperator, check_steps
+from .program import agreed_files
 from .program.call_server import Answer, CallServer
 from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder, private
 from .program.job import Job
@@ -40,6 +40,7 @@ from .program.progress import Bar, drawable
 from .program.resources import Room
 
 KEEPS = ("exact", "auto", None)
+log = logging.getLogger("elastic_agent")
 _numbers = itertools.count(1)
 """The trainers of a program are told apart by their number, on every node."""
 
@@ -125,7 +126,7 @@ class TorchTrainer:
         program |= {
             "on_disk": bool(self._checkpoint_dir) or not self._folder.in_memory,
             "use_tqdm": self._bar is not None,
-            "log_level": logging.getLogger("elastic_agent").getEffectiveLevel(),
+            "log_level": log.getEffectiveLevel(),
         }
         pickled_values.write(folder, PARCEL, "what the trainer was made with", program)
         if settled.hook is not None:
@@ -239,33 +240,25 @@ class TorchTrainer:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
         of other models or optimizers."""
         self._check_open()
-        self._call(LOAD, {}, self._state_parcel(dict(state)))
+        self._call(LOAD, {}, self._kept_parcel(plain.to_bytes(dict(state))))
 
     def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
-        Raises OSError where it could not be written."""
-        files.save(path, {"state": self.state_dict()})
+        Raises OSError where that cannot be, on all nodes where it is so on one; the files from before stay then."""
+        if self._nodes == 1:
+            files.save(path, {"state": self.state_dict()})
+        elif not agreed_files.save(path, self._state_to_save(), self._kept_parcel, self._call):
+            log.warning("no file is at %s: this save was done before this node took part, or began again", path)
         return path
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file of `save`, which one of several nodes must have; the first that has it counts. Raises
-        CheckpointDamaged where it is not as it was written, WrongState, OSError, on every node the same; then nothing
-        is changed."""
+        CheckpointDamaged, WrongState, OSError, on every node the same; then nothing is changed."""
         self._check_open()
         if self._nodes == 1:
             self.load_state_dict(files.load(path)["state"])
             return
-        parcel = ""
-        try:
-            if os.path.exists(path):
-                parcel = self._state_parcel(files.load(path)["state"])
-            refused = ""
-        except (OSError, WorkerLibraryError) as error:
-            refused = f"{type(error).__name__}: {error}"
-        said = self._call(LOAD, {}, parcel, refused).value
-        if said is not None:
-            kind, _, text = said.partition(": ")
-            raise {"CheckpointDamaged": CheckpointDamaged, "WrongState": WrongState}.get(kind, OSError)(text)
+        agreed_files.load(path, self._kept_parcel, self._call)
 
     @property
     def before_pass(self) -> str:
@@ -366,11 +359,18 @@ class TorchTrainer:
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]
 
-    def _state_parcel(self, state: dict[str, Any]) -> str:
+    def _kept_parcel(self, data: bytes) -> str:
         name = self._parcel_name()
         with open(os.path.join(self._folder.path, name), "wb", opener=private) as file:
-            file.write(plain.to_bytes(state))
+            file.write(data)
         return name
+
+    def _state_to_save(self) -> bytes:
+        """Empty where the next call is done already."""
+        call_server, _ = self._check_open()
+        if self._parallel == "fsdp":
+            return self._call(STATE, {}).body
+        return b"" if call_server.records > call_server.last else call_server.read(STATE).body
 
     def _call(self, name: str, args: dict[str, Any], parcel: str = "", refused: str = "") -> Answer:
         call_server, job = self._check_open()

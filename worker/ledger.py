@@ -14,7 +14,7 @@ from typing import Any
 
 from .data.cursors import Span
 
-_BATCH = struct.Struct("<qqq?")
+_pack, _sha256 = struct.Struct("<qqq?").pack, hashlib.sha256
 _START = bytes(32)
 _TOGETHER = 256
 """Batches that are counted at once, at a third of the price of one after each step."""
@@ -51,9 +51,8 @@ class Chain:
     link: bytes = _START
     ranges: list[Range] = field(default_factory=list)
 
-    def add(self, span: Span) -> None:
-        _, epoch, first, last, ends = span
-        self.link = hashlib.sha256(self.link + _BATCH.pack(epoch, first, last, ends)).digest()
+    def add(self, epoch: int, first: int, last: int, ends: bool) -> None:
+        self.link = _sha256(self.link + _pack(epoch, first, last, ends)).digest()
         if self.ranges:
             now = self.ranges[-1]
             if (
@@ -87,11 +86,12 @@ class Ledger:
 
     def _count(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for span in waiting:
-            chain = self._chains.get(span.loader)
+        chains = self._chains
+        for loader, epoch, first, last, ends in waiting:
+            chain = chains.get(loader)
             if chain is None:
-                chain = self._chains[span.loader] = Chain()
-            chain.add(span)
+                chain = chains[loader] = Chain()
+            chain.add(epoch, first, last, ends)
 
     def head(self) -> str:
         """One hash over the links of all loaders, in hexadecimal."""

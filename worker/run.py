@@ -94,6 +94,7 @@ class Run:
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
+        self._streamed = False
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
@@ -133,6 +134,7 @@ class Run:
             raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
         self.account.cursors[name] = Cursor()
         made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay, streams)
+        self._streamed = self._streamed or made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
             self.account.restore(name, self._found.places[name])
@@ -281,14 +283,15 @@ class Run:
         self._keyed_by_batch = True
         key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
         if (marks := self._marks).shows:
-            marks.got(self.account.evaluating())
+            marks.got((account := self.account).may_evaluate and account.evaluating())
 
     def asked(self) -> None:
         """As `Context` defines it."""
         if self.account.committed:
             self._enter(self.account.take())
         self._boundary()
-        self._marks.asked()
+        if (marks := self._marks).shows:
+            marks.asked()
 
     # -- between steps -------------------------------------------------------------------------------------------------
 
@@ -314,7 +317,7 @@ class Run:
     def _enter(self, spans: list[Span]) -> None:
         self.ledger.add(spans)
         self._commits += len(spans)
-        for span in spans:
+        for span in spans if self._streamed else ():
             if (loader := self._loaders[span[0]]).is_stream:
                 cursor = self.account.cursors[span.loader]
                 loader.committed(cursor.epoch, cursor.position)

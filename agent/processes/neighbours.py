@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ...rendezvous.codec.digest import sha256
 from ..nursery import presence
+from ..private_folder import open_private
 from .marked import marked
 
 MEMORY = "/dev/shm"  # noqa: S108 - the directory made in it is this user's only
@@ -62,14 +63,9 @@ class Neighbours:
 
     def _make(self, name: str) -> None:
         folder = f"{MEMORY}/elastic-agent.{os.geteuid()}"
-        try:
-            os.mkdir(folder, 0o700)
-        except FileExistsError:
-            pass  # of an earlier agent, or of a stranger, as is seen next
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        status = os.fstat(self._folder)
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not in_memory(self._folder):
-            raise PermissionError(f"{folder} is not this user's own, or not in memory")
+        self._folder = open_private(folder)  # made by an earlier agent, perhaps
+        if not in_memory(self._folder):
+            raise OSError(f"{folder} is not in memory")
         self._namespace = os.fsencode(os.readlink("/proc/self/ns/pid"))
         self._remove_old()
         made = os.urandom(8).hex()

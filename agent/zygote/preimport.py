@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -59,6 +60,21 @@ class main_like:  # noqa: N801 - used as a function
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         vars(sys.modules["__main__"]).pop("__file__", None)
+
+
+class rarely_collecting:  # noqa: N801 - used as a function
+    """While entered, garbage is not looked for: an import makes objects that stay, and the hundreds of thousands of
+    torch would be searched again and again. A module may set how often, or turn it off."""
+
+    SELDOM = 1 << 30
+
+    def __enter__(self) -> None:
+        self._held = gc.get_threshold()
+        gc.set_threshold(self.SELDOM, *self._held[1:])
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if gc.get_threshold()[0] == self.SELDOM:
+            gc.set_threshold(*self._held)
 
 
 def import_all(modules: Sequence[str] | Mapping[str, Sequence[str]], *, tolerant: bool = False) -> dict[str, str]:

@@ -20,7 +20,7 @@ from .fork_safety import Births, fork_between, fork_hazards
 from .import_trace import ImportTrace, installed, raw_environment, replay, to_import
 from .import_tree import Tree, is_standard, packages, reads
 from .import_watch import ImportWatch
-from .preimport import import_all, main_like, path_of_script
+from .preimport import import_all, main_like, path_of_script, rarely_collecting
 from .successor import RETRIES_MAX, Successor
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ class Zygote:
         with self.watch:
             # The user's own sitecustomize, which Python would have imported now.
             site.execsitecustomize()
-        with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
+        with rarely_collecting(), self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
             first = self.auto and not self.again
             modules = first_imports(self.command.argv) if first else dict.fromkeys(self.modules, ())
             failed = import_all(modules, tolerant=first or self.again)
@@ -149,7 +149,7 @@ class Zygote:
         self.births = self.watch.births = Births(self.tree)
         self.before = frozenset(self.births.descriptors)
         since = time.monotonic()
-        with self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
+        with rarely_collecting(), self.watch, path_of_script(self.command.argv), main_like(self.command.argv):
             modules, warning = replay(self.lines, self.raw_env, self.tried, self.left_out)
         if warning:
             self.trace = None  # the script would only get as far again
@@ -203,6 +203,7 @@ class Zygote:
     def finish_imports(self, modules: list[str], since: float, failed: dict[str, str]) -> None:
         """After an import that began at `since`: report that the zygote is ready, or raise CannotFork. `failed`: why a
         module could not be imported."""
+        gc.collect()
         reasons = list(failed.values())
         guilty = {each for each in self.tree.imports if each.failed and each.name in failed}
         for by, hazard in fork_hazards(self.births, self.before).items():
@@ -217,7 +218,6 @@ class Zygote:
             self.check_reads(self.worker_env)
         self.generators += self.watch.generators_to_seed()
         # The collector does not write to frozen objects, so their pages stay shared.
-        gc.collect()
         gc.freeze()
         # A signal for a worker that is not set up yet must wait until it is, as between fork and exec elsewhere.
         _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())

@@ -45,20 +45,35 @@ NONE, SILENT, SEVERAL = 3, 4, 5
 """Exit statuses: no agent is found; none of those found answers; several fit."""
 
 
-def sockets() -> list[str]:
-    """Paths of all sockets that may be this user's agents'; root's are those of all users. The newest first."""
+class Socket(NamedTuple):
+    """Where an agent answers: a socket as it was found on this host, or the address that was given."""
+
+    path: str
+    made_s: float = 0.0
+    """Since 1970."""
+    owner: int = -1
+
+    def is_left(self) -> bool:
+        """Whether this user's socket, on which nobody listens, is an agent's that is gone: its process is, or has had
+        its time to listen, whoever has its pid by now; agents of containers are all process 1."""
+        return self.owner == os.geteuid() and (
+            _is_left(os.path.dirname(self.path)) or time.time() - self.made_s > LISTENS_S
+        )
+
+
+def sockets() -> list[Socket]:
+    """All sockets that may be this user's agents'; root's are those of all users. The newest first."""
     bases = control_socket.bases()
     if os.geteuid() == 0 and control_socket.VARIABLE not in os.environ:
         bases += glob.glob("/tmp/elastic-agent-*") + glob.glob("/run/user/*/elastic-agent")  # noqa: S108 - looked at only
-    found = {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{control_socket.SOCKET}")}
-    return sorted(found, key=_made_at, reverse=True)
-
-
-def _made_at(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+    found = []
+    for path in {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{control_socket.SOCKET}")}:
+        try:
+            made = os.stat(path)
+        except OSError:
+            continue  # its agent has just ended
+        found.append(Socket(path, made.st_mtime, made.st_uid))
+    return sorted(found, key=lambda each: each.made_s, reverse=True)
 
 
 def agents(address: str = "") -> tuple[list[Agent], list[str]]:
@@ -68,19 +83,18 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     for folder in [] if address else _without_socket():
         if _is_left(folder):
             control_socket.remove(folder)
-    for path in [address] if address else sockets():  # an address may be HOST:PORT
+    for each in [Socket(address)] if address else sockets():  # an address may be HOST:PORT
         try:
-            found.append(Agent(path, call_brief(path, "Status")))
+            found.append(Agent(each.path, call_brief(each.path, "Status")))
         except AgentUnreachable as error:
-            folder = os.path.dirname(path)
-            if not address and CONNECTION_REFUSED in str(error) and (_is_left(folder) or _is_dead(path)):
-                control_socket.remove(folder)
+            if CONNECTION_REFUSED in str(error) and each.is_left():
+                control_socket.remove(os.path.dirname(each.path))
             else:
                 silent.append(str(error))
         except CallRefused as error:
             if address:
                 raise
-            silent.append(f"{path}: {error}")
+            silent.append(f"{each.path}: {error}")
     return found, silent
 
 
@@ -92,7 +106,7 @@ def _without_socket() -> list[str]:
 
 def _is_empty(folder: str) -> bool:
     try:
-        return not os.listdir(folder)
+        return {*os.listdir(folder)} <= {control_socket.UNNAMED}
     except OSError:
         return False  # it has gone, or is another user's
 
@@ -105,16 +119,6 @@ def _is_left(folder: str) -> bool:
         return os.stat(folder).st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}")
     except OSError:
         return False
-
-
-def _is_dead(path: str) -> bool:
-    """Whether this user's socket, on which nobody listens, was made so long ago that its agent is gone, whoever has its
-    pid by now: agents of containers are all process 1."""
-    try:
-        made = os.stat(path)
-    except OSError:
-        return False
-    return made.st_uid == os.geteuid() and time.time() - made.st_mtime > LISTENS_S
 
 
 def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:

@@ -29,7 +29,7 @@ from ..service.connection import TAKEN_S
 from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
-from .conversion import fill, request_of
+from .conversion import Unreadable, fill, readable, reader, request_of
 from .memory import give_back
 from .streams import HEALTH_MAX, Streams, TooMany
 from .tokens import Holder, Tokens
@@ -54,6 +54,7 @@ OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
 Serving = health_pb2.HealthCheckResponse
+HealthRequest = health_pb2.HealthCheckRequest | Unreadable
 Tell = Callable[[str, bool], None]
 
 
@@ -145,7 +146,7 @@ class Remote:
             serve = self._stream if method.streams else self._answer
             handler = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
             made[name] = handler(
-                partial(serve, name, method, answer), request.FromString, answer.SerializeToString
+                partial(serve, name, method, answer), reader(request), answer.SerializeToString
             )  # fmt: skip
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
@@ -225,7 +226,7 @@ class Remote:
     # -- health -------------------------------------------------------------------------------------------------------
 
     def _health_handlers(self) -> grpc.GenericRpcHandler:
-        request, answer = health_pb2.HealthCheckRequest.FromString, Serving.SerializeToString
+        request, answer = reader(health_pb2.HealthCheckRequest), Serving.SerializeToString
         return grpc.method_handlers_generic_handler(
             HEALTH,
             {
@@ -234,19 +235,27 @@ class Remote:
             },
         )
 
-    def _check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Serving:  # noqa: ANN401
-        found = self._serving(request.service)
+    def _check(self, request: HealthRequest, context: Any) -> Serving:  # noqa: ANN401
+        found = self._serving(self._asked_health(request, context))
         if found.status == Serving.SERVICE_UNKNOWN:
             self._refuse(context, grpc.StatusCode.NOT_FOUND, f"there are {SERVICE} and {READY}")
         return found
 
-    def _health(self, request: health_pb2.HealthCheckRequest, context: Any) -> Iterator[Serving]:  # noqa: ANN401
+    def _health(self, request: HealthRequest, context: Any) -> Iterator[Serving]:  # noqa: ANN401
         """The status at once, and whenever it has changed."""
+        asked = self._asked_health(request, context)
 
         def make() -> Follower:
-            return _Changes(self._service, partial(self._serving, request.service))
+            return _Changes(self._service, partial(self._serving, asked))
 
         yield from self._guarded(self._health_streams, context, make)
+
+    def _asked_health(self, request: HealthRequest, context: Any) -> str:  # noqa: ANN401
+        """Of which service; ends the call where that cannot be read."""
+        try:
+            return readable(request).service
+        except UsageError as error:
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _serving(self, service: str) -> Serving:
         agent = self._service.agent

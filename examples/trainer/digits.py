@@ -7,8 +7,9 @@ accuracy. On several nodes each runs this program; only the first lines that it 
     srun --nodes 3 --ntasks-per-node 1 python examples/trainer/digits.py --nnodes 1:3 --workers 3 \\
         --endpoint "$(scontrol show hostnames | head -n 1):29400"
 
-In Kubernetes: an indexed Job with as many completions as nodes, a headless Service, and the first pod's name in
---endpoint. With --states, a directory, all nodes may be lost and started again.
+    kubectl apply -f examples/trainer/digits.yaml
+
+With --states, a directory, all nodes may be lost and started again.
 """
 
 from __future__ import annotations

@@ -213,6 +213,7 @@ EXAMPLES = {
         "--calls",
         "--starts",
         "--kills",
+        "--schedules",
         "--seeds",
         "--tcp",
         "--runs",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.launcher.cli import parse
@@ -17,6 +19,8 @@ from support.outside.kubernetes import Manifest, containers, documents, jobs, pr
 from support.source_tree import ROOT
 
 FILES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+EXAMPLE = ROOT / "examples" / "trainer" / "digits.yaml"
+PAGE = ROOT / "docs" / "trainer.md"
 JOB = documents(ROOT / "deploy" / "kubernetes" / "job.yaml")[1]
 EVICTED = 143
 
@@ -30,7 +34,16 @@ def manifests() -> Iterator[tuple[Path, Manifest]]:
 ALL = [pytest.param(manifest, id=f"{path.stem}-{manifest['kind']}") for path, manifest in manifests()]
 
 
-@pytest.mark.parametrize("manifest", ALL)
+def of_the_trainer() -> Iterator[Any]:
+    """The manifests of its example and of its page."""
+    shown = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    for name, text in (("example", EXAMPLE.read_text()), ("page", shown[1])):
+        for manifest in yaml.safe_load_all(text):
+            yield pytest.param(manifest, id=f"{name}-of-trainer-{manifest['kind']}")
+
+
+@pytest.mark.parametrize("manifest", [*ALL, *of_the_trainer()])
 def test_an_api_server_would_take_it(manifest: Manifest) -> None:
     """Each field is one of the published schema, with a value of its type; each enumeration and each rule between
     fields holds."""

@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import pickled_values
 from ..errors import Diverged, StateLost, WrongReturn
-from ..files import save
-from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
+from ..files import put_in_place, save
+from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SAVE, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
 from ..plain import from_bytes, numbers, to_bytes
 from .channel import Channel
@@ -61,18 +61,23 @@ class Calls:
         if name == STATE:
             state = whole(self._operator)
             return None, to_bytes(state) if self._around.local_rank == 0 else b""
+        if name == SAVE:
+            return self._saved(call["parcel"], call["refused"]), b""
         if name == LOAD:
             return self._load(call["parcel"], call["refused"]), b""
         if name == MODEL:
             return self._model(number), b""
         if name == SCHEDULERS:
-            for scheduler in self._operator._schedulers:
-                if isinstance(scheduler, ReduceLROnPlateau):
-                    scheduler.step(args["metric"])
-                else:
-                    scheduler.step()
+            self._step_schedulers(args["metric"])
             return None, b""
         return self._applied(name, call["parcel"]), b""
+
+    def _step_schedulers(self, metric: float) -> None:
+        for scheduler in self._operator._schedulers:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(metric)
+            else:
+                scheduler.step()
 
     def _entered(self, number: int) -> bool:
         return self._record.going is not None and self._record.going["number"] == number
@@ -106,6 +111,23 @@ class Calls:
         asked = self._around.local_rank == 0 and self._channel.look()
         if any(self._run.world.gather(asked)):
             self._run.await_resize()
+
+    def _saved(self, parcel: str, refused: str) -> str | None:
+        """Each node's program has written its file aside: put all in their places, or none. Why, where a node could
+        not."""
+        world, node = self._run.world, f"(node {os.environ.get('GROUP_RANK', '0')})"
+        if why := next(filter(None, world.gather(f"{refused} {node}" if refused else "")), ""):
+            return str(why)
+        problem = ""
+        if parcel and self._around.local_rank == 0:
+            aside, target = json.loads(Path(self._folder, parcel).read_bytes())
+            try:
+                # Where this call is done again, it may be there already.
+                if os.path.exists(aside):
+                    put_in_place(aside, target)
+            except OSError as error:
+                problem = f"{error.errno}: {error.strerror} {node}"
+        return next(filter(None, world.gather(problem)), None)
 
     def _load(self, parcel: str, refused: str) -> str | None:
         """Take the state that this node has; with several nodes, that of the first one that has any, on all. Where a

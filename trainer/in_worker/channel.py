@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..frames import Place, receive, send
+from ..frames import Inbox, Place, send
 from ..names import SOCKET
 
 PROGRESS_S = 0.1
@@ -31,7 +31,10 @@ class Channel:
             place.close()
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
+        self._inbox = Inbox(self._connection)
         self._shown_s = 0.0
+        self._asked = 0
+        """Number of the call that the program has been asked for; 0: for none."""
 
     def greet(self, rank: int, world_size: int, done: int) -> list[Any]:
         """Says who this is, and the last call that its state has seen. Returns the later ones that the program has."""
@@ -46,7 +49,7 @@ class Channel:
             "done": done,
         }
         send(self._connection, {"hello": hello})
-        known: list[Any] = receive(self._connection)[0]["known"]
+        known: list[Any] = self._inbox.receive()[0]["known"]
         return known
 
     def ready(self, records: list[Any]) -> None:
@@ -56,17 +59,21 @@ class Channel:
     def next(self, number: int, waits: Callable[[], None]) -> dict[str, Any]:
         """Wait for a call of the program. waits: called where it does not come at once. Raises EOFError where the
         program is gone."""
-        send(self._connection, {"next": number})
+        if self._asked != number:
+            send(self._connection, {"next": number})
+        self._asked = 0
         if not self._poll.poll(1e3 * AT_ONCE_S):
             waits()
-        return receive(self._connection)[0]
+        return self._inbox.receive()[0]
 
     def answer(self, number: int, value: Any, body: bytes = b"") -> None:
         send(self._connection, {"result": number, "value": value}, body)
 
     def part(self, number: int, told: bytes) -> None:
-        """This worker's part of what a pass gave, as JSON."""
-        send(self._connection, {"part": number}, told)
+        """This worker's part of what a pass gave, as JSON; `next` is to be called then. Both are asked for at once, so
+        that nobody is woken twice."""
+        self._asked = number + 1
+        send(self._connection, {"part": number, "next": number + 1}, told)
 
     def kept(self, number: int) -> None:
         """A state that this call goes on from is in memory."""
@@ -75,7 +82,7 @@ class Channel:
     def look(self) -> bool:
         """Let the program look for resources again; whether it asks for another number of workers."""
         send(self._connection, {"look": True})
-        return bool(receive(self._connection)[0]["asked"])
+        return bool(self._inbox.receive()[0]["asked"])
 
     def failed(self, message: str, traceback: str, rank: int) -> None:
         """Why this worker ends now."""

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import json
 import os
 import sys
 
+from ...agent.zygote.preimport import rarely_collecting
 from .. import pickled_values
 from ..names import FOLDER, HOOK, PATHS
 
@@ -24,9 +27,14 @@ def main() -> None:
     hook = pickled_values.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
     if hook is not None:
         hook()
-    from .session import serve
+    with rarely_collecting():
+        from .session import serve
+    gc.freeze()
 
     serve(folder)
+    # Nothing is left to do. What torch and the program consist of is no garbage, and is not searched for any.
+    atexit.unregister(gc.unfreeze)  # of a worker that was forked with its modules
+    gc.freeze()
 
 
 if __name__ == "__main__":

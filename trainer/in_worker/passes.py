@@ -20,6 +20,7 @@ from .channel import Channel
 from .places import Batches, Places
 from .record import Record
 from .surroundings import Surroundings
+from .wrapping import to_training_mode
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Passes:
         """One pass over the training data; what the call returns, or this worker's part of it."""
         operator, data = self._operator, self._of("train")
         for model in operator._wrapped:
-            model.train()
+            to_training_mode(model)
         steps = check_steps(args["info"].get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
         info = {**args["info"], SCHEDULER_STEP: steps}
         made = self._pass(number, data, args, info)

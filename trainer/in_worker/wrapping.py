@@ -33,6 +33,21 @@ def wrap(model: nn.Module, around: Surroundings) -> Any:
     return DistributedDataParallel(model, device_ids=devices, **around.program["ddp_args"])
 
 
+def to_training_mode(model: nn.Module) -> None:
+    """`model.train()`, unless that would change nothing: to look takes a tenth of the time that to set does."""
+    modules: list[nn.Module] = [model]
+    while modules:
+        module = modules.pop()
+        if not module.training or type(module).train not in _PLAIN_TRAIN:
+            model.train()
+            return
+        modules += [inner for inner in module._modules.values() if inner is not None]
+
+
+_PLAIN_TRAIN = (nn.Module.train, DistributedDataParallel.train)
+"""What does nothing but set a mode."""
+
+
 class Autocast:
     """A function in mixed precision, whoever calls it."""
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...agent.errors import InternalError
 from ..errors import Diverged
-from ..frames import Place, packed, receive, send
+from ..frames import Inbox, Place, packed, send
 from ..meters import merged
 from ..names import SOCKET
 
@@ -230,10 +230,11 @@ class CallServer:
 
     def _serve(self, connection: socket.socket) -> None:
         local_rank = rank = number = -1
+        inbox = Inbox(connection)
         with connection:
             try:
                 while True:
-                    message, body = receive(connection)
+                    message, body = inbox.receive()
                     if "hello" in message:
                         hello = message["hello"]
                         local_rank, rank, number = (int(hello[name]) for name in ("local_rank", "rank", "round"))
@@ -241,15 +242,12 @@ class CallServer:
                     elif "ready" in message:
                         self._ready(local_rank, message["ready"])
                     elif "next" in message:
-                        with self._changed:
-                            self._asking[connection] = Asking(message["next"], local_rank, number)
-                        self._hand_out()
+                        asking = Asking(message["next"], local_rank, number)
+                        self._ask(connection, asking, rank, json.loads(body) if "part" in message else None)
                     elif "look" in message:
                         send(connection, {"asked": self.on_look()})
                     elif "kept" in message:
                         self._kept.add(message["kept"])
-                    elif "part" in message:
-                        self._part(message["part"], rank, number, body)
                     elif "result" in message:
                         self._answer(message, body)
                     elif "failed" in message:
@@ -329,18 +327,28 @@ class CallServer:
                 self._read = None  # else the worker gets it again as it asks for the next call
             self._changed.notify_all()
 
-    def _part(self, number: int, rank: int, in_round: int, told: bytes) -> None:
-        """Of what a pass gave: by each worker, where all are on this node."""
+    def _ask(self, connection: socket.socket, asking: Asking, rank: int, part: Any) -> None:
+        """A worker asks for a call; with its part of what the pass before gave, where all workers are on this node."""
         with self._changed:
-            if in_round != self._here.round or number in self._answers or number in self._records:
-                return  # it is made again, or what it gave the first time stands
-            parts = self._parts.setdefault(number, {})
-            parts[rank] = json.loads(told)
-            if len(parts) == self._here.world_size:
-                del self._parts[number]
-                self._answers[number] = Answer(merged([parts[each] for each in sorted(parts)]))
+            self._asking[connection] = asking
+            over = part is not None and self._is_over(asking.number - 1, rank, asking.round, part)
+            due = any(self._due(each) is not None for each in self._asking.values())
+            if over:
                 self._changed.notify_all()
-        self._hand_out()
+        if due:
+            self._hand_out()
+
+    def _is_over(self, number: int, rank: int, in_round: int, part: Any) -> bool:
+        """Take a worker's part of what a pass gave; whether it was the last one."""
+        if in_round != self._here.round or number in self._answers or number in self._records:
+            return False  # it is made again, or what it gave the first time stands
+        parts = self._parts.setdefault(number, {})
+        parts[rank] = part
+        if len(parts) < self._here.world_size:
+            return False
+        del self._parts[number]
+        self._answers[number] = Answer(merged([parts[each] for each in sorted(parts)]))
+        return True
 
     def _complete(self) -> bool:
         return 0 < self._here.local_world_size <= len(self._here.local_ranks)

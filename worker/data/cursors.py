@@ -15,6 +15,7 @@ loop is not counted: that loop goes on where it was.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +28,11 @@ class Span(NamedTuple):
     first: int
     last: int
     ends_epoch: bool
+
+
+_NONE: frozenset[str] = frozenset()
+span_of = functools.partial(tuple.__new__, Span)
+"""`Span` of a tuple of its fields, at half the price."""
 
 
 @dataclass
@@ -78,6 +84,8 @@ class Account:
         self._passes: list[Pass] = []
         self.committed: list[Span] = []
         """Since `take` was called last."""
+        self.may_evaluate = False
+        """Whether a batch that no step commits was handed out since `evaluating` found none in use."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -110,9 +118,13 @@ class Account:
         return done
 
     def hand_out(self, span: Span) -> None:
-        self.cursors[span.loader].held.append(span)
+        loader = span[0]
+        cursor = self.cursors[loader]
+        cursor.held.append(span)
+        if cursor.evaluates:
+            self.may_evaluate = True
         for going in self._passes:
-            if going.loader == span[0]:
+            if going.loader == loader:
                 going.gave = True
 
     def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
@@ -155,7 +167,7 @@ class Account:
 
     def step(self) -> list[Span]:
         """A training step is done. Returns what is committed by it, or was since the last step, in order."""
-        going_on_in: frozenset[str] = frozenset()
+        going_on_in = _NONE
         for going in self._passes:
             if going.inside and not self._over(going):
                 going_on_in |= going.inside
@@ -167,7 +179,8 @@ class Account:
             else:
                 cursor.stepped = True
                 self._commit(cursor)
-        return self.take()
+        taken, self.committed = self.committed, []
+        return taken
 
     def outermost(self) -> str | None:
         """The loader of the loop that all others are inside of, or that has gone on longest."""
@@ -182,9 +195,10 @@ class Account:
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""
-        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+        for cursor in self.cursors.values():
             if cursor.held and cursor.evaluates:
                 return True
+        self.may_evaluate = False
         return False
 
     def take(self) -> list[Span]:
@@ -204,11 +218,12 @@ class Account:
         return bool(held) and held[-1].ends_epoch
 
     def _commit(self, cursor: Cursor) -> None:
-        if cursor.held:
-            _, epoch, _, last, ends = cursor.held[-1]
-            cursor.epoch, cursor.position, cursor.at_end = (epoch + 1, 0, True) if ends else (epoch, last, False)
-            self.committed += cursor.held
-            cursor.held.clear()
+        if held := cursor.held:
+            _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
+            if cursor.at_end:
+                cursor.epoch, cursor.position = cursor.epoch + 1, 0
+            self.committed += held
+            held.clear()
         cursor.in_use = False
 
 

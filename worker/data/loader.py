@@ -13,7 +13,7 @@ from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix
 from .batching import Batching
 from .context import Context, iteration
-from .cursors import Account, Pass, Span
+from .cursors import Account, Cursor, Pass, Span, span_of
 from .divided import DividedSource
 from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
 from .packing import packed
@@ -209,16 +209,16 @@ class Loader:
             batches = self._ordered(going) if self._stream_source is None else self._stream(going, self._stream_source)
         return iteration(self._context, going, batches)
 
-    def _before_next(self, going: Pass, account: Account) -> None:
+    def _before_next(self, going: Pass, account: Account, cursor: Cursor) -> None:
         if self._train is None:
             # A loop under no_grad evaluates: nothing is trained on, so no step will commit its batches.
-            account.cursors[self.name].evaluates = not torch.is_grad_enabled()
+            cursor.evaluates = not torch.is_grad_enabled()
         if account.ask(going):
             self._context.asked()
 
     def _hand(self, span: Span, weight: float, batch: Any) -> Any:
         """What the loop gets."""
-        context, (_, epoch, first, _, _) = self._context, span
+        context, epoch, first = self._context, span[1], span[2]
         context.account.hand_out(span)
         if self._epoch_key[0] != epoch:
             self._epoch_key = (epoch, mix(self._main_key, epoch))
@@ -232,34 +232,36 @@ class Loader:
 
     def _ordered(self, going: Pass) -> Iterator[Any]:
         context, name, account = self._context, self.name, self._context.account
-        epoch, position = account.cursors[name].ahead()
+        cursor, hand = account.cursors[name], self._hand
+        epoch, position = cursor.ahead()
         cut = self._cut(epoch)
         read, end = self._reader(epoch, position, cut), cut.end
         alone = cut.size == 1 and not self._of_batches
         for first, last in cut.batches(position):
-            self._before_next(going, account)
+            self._before_next(going, account, cursor)
             if context.stopping:
                 return
             batch = read(first, last)
             weight = 1.0 if alone else self._weight(cut, first, last)
-            yield self._hand(Span(name, epoch, first, last, last == end), weight, batch)
-        self._before_next(going, account)
+            yield hand(span_of((name, epoch, first, last, last == end)), weight, batch)
+        self._before_next(going, account, cursor)
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
-        epoch, position = self._context.account.cursors[self.name].ahead()
+        cursor = self._context.account.cursors[self.name]
+        epoch, position = cursor.ahead()
         last = position
         source.begin(epoch, position, self.stream_state if position else None)
         if again := source.reads_again:
             self._context.log.info("loader %r reads %d samples of epoch %d again", self.name, again, epoch)
         for read in source.reads(self._dataloader(source, None)):
-            self._before_next(going, self._context.account)
+            self._before_next(going, self._context.account, cursor)
             if self._context.stopping:
                 return
             self._states[epoch, read.last] = read.state
             last = read.last
             weight = read.local * self._context.world_size / (read.last - read.first)
             yield self._hand(Span(self.name, epoch, read.first, read.last, False), weight, read.batch)
-        self._before_next(going, self._context.account)
+        self._before_next(going, self._context.account, cursor)
         self._context.account.hand_out(Span(self.name, epoch, last, last, True))
 
     def committed(self, epoch: int, position: int) -> None:

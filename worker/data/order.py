@@ -6,6 +6,9 @@ Arithmetic of our own, because neither `torch.randperm` nor `random.shuffle` pro
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import torch
 
 from ..keys import mix, mixed
@@ -45,19 +48,55 @@ class Permutation:
             number, offset = divmod(first, CHUNK)
             if number != self._chunk_number:
                 begins = number * CHUNK
-                self._chunk = self._encrypt(torch.arange(begins, min(begins + CHUNK, self.n))).tolist()
+                self._chunk = self._encrypt(begins, min(begins + CHUNK, self.n))
                 self._chunk_number = number
             part = self._chunk[offset : offset + last - first]
             found += part
             first += len(part)
         return found
 
-    def _encrypt(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Walks each number along its cycle of the network until it is below n (cycle walking)."""
-        walked = self._network(numbers)
+    def _encrypt(self, begins: int, ends: int) -> list[int]:
+        """Walks each number of a range along its cycle of the network until it is below n (cycle walking)."""
+        numpy = sys.modules.get("numpy")
+        if hasattr(numpy, "uint32") and self._highs < 1 << 31:
+            return self._encrypt_with(numpy, begins, ends)
+        walked = self._network(torch.arange(begins, ends))
         while len(outside := (walked >= self.n).nonzero().squeeze(1)):
             walked[outside] = self._network(walked[outside])
-        return walked
+        return walked.tolist()
+
+    def _encrypt_with(self, numpy: Any, begins: int, ends: int) -> list[int]:
+        """The same where torch has imported numpy, in half the time: it has unsigned numbers of 32 bits."""
+        walked = self._network_with(numpy, numpy.arange(begins, ends, dtype=numpy.int64))
+        while len(outside := numpy.flatnonzero(walked >= self.n)):
+            walked[outside] = self._network_with(numpy, walked[outside])
+        return walked.tolist()  # type: ignore[no-any-return]
+
+    def _network_with(self, numpy: Any, numbers: Any) -> Any:
+        word, long = numpy.uint32, numpy.uint64
+        low_bits, highs = self._low_bits, word(self._highs)
+        mask = word((1 << low_bits) - 1)
+        low, high = (numbers & ((1 << low_bits) - 1)).astype(word), (numbers >> low_bits).astype(word)
+        mixed, spare = numpy.empty_like(low), numpy.empty_like(low)
+        for turn, key in enumerate(self._keys):
+            numpy.bitwise_xor(low if turn % 2 else high, word(key), out=mixed)
+            for shift, factor in ((16, word(0x7FEB352D)), (15, word(0x846CA68B)), (16, None)):
+                numpy.right_shift(mixed, word(shift), out=spare)
+                mixed ^= spare
+                if factor is not None:
+                    mixed *= factor
+            if turn % 2:
+                product = mixed.astype(long)
+                product *= long(self._highs)
+                product >>= long(32)
+                high += product.astype(word)
+                # Below its range the difference wraps to a larger number than the sum.
+                numpy.subtract(high, highs, out=spare)
+                numpy.minimum(high, spare, out=high)
+            else:
+                mixed &= mask
+                low ^= mixed
+        return (high.astype(numpy.int64) << low_bits) | low
 
     def _network(self, numbers: torch.Tensor) -> torch.Tensor:
         """A permutation of 2**low_bits x highs numbers, which are n and fewer than 2**low_bits more.

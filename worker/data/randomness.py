@@ -105,11 +105,12 @@ class Numpy(Library):
             library.seed(key & 0xFFFFFFFF)
 
     def key(self, key: int) -> None:
-        copy = self._copy
+        copy, mark = self._copy, self.mark
         # Undrawn: there is no second number of a pair to forget, as `seed` would.
-        if copy is None or self.mark() != self.known or not copy(key & 0xFFFFFFFF):
+        if copy is None or mark() != self.known or not copy(key & 0xFFFFFFFF):
             self.seed(key)
-        self.known = self.mark()
+            mark = self.mark
+        self.known = mark()
 
     def _first_mark(self) -> Any:
         """None, as `known` is, until numpy is imported."""

@@ -43,6 +43,7 @@ class MapSource(Dataset[Any]):
         self.ordering, self.collate, self.place = ordering, collate, place
         self.choice, self.on_sample, self._of_batches = draws, on_sample, of_batches
         self._reads_many = hasattr(dataset, "__getitems__")
+        self._one_by_one = not self._reads_many and not of_batches
         self._draws: Draws | None = None
         self._epoch = (-1, 0, 0)
         self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
@@ -54,7 +55,9 @@ class MapSource(Dataset[Any]):
 
     def read(self, epoch: int, first: int, last: int, indices: list[Any] | None = None) -> Any:
         """The batch of a slice, by its parts."""
-        order_key, sample_key = self._epoch[1:] if self._epoch[0] == epoch else self.keys(epoch)
+        now, order_key, sample_key = self._epoch
+        if now != epoch:
+            order_key, sample_key = self.keys(epoch)
         if indices is None:
             indices = self.ordering.indices(order_key, first, last)
         if self.choice == "never":
@@ -79,6 +82,9 @@ class MapSource(Dataset[Any]):
         """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
         dataset can read samples only together."""
         if not draws.keyed:
+            if self._one_by_one:
+                dataset = self.dataset
+                return self.collate([dataset[index] for index in indices])
             return self.collate(self._fetch(indices))
         if self._of_batches or _only_together(self.dataset):
             draws.key_sample(mix(key, first))

@@ -1,8 +1,8 @@
 """Signs of life for the agent: which step, which section, and how long each took. Nothing is shown where nobody asks.
 
-A mark costs a microsecond or two: a few words in memory that the agent reads too. Steps of less than SHOWN_S are only
-noted, and counted together at most so much later: that there was one, and when, is shown at once. So they share one
-system call.
+A mark costs a microsecond or two: a few words in memory that the agent reads too. Behind a step of less than NOTED_S
+those that follow are only noted, and counted together at most SHOWN_S later: that there was one, and when, is shown at
+once. So they share one system call, and the count is done once for many.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ WARM_STEPS = 3
 """Steps of a process that count as its warm-up: they compile, and fill caches."""
 SHORT_S = 20e-6
 """A wait for data below this is none, and a step's processor time holds so long: reading it costs a system call."""
-SHOWN_S = 0.05
-"""How long the lengths of steps may wait for being counted; behind a step that takes longer, they are at once."""
+NOTED_S = 0.05
+"""Steps that take so long are counted at once, each with its own processor time."""
+SHOWN_S = 0.25
+"""How long the lengths of shorter ones may wait for being counted."""
 
 
 class Marks:
     """What `Run` shows of its progress. Used by the training's own thread."""
+
+    # What a step touches lies together: between two steps the training has emptied the caches.
+    __slots__ = (
+        "_asked_cpu_s", "_asked_s", "_at", "_base_s", "_blocked_s", "_blocked_share", "_bytes", "_carried_s",
+        "_cpu_s", "_doubles", "_ends_s", "_longs", "_marks", "_note_until_s", "_own_s", "_section", "_slots",
+        "_stepped_at_s", "_stepped_cpu_s", "_stepped_s", "_steps", "_waited_s", "_words", "_writes", "shows",
+    )  # fmt: skip
 
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
         """memory: progress.SIZE bytes; None: the agent does not watch progress, and nothing is done."""
@@ -63,11 +72,11 @@ class Marks:
 
     def step(self) -> None:
         """A step is done."""
-        if (accounts := account.current) is not None:
-            accounts.step()
+        accounts = account.current
+        now_ns = None if accounts is None else accounts.step()
         if not self.shows:
             return
-        now_s = time.monotonic()
+        now_s = time.monotonic() if now_ns is None else now_ns * 1e-9
         if now_s < self._note_until_s:
             ends_s = self._ends_s
             ends_s.append(now_s)
@@ -89,7 +98,7 @@ class Marks:
         self._stepped_at_s = now_s
         self._blocked_s = self._carried_s = 0.0
         self._show(STEP if self._steps >= WARM_STEPS else WARM_UP, now_s)
-        if self._section == STEP:
+        if self._section == STEP and length_s < NOTED_S:
             self._note_until_s = now_s + SHOWN_S
 
     def asked(self) -> None:

@@ -1,10 +1,8 @@
-"""Beside Ray Train v2's TorchTrainer, with the same model and data on the same machine; `ray[train]` must be installed.
-
-PYTHONPATH=.typing:tests python -m campaigns.trainer.rivals
-"""
+"""Beside Ray Train v2's TorchTrainer, with the same model and data on the same machine: `make trainer-rivals`."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -154,16 +152,24 @@ def rays(folder: str) -> dict[str, float]:
 
 
 def main() -> None:
-    if sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="trainings of each, in turns")
+    parser.add_argument("--one", choices=("ours", "rays"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
         with tempfile.TemporaryDirectory() as folder:
-            print("found", json.dumps({"ours": ours, "rays": rays}[sys.argv[1]](folder)), flush=True)
+            print("found", json.dumps({"ours": ours, "rays": rays}[arguments.one](folder)), flush=True)
         return
     os.environ.update(OMP_NUM_THREADS="1", RAY_TRAIN_V2_ENABLED="1")
     rows: dict[str, list[dict[str, float]]] = {"ours": [], "rays": []}
-    for _ in range(3):
+    for _ in range(arguments.rounds):
         for name, kept in rows.items():
             done = subprocess.run(
-                [sys.executable, "-m", __spec__.name, name], capture_output=True, text=True, check=False, timeout=300
+                [sys.executable, "-m", __spec__.name, "--one", name],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
             )
             line = next((line for line in done.stdout.splitlines() if line.startswith("found ")), None)
             if line is None:

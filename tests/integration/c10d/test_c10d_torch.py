@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -164,25 +165,28 @@ def test_connections_cause_no_reverse_look_up(host: C10dStore) -> None:
 
 
 def test_hosting_leaves_no_trace_in_the_environment(host: C10dStore) -> None:
-    """Workers inherit neither torch's log level nor anything else that the agent sets for itself."""
+    """Workers inherit neither torch's log level nor anything else that the agent sets for itself; garbage is collected
+    as before."""
     inherited = subprocess.run(["env"], check=True, capture_output=True, text=True).stdout
     assert "TORCH_CPP_LOG_LEVEL" not in os.environ
     assert "TORCH_CPP_LOG_LEVEL" not in inherited
+    assert gc.isenabled()
     assert host.hosted
 
 
 def test_the_error_of_a_host_without_torch() -> None:
-    """The line names the endpoint and what to install."""
+    """The line names the endpoint and what to install; a program that embeds the agent goes on collecting garbage."""
     code = (
-        "import sys\n"
+        "import gc, sys\n"
         "sys.modules['torch'] = None\n"
         "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
         "from elastic_agent.rendezvous.store import StoreError\n"
         "try:\n"
         "    open_c10d('127.0.0.1:0', 'job')\n"
         "except StoreError as why:\n"
-        "    print(why)\n"
+        "    print(why, gc.isenabled())\n"
     )
     error = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30).stdout
+    assert error.endswith(" True\n")
     assert "needs torch" in error
     assert "install torch" in error

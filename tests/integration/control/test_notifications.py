@@ -264,14 +264,14 @@ def test_a_mail_server_that_hangs_is_given_up_and_gets_the_message_once_it_recov
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes the connection, the sender and the text, and does not answer; telling returns at once."""
-    monkeypatch.setattr(channels, "SEND_S", 0.5)
+    monkeypatch.setattr(channels, "SEND_S", 1.0)
     lines: list[str] = []
     with Sink() as sink:
         sink.answering.clear()
         told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", SendPace(0, 0), lines.append)
         begun = time.monotonic()
         told.tell("a", "first")
-        assert time.monotonic() - begun < 0.4
+        assert time.monotonic() - begun < channels.SEND_S
         assert sink.asked.acquire(timeout=10)
         assert sink.asked.acquire(timeout=10), "it was not given up"
         sink.answering.set()
@@ -289,7 +289,7 @@ def test_a_server_that_hangs_delays_nobody_and_is_given_up(web: WebServer, monke
         told = Notifier([channel(url) for url in urls], SendPace(0, 0), "job1", "n1", quiet)
         begun = time.monotonic()
         told.tell("a", "first")
-        assert time.monotonic() - begun < 0.8
+        assert time.monotonic() - begun < channels.SEND_S
         other.wait_for(bodies=1)
         web.wait_for(requests=2)
         web.status = 200

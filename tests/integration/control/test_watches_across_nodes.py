@@ -211,13 +211,17 @@ def test_a_leak_on_one_node_restarts_the_workers_of_all_at_one_step(tmp_path: Pa
 def test_a_clock_that_is_off_is_warned_of_with_its_node(tmp_path: Path) -> None:
     """No reference is given: the nodes are compared with each other. The job goes on."""
     table = '[[watch]]\nwhat = "clock"\nthreshold = "5 s"\nevery = "0.3 s"\n'
+    table += f'do = ["notify", "exec:touch {tmp_path}/warned"]\n'
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
         "if os.environ.get('AHEAD_IN') == os.path.basename(os.getcwd()):\n"
         "    right = time.time\n"
         "    time.time = lambda: right() + 30.0\n"
     )
-    (tmp_path / "wait.py").write_text("import time; time.sleep(4)")
+    (tmp_path / "wait.py").write_text(
+        f"import os, time\nend = time.monotonic() + 60\n"
+        f"while not os.path.exists('{tmp_path}/warned') and time.monotonic() < end: time.sleep(0.05)\n"
+    )
     ahead = {"PYTHONPATH": f"{tmp_path}", "AHEAD_IN": "1"}
     nodes = job(tmp_path, 3, [], [str(tmp_path / "wait.py")], table, ahead)
     assert [node.status for node in nodes] == [0, 0, 0], nodes[0].said

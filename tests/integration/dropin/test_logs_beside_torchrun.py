@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dic
     driver = folder / "driver.py"
     driver.write_text(DRIVER)
     cases = _cases(str(script))
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for launcher in ("torch.distributed.run", "elastic_agent.torchrun"):
+
+    def run(launcher: str) -> dict[str, dict[str, Any]]:
         home = folder / launcher
         command = [sys.executable, str(driver), launcher, json.dumps(cases), str(home)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        found[launcher] = {name: _left(home / name) for name, *_ in cases}
-    return found
+        return {name: _left(home / name) for name, *_ in cases}
+
+    launchers = ("torch.distributed.run", "elastic_agent.torchrun")
+    with ThreadPoolExecutor(len(launchers)) as pool:
+        return dict(zip(launchers, pool.map(run, launchers), strict=True))
 
 
 def _left(home: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -67,9 +68,21 @@ def test_agents_at_rest_write_nothing(servers: Servers) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_at_rest_writes_nothing(servers: Servers, tmp_path: Path) -> None:
-    """Real agents, for longer than any of their waits."""
-    with closing(Cluster("etcd", tmp_path, servers, nnodes="3")) as cluster, closing(servers.client()) as client:
+def test_a_job_at_rest_writes_nothing(tmp_path: Path) -> None:
+    """Real agents, for longer than any of their waits; on each version of etcd at the same time."""
+    with ThreadPoolExecutor(len(VERSIONS)) as pool:
+        for done in [pool.submit(rest_on, version, tmp_path / version) for version in VERSIONS]:
+            done.result()
+
+
+def rest_on(version: str, folder: Path) -> None:
+    folder.mkdir()
+    with serving(version, folder / "etcd") as servers:
+        rest_a_job(servers, folder)
+
+
+def rest_a_job(servers: Servers, folder: Path) -> None:
+    with closing(Cluster("etcd", folder, servers, nnodes="3")) as cluster, closing(servers.client()) as client:
         nodes = [cluster.start(name) for name in "abc"]
         world = cluster.desk.wait_world(3)
         prefix = f"/elastic-agent/{cluster.run_id}/".encode()

@@ -203,7 +203,7 @@ def test_a_call_to_a_hung_server_ends_when_closed(tmp_path: Path) -> None:
             started = time.monotonic()
             with pytest.raises(EtcdClosed):
                 asking.result(BOUND_S)
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < 2.0  # of 2.4
 
 
 @pytest.mark.slow

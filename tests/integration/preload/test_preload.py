@@ -42,6 +42,8 @@ print([finder if isinstance(finder, type) else type(finder) for finder in sys.me
 print(sorted(name for name in sys.modules if "elastic" in name or "custom" in name or name in ("agent", "zygote")))
 import threading
 print(threading.main_thread() is threading.current_thread(), threading.active_count(), threading.main_thread().name)
+import gc
+print(gc.isenabled(), gc.get_threshold())
 print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.dont_write_bytecode, len(sys._current_frames()))
 import traceback
 traceback.print_stack()

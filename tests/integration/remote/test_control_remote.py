@@ -21,7 +21,7 @@ from elastic_agent.control.ctl.remote import as_fields
 from elastic_agent.control.remote.tokens import Tokens
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
-from support.outside.remote import READS, WRITES, Door, ask, health, health_changes, stream, wait_working
+from support.outside.remote import READS, WRITES, Door, ask, headers, health, health_changes, stream, wait_working
 from support.procfs import open_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -124,7 +124,9 @@ def test_mistakes_of_a_caller_are_told_by_their_code(host: Host) -> None:
     assert refused(lambda: list(reflects(iter([b""]), timeout=20)))[0] is grpc.StatusCode.UNIMPLEMENTED
     assert refused(ask, host.channel, "Save", label="x" * 100_000)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     call = host.channel.unary_unary("/elastic.control.v1.Control/Save")
-    assert refused(call, b"\xff\xff", timeout=20)[0] is grpc.StatusCode.INTERNAL
+    assert refused(call, b"\xff\xff", timeout=20)[0] is grpc.StatusCode.UNAUTHENTICATED
+    code, text = refused(call, b"\xff\xff", metadata=headers(WRITES), timeout=20)
+    assert (code, "no message of this method" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     assert ask(host.channel, "Status").phase == "working"
 
 

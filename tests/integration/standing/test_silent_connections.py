@@ -5,12 +5,14 @@ Agents are threads of this process, on real stores; `SilentStore` keeps the answ
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,10 @@ from support.harness import Cluster
 
 pytestmark = pytest.mark.usefixtures("stores_in_use")
 
+STORES = ("c10d", "etcd")
+FOUND = ("reader", "announcer")
+REPLACED = ("reader", "announcer", "watcher")
+HANGING = ("reader", "watcher")
 LEASE_S = 5.0
 FOUND_S = 10.0
 """Until the node itself knows; a lease, if that is longer."""
@@ -66,13 +72,11 @@ def on_etcd() -> Callable[[bool], Any]:
     return lambda first: open_etcd(shared_servers(VERSIONS[0]).endpoints, place, connect_timeout_s=10.0)
 
 
-@pytest.fixture(params=["c10d", "etcd"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def cluster_on(store: str, folder: Path) -> Cluster:
     """The first agent coordinates, whatever the store."""
-    made = Cluster("memory" if request.param == "c10d" else "electing memory", tmp_path, conf={"lease": LEASE_S})
-    made.store = Stores(on_c10d() if request.param == "c10d" else on_etcd())
-    with closing(made):
-        yield made
+    made = Cluster("memory" if store == "c10d" else "electing memory", folder, conf={"lease": LEASE_S})
+    made.store = Stores(on_c10d() if store == "c10d" else on_etcd())
+    return made
 
 
 def two_nodes(cluster: Cluster) -> tuple[Any, Any, list[Any]]:
@@ -83,9 +87,45 @@ def two_nodes(cluster: Cluster) -> tuple[Any, Any, list[Any]]:
     return a, b, cluster.desk.wait_world(2)
 
 
-@pytest.mark.parametrize("role", ["reader", "announcer"])
-def test_a_coordinator_whose_reader_or_announcer_is_silent_is_found_in_seconds(cluster: Cluster, role: str) -> None:
+Jobs = dict[tuple[str, str], Future[None]]
+"""By store and by who is silent."""
+
+
+class AtOnce:
+    """Plays jobs that need no processor while they wait, at the same time, for the first test that asks for one."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._played: dict[str, Jobs] = {}
+
+    def check(self, play: Callable[[Cluster, str], None], store: str, role: str, roles: Sequence[str]) -> None:
+        """What became of this one of the jobs of all stores and roles."""
+        if play.__name__ not in self._played:
+            cases = list(itertools.product(STORES, roles))
+            with ThreadPoolExecutor(len(cases)) as pool:
+                self._played[play.__name__] = {case: pool.submit(self._on, play, *case) for case in cases}
+        self._played[play.__name__][store, role].result()
+
+    def _on(self, play: Callable[[Cluster, str], None], store: str, role: str) -> None:
+        with closing(cluster_on(store, self._folders.mktemp("silent"))) as cluster:
+            play(cluster, role)
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> AtOnce:
+    return AtOnce(tmp_path_factory)
+
+
+@pytest.mark.parametrize("role", FOUND)
+@pytest.mark.parametrize("store", STORES)
+def test_a_coordinator_whose_reader_or_announcer_is_silent_is_found_in_seconds(
+    store: str, role: str, at_once: AtOnce
+) -> None:
     """It says so itself. Where the store elects, another node coordinates from then on."""
+    at_once.check(find_silent, store, role, FOUND)
+
+
+def find_silent(cluster: Cluster, role: str) -> None:
     a, b, _ = two_nodes(cluster)
     began = time.monotonic()
     cluster.store.silence.begin(role)
@@ -103,9 +143,14 @@ def test_a_coordinator_whose_reader_or_announcer_is_silent_is_found_in_seconds(c
         assert node.wait() == 143
 
 
-@pytest.mark.parametrize("role", ["reader", "announcer", "watcher"])
-def test_a_connection_that_went_silent_is_replaced_before_it_counts(cluster: Cluster, role: str) -> None:
+@pytest.mark.parametrize("role", REPLACED)
+@pytest.mark.parametrize("store", STORES)
+def test_a_connection_that_went_silent_is_replaced_before_it_counts(store: str, role: str, at_once: AtOnce) -> None:
     """New ones are answered: a worker fails, and all restart; nobody is lost, and to nobody the store is away."""
+    at_once.check(replace_connection, store, role, REPLACED)
+
+
+def replace_connection(cluster: Cluster, role: str) -> None:
     a, b, world = two_nodes(cluster)
     cluster.store.silence.begin(role, new_too=False)
     worker_of(world, "b").order("exit 3")
@@ -118,9 +163,14 @@ def test_a_connection_that_went_silent_is_replaced_before_it_counts(cluster: Clu
     assert (a.wait(), b.wait()) == (0, 0)
 
 
-@pytest.mark.parametrize("role", ["reader", "watcher"])
-def test_a_watch_that_hangs_is_replaced_before_it_counts(cluster: Cluster, role: str) -> None:
+@pytest.mark.parametrize("role", HANGING)
+@pytest.mark.parametrize("store", STORES)
+def test_a_watch_that_hangs_is_replaced_before_it_counts(store: str, role: str, at_once: AtOnce) -> None:
     """Its waits end on time, and show nothing: what the heartbeats show tells that something was missed."""
+    at_once.check(replace_watch, store, role, HANGING)
+
+
+def replace_watch(cluster: Cluster, role: str) -> None:
     a, b, world = two_nodes(cluster)
     cluster.store.silence.begin(role, new_too=False, hangs=True)
     worker_of(world, "b").order("exit 3")

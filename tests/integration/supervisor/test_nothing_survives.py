@@ -103,7 +103,7 @@ def test_orphans_get_the_grace_that_was_asked_for(pipe: tuple[int, int]) -> None
             began = time.monotonic()
             assert line_from(pipe[0]) == "saved"
             assert alive_after(fds, BOUND_S) == 0
-            assert 1.4 < time.monotonic() - began < 3.0
+            assert 1.4 < time.monotonic() - began < 1.5 + 4.0  # a busy host may delay all of it
 
 
 def test_nothing_survives_an_agent_whose_socket_was_inherited(supervisor: Supervisor) -> None:

@@ -97,9 +97,9 @@ def check_alike(nodes: Nodes, *names: str, passes: int = 5) -> None:
 def test_a_late_node_takes_part_from_the_present_call_on(nodes: Nodes) -> None:
     """Its calls that are done return at once what they gave, and the others go on with it at the next batch; that
     counts for no `max_retries`."""
-    nodes.start("one", RETRIES="0")
+    nodes.start("one", RETRIES="0", SLOW_S="0", ALONE_S="0.5")
     nodes.wait_calls("one", 1)
-    nodes.start("late", RETRIES="0")
+    nodes.start("late", RETRIES="0", SLOW_S="0", ALONE_S="0.5")
     assert [nodes.end(name)[0] for name in ("one", "late")] == [0, 0]
     check_alike(nodes, "one", "late")
     workers = [count for *_, count in nodes.said("one")]
@@ -112,11 +112,11 @@ def test_a_late_node_takes_part_from_the_present_call_on(nodes: Nodes) -> None:
 def test_the_first_node_is_lost_and_replaced(nodes: Nodes) -> None:
     """It hosts the rendezvous: the others go to the second endpoint, and its replacement finds them there. It is lost
     during a validation, which goes on, too. No node that goes or comes counts for `max_retries`."""
-    nodes.start("first", RETRIES="0", VALIDATES="1")
-    nodes.start("second", RETRIES="0", VALIDATES="1")
+    for name in ("first", "second"):
+        nodes.start(name, RETRIES="0", VALIDATES="1", ALONE_S="0.5")
     nodes.wait_calls("first", 2, "a validation")
     nodes.kill("first")
-    nodes.start("new", RETRIES="0", VALIDATES="1")
+    nodes.start("new", RETRIES="0", VALIDATES="1", ALONE_S="0.5")
     assert [nodes.end(name)[0] for name in ("second", "new")] == [0, 0]
     check_alike(nodes, "second", "new")
     assert all(again or count == 2 for again, _, count in nodes.said("new"))

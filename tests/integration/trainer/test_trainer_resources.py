@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -52,7 +53,12 @@ def settings(tmp_path: Path) -> Iterator[dict[str, Any]]:
         "optimizer_creator": training.make_optimizer,
         "loss_creator": nn.CrossEntropyLoss,
         "training_operator_cls": training.Watched,
-        "config": {BATCH_SIZE: 10, training.SEEN: str(tmp_path / "seen"), training.TELLS: str(told.path)},
+        "config": {
+            BATCH_SIZE: 10,
+            training.SEEN: str(tmp_path / "seen"),
+            training.TELLS: str(told.path),
+            training.HELD: str(tmp_path / "held"),
+        },
         "use_gpu": False,
         "save_every": {"steps": 1},
     }
@@ -67,6 +73,20 @@ def batches_and_passes(operator: Any) -> list[int]:
 def at(told: Reports, epoch: int, batch: int) -> int:
     """Wait until a worker begins this batch; which one."""
     while (line := told.next())[1:] != [epoch, batch]:
+        pass
+    return int(line[0])
+
+
+def hold(settings: dict[str, Any], epoch: int, batch: int) -> None:
+    """One worker stands still in this batch until it is killed, so that no other comes further."""
+    path = Path(settings["config"][training.HELD])
+    path.with_suffix(".new").write_text(json.dumps([epoch, batch]))
+    path.with_suffix(".new").rename(path)
+
+
+def held(told: Reports) -> int:
+    """Wait until it does; which one."""
+    while (line := told.next())[3:] != ["held"]:
         pass
     return int(line[0])
 
@@ -91,9 +111,10 @@ def test_a_lost_device_costs_a_worker_until_it_is_back(settings: dict[str, Any],
     devices, told, passes = Devices(2), settings.pop("told"), []
     with TorchTrainer(**settings, num_workers=2, resources=devices) as trainer:
         trainer.train()
+        hold(settings, 1, 3)
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=1)))
         call.start()
-        pid = at(told, 1, 3)
+        pid = held(told)
         devices.count = 1
         os.kill(pid, signal.SIGKILL)
         at(told, 1, 6)
@@ -115,9 +136,10 @@ def test_a_node_without_resources_waits_longer_each_time(
     monkeypatch.setattr(resources, "FIRST_S", 0.25)
     devices, told, passes = Devices(2), settings.pop("told"), []
     with TorchTrainer(**settings, num_workers=2, resources=devices) as trainer:
+        hold(settings, 0, 5)
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=1)))
         call.start()
-        pid = at(told, 0, 5)
+        pid = held(told)
         devices.count = 0
         looks = devices.looks
         os.kill(pid, signal.SIGKILL)
@@ -158,9 +180,10 @@ def test_a_pass_that_keeps_nothing_on_disk_survives_all_its_workers(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with TorchTrainer(**settings, num_workers=2) as trainer:
         pids = trainer.apply_all_workers(os.getpid)
+        hold(settings, 0, 9)
         call = threading.Thread(target=lambda: passes.append(trainer.train(max_retries=2, checkpoint=None)))
         call.start()
-        at(told, 0, 9)
+        held(told)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         call.join()
@@ -184,9 +207,10 @@ def test_a_pass_that_keeps_nothing_on_disk_says_when_no_worker_survives(settings
     with TorchTrainer(**settings, num_workers=2) as trainer:
         trainer.train(num_steps=2)
         pids = trainer.apply_all_workers(os.getpid)
+        hold(settings, 1, 4)
         call = threading.Thread(target=train)
         call.start()
-        at(told, 1, 4)
+        held(told)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         for entry in Path(trainer.before_pass).parent.joinpath("state").iterdir():

@@ -3,7 +3,8 @@
 It writes a line for each call as it returns: whether it was recorded, what it gave, and how many workers there are
 then; and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how many; ODD, another argument in the second
 pass, or with ODD=call another call in its place; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
-VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least time of a batch.
+VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least time of a batch; ALONE_S, that of
+one worker alone after the first pass, so that it is not done before another node comes.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ class Slow(training.Watched):
     """Takes its time, so that kills come between two batches."""
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
-        threading.Event().wait(float(self.config["slow_s"]))
+        self._wait()
         return super().train_batch(batch, batch_info)
 
     def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
-        threading.Event().wait(float(self.config["slow_s"]))
+        self._wait()
         if batch_info["batch_idx"] == 3 and self.world_rank == 0:
             tell(self.config["told"], "a validation")
         return super().validate_batch(batch, batch_info)
+
+    def _wait(self) -> None:
+        alone = self.world_size == 1 and self.epoch > 0
+        threading.Event().wait(self.config["alone_s" if alone else "slow_s"])
 
 
 def make_data(config: dict[str, Any]) -> Any:
@@ -67,6 +72,7 @@ def train() -> None:
             training.SEEN: str(work / "seen"),
             "told": str(work / "told"),
             "slow_s": float(os.environ.get("SLOW_S", "0")),
+            "alone_s": float(os.environ.get("ALONE_S", os.environ.get("SLOW_S", "0"))),
         },
         num_workers=int(workers),
         use_gpu=False,
@@ -92,8 +98,9 @@ def train() -> None:
             if "KEPT" in os.environ:
                 # Only one node has the file.
                 kept = work / f"{name}.kept"
-                if os.environ["KEPT"] == name:
-                    trainer.save(kept)
+                trainer.save(kept)
+                if os.environ["KEPT"] != name:
+                    kept.unlink()
                 trainer.train()
                 trainer.load(kept)
         weights = trainer.get_model().state_dict()

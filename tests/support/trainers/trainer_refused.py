@@ -80,19 +80,23 @@ def load(trainer: TorchTrainer, name: str, work: Path) -> None:
     """One node has a file that was cut, the other one none. The trainer is as it was, and goes on."""
     trainer.train()
     before = trainer.validate()
+    mine = work / f"cut.{name}"
+    trainer.save(mine)
     if name == "one":
-        trainer.save(work / "cut.one")
-        (work / "cut.one").write_bytes((work / "cut.one").read_bytes()[:900])
+        mine.write_bytes(mine.read_bytes()[:900])
+    else:
+        mine.unlink()
     try:
-        trainer.load(work / f"cut.{name}")
+        trainer.load(mine)
     finally:
         assert trainer.validate()["val_loss"] == before["val_loss"]
         assert trainer.train()["epoch"] == 2
 
 
 def save(trainer: TorchTrainer, name: str, work: Path) -> OSError | None:
-    """One node's disk is full. The file from before stays there, the other node has its own, and both go on."""
-    path = work / f"saved.{name}"
+    """One node's disk is full. On both the file from before stays, alone, and they go on and save again."""
+    path = work / f"files.{name}" / "saved"
+    path.parent.mkdir()
     trainer.save(path)
     kept = path.read_bytes()
     trainer.train()
@@ -102,8 +106,11 @@ def save(trainer: TorchTrainer, name: str, work: Path) -> OSError | None:
             trainer.save(path)
         except OSError as error:
             problem = error
-    assert (path.read_bytes() == kept) == (name == "one")
+    assert path.read_bytes() == kept
+    assert [each.name for each in path.parent.iterdir()] == ["saved"]
     assert trainer.train()["epoch"] == 2
+    trainer.save(path)
+    assert path.read_bytes() != kept
     # Raised when both have shut down: a node that leaves with an error is waited for by the other one.
     return problem
 

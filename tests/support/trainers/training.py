@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -21,6 +23,9 @@ IMPORTED_BY = os.getpid()
 """The process that imported this module: an earlier one in a worker that was forked with it."""
 TELLS = "tells"
 """Key of the config: a `Reports` that gets process, pass and batch of each batch as it begins."""
+HELD = "held"
+"""Key of the config: a file. One worker removes it, the first to come to a pass and batch that it names, and stands
+still there until it is killed. It tells process, pass and batch once more, and that it is held."""
 
 
 def make_model(config: dict[str, Any]) -> nn.Module:
@@ -117,10 +122,22 @@ class Watched(TrainingOperator):
             file.write(json.dumps([self.epoch, batch_info["batch_idx"], kept]) + "\n")
         if TELLS in self.config:
             tell(self.config[TELLS], [os.getpid(), self.epoch, batch_info["batch_idx"]])
+        if HELD in self.config:
+            self._hold(batch_info["batch_idx"])
         self.mine += 1
         if "fails" in self.config and batch_info["batch_idx"] == 3 and self.world_rank == 1:
             raise ValueError(self.config["fails"])
         return super().train_batch((x, y), batch_info)
+
+    def _hold(self, batch: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            with open(self.config[HELD], encoding="utf-8") as file:
+                if json.load(file) != [self.epoch, batch]:
+                    return
+            os.unlink(self.config[HELD])
+            tell(self.config[TELLS], [os.getpid(), self.epoch, batch, "held"])
+            while True:
+                signal.pause()
 
     def state_dict(self) -> dict[str, Any]:
         return {"mine": self.mine}

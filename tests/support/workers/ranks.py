@@ -26,7 +26,13 @@ class Ranks:
     def __init__(self, act: Callable[[int], Any], count: int, directory: Path, group: bool = True) -> None:
         """directory: for files of these processes. group: they begin with a gloo process group of all."""
         self._where = Path(tempfile.mkdtemp(dir=directory))
-        self.pids = [self._fork(act, rank, count, group) for rank in range(count)]
+        # Has an end as soon as every rank has closed it, or is gone.
+        self._all_done, self._not_done = os.pipe()
+        try:
+            self.pids = [self._fork(act, rank, count, group) for rank in range(count)]
+        finally:
+            os.close(self._all_done)
+            os.close(self._not_done)
 
     def _fork(self, act: Callable[[int], Any], rank: int, count: int, group: bool) -> int:
         if pid := os.fork():
@@ -42,6 +48,9 @@ class Ranks:
                 )
             made = act(rank)
             (self._where / f"made-{rank}").write_text(json.dumps(made))
+            # One that ends closes connections, and another that is still in a collective would fail by that.
+            os.close(self._not_done)
+            os.read(self._all_done, 1)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - a forked process must not go on with its parent's program
             (self._where / f"failed-{rank}").write_text(traceback.format_exc())

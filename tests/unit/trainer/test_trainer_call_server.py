@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.trainer import frames
 from elastic_agent.trainer.errors import Diverged
 from elastic_agent.trainer.in_worker import channel as channels
 from elastic_agent.trainer.in_worker.channel import Channel
@@ -101,6 +103,51 @@ def test_a_pass_gives_means_over_the_parts_of_all_workers_which_learn_it_with_th
     assert server.wait(1).value == expected
     server.make("shutdown", {}, "two")
     assert [each.next(2, lambda: None)["before"] for each in workers] == [expected] * 2
+
+
+def test_a_part_of_a_pass_asks_for_the_next_call_in_the_same_message(
+    server: CallServer, connect: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program's thread that reads it is woken once, not twice."""
+    workers = [connect(rank) for rank in range(2)]
+    sent: list[list[str]] = []
+
+    def counted(connection: Any, header: dict[str, Any], body: bytes = b"") -> None:
+        sent.append(list(header))
+        frames.send(connection, header, body)
+
+    monkeypatch.setattr(channels, "send", counted)
+    for number in (1, 2):
+        server.make("train", {}, "one")
+        for each in workers:
+            each.next(number, lambda: None)
+        for each in workers:
+            each.part(number, part_of(1.0, 10.0))
+        assert server.wait(number).value["loss"] == 1.0
+    assert sent == [["next"]] * 2 + [["part", "next"]] * 4
+
+
+def test_messages_arrive_whole_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "READ_BYTES", 16)
+    messages: list[tuple[dict[str, Any], bytes]] = [({"a": 1}, b""), ({"b": "x" * 40}, b"y" * 100), ({}, b"z")]
+    data = b"".join(frames.packed(*each) for each in messages)
+    for step in (1, 7, len(data)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            inbox = frames.Inbox(ours)
+
+            def push(step: int = step, theirs: socket.socket = theirs) -> None:
+                for begin in range(0, len(data), step):
+                    theirs.sendall(data[begin : begin + step])
+                theirs.sendall(data[:-1])
+                theirs.close()
+
+            pushing = threading.Thread(target=push)
+            pushing.start()
+            assert [inbox.receive() for _ in range(5)] == messages + messages[:2]
+            with pytest.raises(EOFError):
+                inbox.receive()
+            pushing.join(BOUND_S)
 
 
 def test_no_call_is_handed_out_before_it_is_known_what_the_one_before_gave(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from elastic_agent.trainer import TrainingOperator, WrongReturn
 from elastic_agent.trainer.in_worker.build import Registering
 from elastic_agent.trainer.in_worker.surroundings import Surroundings
-from elastic_agent.trainer.in_worker.wrapping import autocasts, plain_copy
+from elastic_agent.trainer.in_worker.wrapping import autocasts, plain_copy, to_training_mode
 
 
 @pytest.fixture
@@ -20,6 +20,26 @@ def around() -> Surroundings:
     made = Surroundings(0, 0, 1, torch.device("cpu"), {}, {"parallel": "none"}, samples=2.0)
     made.registering = Registering(made)
     return made
+
+
+class Frozen(nn.Linear):
+    """Stays as in an evaluation."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        self.told = mode
+        return super().train(False)
+
+
+def test_before_a_pass_every_module_is_set_to_train_that_does_not(around: Surroundings) -> None:
+    frozen = Frozen(2, 2)
+    dropout = nn.Dropout()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(dropout, nn.ReLU()))
+    dropout.eval()
+    to_training_mode(model)
+    assert all(module.training for module in model.modules())
+    model.append(frozen)
+    to_training_mode(model)
+    assert (frozen.told, frozen.training, dropout.training) == (True, False, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -31,6 +32,17 @@ def test_the_order_is_the_same_for_ever() -> None:
     """Checkpoints name the version of the order; these values are version 2."""
     assert Permutation(7, 10).indices(0, 10) == [5, 0, 6, 9, 7, 8, 3, 2, 1, 4]
     assert Permutation(7, 10**9).indices(5 * 10**8, 5 * 10**8 + 4) == [931914821, 814879278, 40280577, 2093248]
+
+
+@given(st.integers(SMALL, 2**40), st.integers(0, 2**64 - 1), st.data())
+def test_the_order_is_the_same_with_and_without_numpy(n: int, key: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, n - 1))
+    last = min(n, first + 300)
+    assert "numpy" in sys.modules
+    with_it = Permutation(key, n).indices(first, last)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "numpy")
+        assert Permutation(key, n).indices(first, last) == with_it
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from elastic_agent.control.actions.stacks import dump, py_spy, stacks_of
+from elastic_agent.control.actions import stacks
+from elastic_agent.control.actions.stacks import ProcessStack, dump, py_spy, stacks_of
 from support.rigs.watched import child
 
 
@@ -30,6 +32,28 @@ def test_stacks_name_the_odd_rank_first(tmp_path: Path) -> None:
     assert text.count("Thread ") == 4 + 2
     assert text.count(", with native frames\n") == 2
     assert re.search(r"\(libc[^)]*\)", text.partition("with native frames")[2])
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["two", "no thread"])
+def test_stacks_are_taken_of_as_many_processes_at_a_time_as_there_are_processors(
+    monkeypatch: pytest.MonkeyPatch, *, refused: bool
+) -> None:
+    """And one after another where this host refuses a thread."""
+    met = threading.Barrier(1 if refused else 2)
+
+    def take(pid: int, *_: str) -> ProcessStack:
+        met.wait(30)
+        return ProcessStack(f"pid {pid}", "", "here", "here", pid)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(stacks, "take", take)
+    if refused:
+        monkeypatch.setattr(threading.Thread, "start", start)
+    [group] = stacks_of([3, 4, 5, 6]).groups
+    assert [each.pid for each in group] == [3, 4, 5, 6]
 
 
 def test_without_py_spy_the_worker_library_answers_with_its_stacks(

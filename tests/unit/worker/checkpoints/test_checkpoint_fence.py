@@ -166,16 +166,20 @@ def advance(directory: Path, number: int, node: str, step: int, value: float) ->
     return [loaded, ""]
 
 
-def at_the_name(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, step: int, where: str = "place") -> None:
-    """In a worker: a signal to itself between the word that its round is the newest, and the rename of this step."""
-    real = getattr(Folder, where)
+def at_the_name(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, step: int, before: Callable[[], Any] = lambda: None
+) -> None:
+    """In a worker: a signal to itself between the word that its round is the newest, and the rename of this step.
+    before: what it does there first."""
+    real = Folder.place
 
     def signalled(self: Folder, *arguments: Any) -> Any:
-        if where != "place" or arguments[1].step == step:
+        if arguments[1].step == step:
+            before()
             signal.pthread_kill(threading.get_ident(), number)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Folder, where, signalled)
+    monkeypatch.setattr(Folder, "place", signalled)
 
 
 def advance_to(directory: Path, step: int, _: int) -> Any:
@@ -240,14 +244,21 @@ def test_what_a_frozen_worker_commits_on_a_node_of_its_own_is_set_aside(
     node b alone, goes on from step 1 and commits step 3; then node a commits step 5, and both meet in round 3."""
     play(lambda rank: advance(tmp_path / f"node{rank}", 1, "ab"[rank], 1, 1.0), 2, tmp_path)
 
+    there, comes = os.pipe()
+
     def frozen(rank: int) -> Any:
-        at_the_name(monkeypatch, signal.SIGKILL if rank else signal.SIGSTOP, 5)
+        if rank:  # which node a would miss while it is still in the exchange
+            at_the_name(monkeypatch, signal.SIGKILL, 5, lambda: os.read(there, 1))
+        else:
+            at_the_name(monkeypatch, signal.SIGSTOP, 5, lambda: os.write(comes, b"x"))
         return advance(tmp_path / f"node{rank}", 1, "ab"[rank], 5, 5.0)
 
     def newer() -> Any:
         return play(lambda _: advance(tmp_path / "node1", 2, "b", 3, 3.0), 1, tmp_path)[0]
 
     assert stale_while(frozen, newer, 2, tmp_path) == [[1, 1.0], ""]
+    os.close(there)
+    os.close(comes)
     assert (tmp_path / "node0" / "step-000005").exists()
     both = play(lambda rank: advance(tmp_path / f"node{rank}", 3, "ab"[rank], 3, 0.0), 2, tmp_path)
     assert both == [[[3, 3.0], ""]] * 2

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from elastic_agent.worker.checkpoints import files
+from elastic_agent.worker.checkpoints import staging as staging_module
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.folder import Folder, Retention
 from elastic_agent.worker.checkpoints.manifest import NAME, Manifest
@@ -191,6 +192,38 @@ def test_the_second_copy_of_a_state_uses_the_buffers_of_the_first() -> None:
     state = {"w": torch.ones(10)}
     first = staging.copy(state)["w"].data_ptr()
     assert staging.copy(state)["w"].data_ptr() == first
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_large_state_is_copied_whole_by_several_threads(inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "_PART", 1000)
+    monkeypatch.setattr(staging_module, "_ALONE", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    whole = torch.arange(100_001.0)
+    state = {
+        "long": whole,
+        "turned": torch.randn(300, 70).t(),
+        "conjugate": torch.randn(900, dtype=torch.complex64).conj(),
+        "small": torch.tensor(3),
+        "none": torch.empty(0),
+        "again": whole,
+    }
+    with torch.inference_mode(inference):
+        staging = Staging()
+        for _ in range(2):
+            whole.mul_(2)
+            copied = staging.copy(state)
+            assert all(torch.equal(copied[name], tensor) for name, tensor in state.items())
+            assert copied["again"] is copied["long"]
+            assert copied["long"].data_ptr() != whole.data_ptr()
+
+
+def test_an_error_in_any_of_the_threads_that_copy_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "_ALONE", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    unequal = [(torch.empty(3), torch.ones(2))]
+    with pytest.raises(RuntimeError, match="size"):
+        staging_module.fill(unequal)
 
 
 def test_the_sums_of_a_file_do_not_depend_on_how_it_was_written(

@@ -160,20 +160,26 @@ def test_a_checkpoint_that_only_some_nodes_committed_is_not_used_unless_it_is_wh
 ) -> None:
     """Of three nodes two are killed between the word that all is written and the name."""
     saved = jobs(tmp_path, [0, 1, 2], steps=1)[0][2]
+    committed, commits = os.pipe()
 
     def dies(directory: Path, rank: int) -> Any:
-        if rank:
-            real = Folder.place
+        real = Folder.place
 
-            def place(*arguments: Any) -> Any:
-                if arguments[2].step == 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*arguments)
+        def place(*arguments: Any) -> Any:
+            if arguments[2].step == 2 and rank:
+                os.read(committed, 1)  # before, rank 0 might still be in the exchange, and fail there
+                os.kill(os.getpid(), signal.SIGKILL)
+            named = real(*arguments)
+            if arguments[2].step == 2:
+                os.write(commits, b"xx")
+            return named
 
-            monkeypatch.setattr(Folder, "place", place)
+        monkeypatch.setattr(Folder, "place", place)
         return train(directory, steps=1)
 
     assert Ranks(on(tmp_path, [0, 1, 2], dies), 3, tmp_path).statuses()[1:] == [-signal.SIGKILL] * 2
+    os.close(committed)
+    os.close(commits)
     assert (tmp_path / "node0" / "step-000002").exists()
     began, loaded, _ = jobs(tmp_path, [0, 1, 2], steps=0)[0]
     assert [began, loaded] == [1, saved]
