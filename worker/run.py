@@ -89,12 +89,11 @@ class Run:
         self._loaders: dict[str, Loader] = {}
         self._reductions = Reductions(self._world)
         self._early = EarlyEnd(stop_before, self.log)
-        self._keyed_by_batch = False
+        self._keyed_by_batch = self._streamed = False
         self._exchanges = Exchanges()
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
-        self._streamed = False
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
@@ -332,8 +331,7 @@ class Run:
     def _between(self, force: bool) -> None:
         now_s = time.monotonic()
         due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy
-        interval = self._exchanges.proposal(self._boundaries, now_s)
-        requests = self._requests
+        requests, interval = self._requests, self._exchanges.proposal(self._boundaries, now_s)
         measure, stop, late = self._early.numbers(self._save_s())
         due = due or requests.label is not None or bool(measure)
         numbers = [int(due), int(requests.stop or stop), late, interval]

@@ -25,7 +25,7 @@ from support.procfs import kill_and_read
 BOUND_S = 100.0
 SCRIPT = """import os
 rank = int(os.environ["RANK"])
-print("rank", rank)  # line 3
+os.write(1, f"rank {rank}\\n".encode())  # line 3, in one call: lines of two workers would mix
 """
 
 

@@ -52,7 +52,7 @@ def run_pytest(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["/bin/sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", *pytest_run, str(folder)],
         env={**outside, "PYTHONPATH": str(Path(__file__).parents[1])},
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
 
 

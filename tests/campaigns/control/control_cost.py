@@ -27,6 +27,7 @@ from support.outside.asking import Asking, Link
 from support.outside.remote import Door, wait_working
 from support.outside.remote import ask as ask_remotely
 from support.procfs import rss_kib
+from support.rigs.relays import wait_for
 
 JOB = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 NOISY = "import time\nwhile True:\n    print('x' * 10_000, flush=True)\n    time.sleep(0.01)\n"
@@ -47,7 +48,7 @@ print((time.process_time() - began) * 1e3, private() - before)
 service.agent = None
 service.close()
 """
-MANY = 512
+MANY, WRITERS = 512, 8
 UNASKED = {"unasked, processor ms": 1.5, "private KiB": 512.0}
 """What an agent that nobody asks pays at most, by the median."""
 COMMANDS = ("status", "events", "explain", "stacks", "top")
@@ -154,9 +155,11 @@ def many_nodes(folder: Path, pairs: int) -> None:
 def calls(folder: Path, asking: Asking, number: int) -> None:
     """An agent that is asked, while 8 workers write as fast as they can."""
     (folder / "noisy.py").write_text(NOISY)
-    flags = ("--nproc-per-node", "8", "--redirects", "3", "--log-rotate", "1M:1", "--log-dir", str(folder / "logs"))
+    logs = folder / "logs"
+    flags = ("--nproc-per-node", str(WRITERS), "--redirects", "3", "--log-rotate", "1M:1", "--log-dir", str(logs))
     agent = launch(folder, {**os.environ, **asking.env}, *flags, script="noisy.py")
     path = asking.path(agent.pid)
+    wait_for(lambda: sum(each.stat().st_size > 0 for each in logs.rglob("stdout.log")) == WRITERS)
     before = rss_kib(agent.pid)
     asking.ask(path, "Status")
     print(f"after the first request, KiB: {rss_kib(agent.pid) - before}")

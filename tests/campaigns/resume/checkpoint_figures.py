@@ -80,9 +80,13 @@ def checkpoints() -> list[Figure]:
 
 def _blocked(directory: Path, held: Any, numbers: Iterator[int]) -> list[Figure]:
     staging = Staging()
+    by_the_clock: list[float] = []
 
     def ours() -> float:
-        return timed(lambda: staging.copy(held))
+        began = time.perf_counter()
+        used = timed(lambda: staging.copy(held))
+        by_the_clock.append((time.perf_counter() - began) * 1000)
+        return used
 
     def torchs() -> float:
         waiting: list[Any] = []
@@ -93,7 +97,8 @@ def _blocked(directory: Path, held: Any, numbers: Iterator[int]) -> list[Figure]
 
     took, theirs = in_turns(ours, torchs)
     return [
-        Figure(f"blocked by a save of {MB} MB", took, 8.0, "ms"),
+        Figure(f"blocked by a save of {MB} MB, processor time of the training's thread", took, 8.0, "ms"),
+        Figure("the same, by the clock, which other work lengthens", statistics.median(by_the_clock[1:]), 8.0, "ms"),
         Figure("the same, beside dcp.async_save", took / theirs, 1.0, ""),
     ]
 

@@ -102,7 +102,7 @@ def test_rank_0_serves_the_store_if_that_is_asked_for() -> None:
     """--worker-store rank0: TORCHELASTIC_USE_AGENT_STORE is False, and the port is free for that worker."""
     code = (
         "import os; import torch.distributed as d; d.init_process_group('gloo'); d.barrier();"
-        "print(os.environ['TORCHELASTIC_USE_AGENT_STORE'], flush=True)"
+        "os.write(1, os.environ['TORCHELASTIC_USE_AGENT_STORE'].encode() + b' '); d.destroy_process_group()"
     )
     flags = ["--standalone", "--nproc-per-node", "2", "--worker-store", "rank0", "--no-python"]
     ended = subprocess.run(

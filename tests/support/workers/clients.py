@@ -34,6 +34,11 @@ def opened() -> Any:
     return TCPStore(*where, is_master=False, wait_for_workers=False, timeout=BOUND)
 
 
+def say(text: str) -> None:
+    """In one call: `print` in an unbuffered worker makes two, and lines of two workers would mix."""
+    os.write(1, f"{text}\n".encode())
+
+
 def manager() -> None:
     store = opened()
     assert not store.check(["rank 0"]) or RANK > 0, "a key of an earlier round"
@@ -43,7 +48,7 @@ def manager() -> None:
     count = torch.ones(1)
     dist.all_reduce(count)
     assert int(count) == WORLD
-    print(f"rank {RANK} of {WORLD} met the others", flush=True)
+    say(f"rank {RANK} of {WORLD} met the others")
 
 
 def early() -> None:
@@ -66,7 +71,7 @@ def early() -> None:
         pass
     store.set(f"after {RANK}", "1")
     store.wait([f"after {rank}" for rank in range(1, WORLD)])
-    print(f"rank {RANK} had a store after rank 0", flush=True)
+    say(f"rank {RANK} had a store after rank 0")
 
 
 def again() -> None:
@@ -100,7 +105,7 @@ def watching() -> None:
         asked_to_stop.wait()
     if RANK > 0:
         never.wait(ends)
-    print(f"rank {RANK} of {WORLD} ends", flush=True)
+    say(f"rank {RANK} of {WORLD} ends")
     os._exit(0)  # the threads run until then
 
 
