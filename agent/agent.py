@@ -43,6 +43,8 @@ class Link(Protocol):
     """Version of the newest announcement received; 0 before the first."""
     fencing: Fencing | None
     """On a store that elects: until when workers may run."""
+    held: int
+    """A descriptor that the nursery holds as long as a worker may run; -1: none."""
     own_beats: OwnHeartbeats | None
     """How the store answers this node's heartbeats; None: there is no store, or it is not open yet."""
 
@@ -111,17 +113,15 @@ class Agent:
         self._spec = workers
         self._rules = node_rules(node, self.name, workers, rendezvous)
         self._rendezvous_rules = rendezvous_rules(node, workers, rendezvous)
-        self._on_event = on_event
-        self._on_announce = on_announce
+        self._on_event, self._on_announce = on_event, on_announce
         self._tell = tell or (lambda text, routine: None)
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
         self.workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
         post = self._loop.post
         self.link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
-        self.workers.fencing = self.link.fencing
-        self._node = Node()
-        self._coordinator = Rendezvous()
+        self.workers.fencing, self.workers.held = self.link.fencing, self.link.held
+        self._node, self._coordinator = Node(), Rendezvous()
         self._rendezvous, self._announced_s = rendezvous, 0.0
         self._conclusion: events.Conclude | None = None
 

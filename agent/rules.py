@@ -58,5 +58,6 @@ def rendezvous_rules(node: str, workers: WorkerSpec, spec: RendezvousSpec) -> Re
         settles=spec.settle_s > 0,
         settle_s=spec.settle_s or DEFAULT_SETTLE_S,
         fences=spec.fences,
+        succeeds=spec.succeeds,
         alone_s=alone_s(workers.grace_s, spec),
     )

@@ -19,6 +19,7 @@ class Solo:
         self.newest = 0
         """As the driver's."""
         self.fencing = self.own_beats = None
+        self.held = -1
 
     def open(self) -> None:
         self._post(StoreOpened(True, self._addr))

@@ -162,7 +162,7 @@ class RendezvousSpec:
     backend: str = "memory"
     """memory (one host), c10d, etcd, handler."""
     endpoint: str = ""
-    """c10d: HOST:PORT; etcd: the same, several with commas between."""
+    """HOST:PORT; several with commas between: the servers of etcd, or the nodes that may host a c10d store."""
     etcd: EtcdSpec = field(default_factory=EtcdSpec)
     handler: HandlerSpec | None = None
     """Who brings the nodes together, where the backend is `handler`."""
@@ -199,3 +199,8 @@ class RendezvousSpec:
     def fences(self) -> bool:
         """Whether workers that are cut off end before a round begins without them: on stores that elect."""
         return self.backend == "etcd"
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether another node may host the c10d store, should its host be killed."""
+        return self.backend == "c10d" and "," in self.endpoint

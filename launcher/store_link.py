@@ -20,6 +20,7 @@ from ..rendezvous.store import Join, Store, StoreUnreachable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.driver.fencing import Fencing
+    from ..rendezvous.driver.succession import Succession
     from ..rendezvous.etcd.client import EtcdClient
     from ..rendezvous.etcd.credentials import Login, Tls
     from .as_torchrun.foreign_rendezvous import Meeting
@@ -40,18 +41,35 @@ def link_to(
             tell(text, False)
 
     def make(node: str, name: str, post: Post) -> Link:
-        lease_s = spec.lease_s if spec.fences else 0.0
+        lease_s = spec.lease_s if spec.fences or spec.succeeds else 0.0
         job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc, lease_s)
         if meeting is not None:
             return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
-        opener = _opener(spec, given, warn, as_program)
+        opener = _opener(spec, given, warn, as_program, node)
         where = partial(address, spec, tell)
         fencing = _fencing(node, name, spec, grace_s, warn) if spec.fences else None
         return Driver(
-            node, name, job, opener, post, spec.beat_s, spec.lease_s, find_addr=where, warn=warn, fencing=fencing
+            node,
+            name,
+            job,
+            opener,
+            post,
+            spec.beat_s,
+            spec.lease_s,
+            find_addr=where,
+            warn=warn,
+            fencing=fencing,
+            succession=_succession(node, spec, warn) if spec.succeeds and given is None else None,
         )
 
     return make
+
+
+def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None]) -> Succession:
+    from ..rendezvous.driver.links import Links
+    from ..rendezvous.driver.succession import Succession
+
+    return Succession(node, spec.lease_s, Links(warn), warn)
 
 
 def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:
@@ -122,7 +140,9 @@ def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:
     return outward or found
 
 
-def _opener(spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool) -> OpenStore:
+def _opener(
+    spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool, node: str
+) -> OpenStore:
     def open_c10d(closing: threading.Event, join: Join) -> Store:
         from ..rendezvous.c10d import store as c10d
 
@@ -155,7 +175,28 @@ def _opener(spec: RendezvousSpec, given: Store | None, say: Callable[[str], None
 
     if given is not None:
         return partial(_join, given)
+    if spec.succeeds:
+        return partial(_open_listed, spec, node, say)
     return open_etcd if spec.backend == "etcd" else open_c10d
+
+
+def _open_listed(
+    spec: RendezvousSpec, node: str, say: Callable[[str], None], closing: threading.Event, join: Join
+) -> Store:
+    from ..agent.worker_store.in_thread import ServerThread
+    from ..rendezvous.c10d import listed, moving
+    from ..rendezvous.c10d.keys import Keys
+
+    return moving.open_listed(
+        listed.Listed([parse_endpoint(one) for one in spec.endpoint.split(",")], Keys(spec.run_id)),
+        node,
+        ServerThread,
+        connect_timeout_s=spec.connect_timeout_s,
+        on_wait=say,
+        cancelled=closing,
+        join=join,
+        warn=say,
+    )
 
 
 def _need_only_grpc() -> None:

@@ -148,6 +148,8 @@ class NodeRecord:
     """By this name agents on its host see whether a process of it lives; empty: they cannot."""
     ended_here: tuple[str, ...] = ()
     """Presences of agents of which no process is left, as this node sees on its host; at most `MAX_ENDED_HERE`."""
+    store: str = ""
+    """HOST:PORT where it could serve the job's store, should its host die; empty: nowhere."""
 
 
 MAX_ENDED_HERE = 256
@@ -155,11 +157,14 @@ MAX_ENDED_HERE = 256
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Whom members of a round ask, while the store does not answer, whether their workers may run on."""
+    """Whom members of a round ask while the store does not answer: whether their workers may run on, or, where another
+    node may host the store next, for a vote."""
 
     node: str
     addr: str
     port: int
+    store: str = ""
+    """As `NodeRecord.store`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +239,14 @@ class Round:
     """On stores that elect: the first members of the round."""
     coordinator: str = ""
     """On stores that elect: name of the node that announces this; empty before that is known."""
+    voters: tuple[Witness, ...] = ()
+    """Where another node may host the store next: who elects it (docs/adr/0049)."""
+    before: tuple[str, ...] = ()
+    """Voters of the round before that are members of this one."""
+    host: Witness | None = None
+    """Where another node may host the store next: the node that does now."""
+    finished: tuple[str, ...] = ()
+    """There also: members whose workers all exited 0, for a host that follows one of them."""
 
     def differs_in_text_only(self, other: Round) -> bool:
         """Whether only the sentence differs from `other`: for which nodes all wait, and for how long yet."""

@@ -55,7 +55,7 @@ def on_came_back(node: Node, event: StoreCameBack, now: float, rules: Rules) -> 
 
 
 def on_leadership(node: Node, event: LeadershipChanged, now: float, rules: Rules) -> Move:
-    return replace(node, leading=event.leads), ()
+    return replace(node, leading=event.leads, hosting=node.hosting or event.hosting), ()
 
 
 def on_neighbours_ended(node: Node, event: NeighboursEnded, now: float, rules: Rules) -> Move:

@@ -55,6 +55,10 @@ class Frames:
             del self._received[:end]
             yield fields
 
+    def keep(self) -> None:
+        """The descriptor of one frame stays open until this process ends."""
+        self.fds.pop(0)
+
     def take(self, present: Sequence[bytes]) -> list[int]:
         """The descriptors of one frame: one for each b"1", and -1 for each b"0"."""
         return [self.fds.pop(0) if each == b"1" else -1 for each in present]

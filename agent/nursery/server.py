@@ -372,6 +372,7 @@ ORDERS: dict[bytes, Callable[[Nursery, list[bytes]], None]] = {
     b"kill": lambda nursery, fields: nursery.kill(),
     b"name": lambda nursery, fields: nursery.name_leftovers(),
     b"keep": lambda nursery, fields: nursery.keep(),
+    b"hold": lambda nursery, fields: nursery.frames.keep(),
     b"fence": lambda nursery, fields: nursery.set_fence(fields),
     b"begin": lambda nursery, fields: nursery.begin_fenced(fields),
     b"serve": lambda nursery, fields: nursery.serve(fields),

@@ -4,7 +4,8 @@
   NAME=VALUE...`, `fork` with the same fields, `no_more` where a batch ends early, `preload MODULES PER_ROUND CWD ARGC
   ARGV... NAME=VALUE...`, `signal N`, `forward N`, `kill_group KEY`, `kill`, `name`, `keep`, `serve ROUND` with a
   listening socket, `end_store`, `fence 0|1` with its memory (`agent/nursery/fence.py`) and, if 1, the agent's
-  presence, `begin GENERATION` before the workers of a round, where there is a fence;
+  presence, `begin GENERATION` before the workers of a round, where there is a fence; `hold` with a descriptor that
+  stays open as long as a worker may run;
 * from it, lines: `nursery PID CGROUP`, `started KEY PID`, `start_failed KEY REASON`, `fork_failed KEY REASON`,
   `exited KEY PID CODE DUMPED`, `emptied`, `not_forwarded KEY N`, `preloaded SECONDS RSS_KIB PSS_KIB MODULES`,
   `preload_failed REASON`, `preload_warning TEXT`, `leftovers COUNT PID COMMAND<TAB>PID COMMAND...`,

@@ -150,6 +150,11 @@ class Supervisor:
         holds the agent's `presence` (`agent/nursery/presence.py`) as long as it lives; -1: there is none."""
         self._send(b"fence\0%d" % (presence >= 0), [memory] if presence < 0 else [memory, presence])
 
+    def hold(self, fd: int) -> None:
+        """The nursery holds this until it has ended all workers; -1: nothing."""
+        if fd >= 0:
+            self._send(b"hold", [fd])
+
     def begin(self, generation: int) -> None:
         """Before `start`, where there is a fence: the generation in which the agent has read that the round runs."""
         self._send(b"begin\0%d" % generation)

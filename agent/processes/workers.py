@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 class Workers:
     """Owns the supervisor, the logs and the port of one agent."""
 
+    held = -1
+    """What the nursery holds as long as a worker may run; -1: nothing."""
     fencing: Fencing | None = None
     """Until when workers may run; set before `open`."""
 
@@ -105,9 +107,8 @@ class Workers:
         """By local rank: when it was gone, and its exit code."""
         self.on_seen: Callable[[WorkersSeen], None] | None = None
         """Called when workers begin, have begun, exit, or have written of their steps."""
-        self._round = 0
+        self._oom, self._round = OomWatch(), 0
         self._timer: FileTimer | None = None
-        self._oom = OomWatch()
         self._round_began_s = self._first_exit_s = 0.0
         self._order = 0
         """How many workers of the round have exited, or could not be started."""
@@ -162,15 +163,13 @@ class Workers:
         """Start the round's workers. Where the host refuses files or memory, nothing is raised: the failure is
         returned, as events."""
         self.member, self.nodes = member, round.nodes
-        self._pids = {}
+        self._pids, self.reports = {}, {}
         self._started_s, self._exited, self._round = {}, {}, round.number
-        self.reports = {}
-        self._order, self._round_began_s = 0, time.monotonic()
+        self._starting, self._order, self._round_began_s = 0, 0, time.monotonic()
         self._stopped_by.clear()
         self._suspended.clear()
         self._sought_ready = False
         self._oom.begin()
-        self._starting = 0
         try:
             cwd = _working_directory()
             if self.fencing is not None:
@@ -369,6 +368,7 @@ class Workers:
         self.fileno = self.supervisor.fileno()
         if self.fencing is not None:
             self.supervisor.fence(self.fencing.page.fd, self.fencing.presence_fd)
+        self.supervisor.hold(self.held)
         if TIMER_SWITCH in self._spec.base_env and self._timer is None:
             from .file_timer import timer_of
 

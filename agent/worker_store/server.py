@@ -48,24 +48,31 @@ class Server:
 
     def run(self) -> None:
         """Serve for ever. Raises OSError where the host allows no more connections."""
+        while True:
+            self.turn()
+
+    def turn(self, closing: int = -1) -> bool:
+        """Wait until something happens and handle it. Whether it happened to the descriptor `closing`."""
         listener = self.listener.fileno()
         connections = self.connections
-        while True:
-            for fd, happened in self.poll.poll():
-                connection = connections.get(fd)
-                if fd == listener:
-                    self.accept()
-                elif connection is None:
-                    continue  # closed a moment ago, because an answer could not be sent
-                elif happened & select.EPOLLOUT:
-                    self.send(connection)
-                else:
-                    self.receive(connection)
-            for client in self.table.woken:
-                connection = connections.get(client.fd)
-                if connection is not None:
-                    self.send(connection)
-            self.table.woken.clear()
+        for fd, happened in self.poll.poll():
+            connection = connections.get(fd)
+            if fd == listener:
+                self.accept()
+            elif fd == closing:
+                return True
+            elif connection is None:
+                continue  # closed a moment ago, because an answer could not be sent
+            elif happened & select.EPOLLOUT:
+                self.send(connection)
+            else:
+                self.receive(connection)
+        for client in self.table.woken:
+            connection = connections.get(client.fd)
+            if connection is not None:
+                self.send(connection)
+        self.table.woken.clear()
+        return False
 
     def accept(self) -> None:
         """Accept all connections that are pending."""
@@ -95,7 +102,7 @@ class Server:
         except OSError:
             data = b""
         if not data:
-            self.close(connection)
+            self.forget(connection)
             return
         if connection.received:
             connection.received += data
@@ -105,7 +112,7 @@ class Server:
         try:
             used, connection.needed = self.requests.carry_out(connection, data)
         except ValueError:
-            self.close(connection)  # no client of TCPStore, or one that asks for what has no answer
+            self.forget(connection)  # no client of TCPStore, or one that asks for what has no answer
             return
         connection.received = bytearray(data[used:])
         if connection.answers:
@@ -118,14 +125,14 @@ class Server:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self.close(connection)
+            self.forget(connection)
             return
         del connection.answers[:sent]
         if connection.blocked != bool(connection.answers):
             connection.blocked = not connection.blocked
             self.poll.modify(connection.fd, select.EPOLLOUT if connection.blocked else select.EPOLLIN)
 
-    def close(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """Forget the connection and what it waited for."""
         del self.connections[connection.fd]
         connection.fd = -1

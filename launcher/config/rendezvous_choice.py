@@ -4,7 +4,7 @@ error.
 * One node without rendezvous flags, or `--standalone`: this node alone, in memory. No store, no torch.
 * static with one node: the same; its workers get `--master-addr` and `--master-port` as typed.
 * static with several nodes: a c10d store on node 0 at that address; group ranks are the nodes' `--node-rank`.
-* c10d: a store at the endpoint.
+* c10d: a store at the endpoint; at several, a store that another of these nodes hosts should its host be killed.
 * the name of a handler of another package: a c10d store on one of the nodes that meet there.
 * etcd: the cluster at the endpoints; if it does not answer, nothing else is used instead.
 """
@@ -146,6 +146,8 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
                 "HOST is the node that hosts the store"
             )
         return _alone("a job of one node", configs, nodes, node_rank)
+    if "," in endpoint:
+        return _listed(endpoint, configs, nodes, node_rank)
     host, port = parse_endpoint("--rdzv-endpoint", endpoint, C10D_PORT)
     if port == 0:
         # torchrun documents port 0, "any free port", for several jobs of one node on the same host.
@@ -157,6 +159,23 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
         return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
     conf = read_rdzv_conf(configs, static=False)
     spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
+    return Choice(spec, warnings=conf.warnings)
+
+
+def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
+    """Several nodes that may host the store; the first one begins the job."""
+    named = [joined(*parse_endpoint("--rdzv-endpoint", one, C10D_PORT)) for one in endpoint.split(",")]
+    conf = read_rdzv_conf(configs, static=False)
+    if len(set(named)) < len(named):
+        raise UsageError(f"--rdzv-endpoint is {endpoint!r}, which names one endpoint twice; leave one of them out")
+    if any(one.endswith(":0") for one in named):
+        raise UsageError(f"--rdzv-endpoint is {endpoint!r}, and port 0 means any, which other nodes cannot know")
+    if conf.is_host is not None:
+        raise UsageError(
+            f"--rdzv-conf is_host is {conf.is_host}, but of the nodes that --rdzv-endpoint lists the first one hosts "
+            "the store, and another one after it; leave is_host out"
+        )
+    spec = replace(_base(conf, "c10d", *nodes), endpoint=",".join(named), node_rank=node_rank)
     return Choice(spec, warnings=conf.warnings)
 
 

@@ -4,6 +4,7 @@ Below `elastic_agent/<run id, percent-encoded>/`:
 
     job              the job's record, create-only
     life             random token of this server, so that clients recognise a restarted, empty server
+    host             where several nodes may host the store: who does, in which epoch, and where (`listed.py`)
 
 and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; counters are decimal text:
 
@@ -56,6 +57,7 @@ class Keys:
         job = f"elastic_agent/{percent_encoded(self.served)}/"
         self.job = job + "job"
         self.life = job + "life"
+        self.pointer = job + "host"
         self.under = f"{job}{incarnation}/"
         self.log_head = self.under + "log/head"
         self.log_compacted = self.under + "log/compacted"

@@ -67,6 +67,17 @@ class Published:
                 self._key, self.number = keys.notification(number), number
                 return
 
+    def elsewhere(self) -> Published:
+        """The same record, for the server of another host, which has nothing of this node yet."""
+        found = Published()
+        found._node_id, found._record = self._node_id, self._record
+        return found
+
+    def republish(self, client: TcpStoreClient, where: str, keys: Keys, node: str) -> None:
+        """Publish the record if this server never got it."""
+        if not self._key and node.encode("utf-8") == self._node_id:
+            self.publish(client, where, keys, node, self._record)
+
     def keys_to_check(self, keys: Keys, node: str) -> list[str]:
         """The keys whose values `restore` needs; empty if this node has published nothing."""
         return [self._key, keys.node(node)] if self._key and node.encode("utf-8") == self._node_id else []

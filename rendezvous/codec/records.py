@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ...proto import elastic_pb2 as wire
 from ..agreements import MAX_REQUESTS
+from ..election.electorate import VOTERS
 from ..failures import MAX_REPORTED_EXITS
 from ..records import MAX_ENDED_HERE, Crowd, Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
 from . import fields
@@ -77,6 +78,7 @@ def encode_node(record: NodeRecord) -> bytes:
         alone_s=seconds("alone_s", record.alone_s),
         presence=utf8(record.presence),
         ended_here=[utf8(each) for each in record.ended_here[:MAX_ENDED_HERE]],
+        store=utf8(record.store),
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -124,6 +126,7 @@ def decode_node(data: bytes) -> NodeRecord:
         alone_s=seconds("alone_s", message.alone_s),
         presence=message.presence,
         ended_here=tuple(message.ended_here[:MAX_ENDED_HERE]),
+        store=message.store,
     )
 
 
@@ -152,6 +155,9 @@ def encode_round(record: Round) -> bytes:
         served=served_to_messages(record.served),
         witnesses=[_witness_to_message(witness) for witness in record.witnesses[:MAX_WITNESSES]],
         coordinator=utf8(record.coordinator),
+        voters=[_witness_to_message(voter) for voter in record.voters[:VOTERS]],
+        before=[utf8(node) for node in record.before[:VOTERS]],
+        finished=[utf8(node) for node in record.finished],
     )
     message.phase = PHASE_CODES[record.phase]  # type: ignore[assignment]
     if record.ended is not None:
@@ -164,6 +170,8 @@ def encode_round(record: Round) -> bytes:
         message.agreement.CopyFrom(agreement_to_message(record.agreement))
     if record.crowd is not None:
         message.crowd.CopyFrom(_crowd_to_message(record.crowd))
+    if record.host is not None:
+        message.host.CopyFrom(_witness_to_message(record.host))
     return bounded("round", message.SerializeToString(), MAX_ROUND_BYTES)
 
 
@@ -192,16 +200,20 @@ def decode_round(data: bytes) -> Round:
         crowd=_crowd_from_message(message.crowd) if message.HasField("crowd") else None,
         witnesses=tuple(_witness_from_message(witness) for witness in message.witnesses[:MAX_WITNESSES]),
         coordinator=message.coordinator,
+        voters=tuple(_witness_from_message(voter) for voter in message.voters[:VOTERS]),
+        before=tuple(message.before[:VOTERS]),
+        host=_witness_from_message(message.host) if message.HasField("host") else None,
+        finished=tuple(message.finished),
     )
 
 
 def _witness_to_message(witness: Witness) -> wire.Witness:
     port = checked("port", witness.port, limit=65535)
-    return wire.Witness(node=utf8(witness.node), addr=utf8(witness.addr), port=port)
+    return wire.Witness(node=utf8(witness.node), addr=utf8(witness.addr), port=port, store=utf8(witness.store))
 
 
 def _witness_from_message(message: wire.Witness) -> Witness:
-    return Witness(message.node, message.addr, checked("port", message.port, limit=65535))
+    return Witness(message.node, message.addr, checked("port", message.port, limit=65535), message.store)
 
 
 def _crowd_to_message(crowd: Crowd) -> wire.Crowd:

@@ -86,6 +86,8 @@ def lost(seen: Seen, now: float, rules: Rules) -> str:
         grace_s, more_s = seen.record.grace_s, deadlines.report_margin_s(rules)
         why = f"its agent sends heartbeats but did not report within {grace_s + more_s:g} s"
         return f"{seen.record.name} was lost: {why} (its grace of {grace_s:g} s, and {more_s:g} s more)"
+    if seen.record.seq < 0 and rules.succeeds:
+        return f"{seen.record.name} was lost: it has not come to the new host of the store"
     silent_s = now - seen.heard_at
     if silent_s < rules.lease_s - deadlines.SAME_MOMENT_S:  # as a store that keeps leases itself sees it
         return f"{seen.record.name} was lost: its lease of {rules.lease_s:g} s ran out"

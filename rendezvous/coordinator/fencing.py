@@ -5,12 +5,16 @@ alone move that on: a heartbeat that the store acknowledged, and permissions of 
 that has no lease has had no heartbeat acknowledged since long enough. What a witness has permitted lasts no longer than
 `PERMITTED` leases behind the record by which it says that it permits no more; and no permission lasts for longer than
 the node's `alone_s` behind its last heartbeat.
+
+Also who may vote for the next host of a store that a node hosts (docs/adr/0049): they hold what witnesses do.
 """
 
 from __future__ import annotations
 
+from ..codec.limits import INLINE_MEMBERS
+from ..election.electorate import Electorate, of_round
 from ..records import Member, Witness
-from .state import OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
+from .state import GOING, OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
 
 WITNESSES = 3
 """So many members of a round, the first, are its witnesses."""
@@ -24,6 +28,34 @@ def witnesses(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> t
         return ()
     records = [state.nodes[member.node].record for member in members[:WITNESSES]]
     return tuple(Witness(record.node, record.addr, record.witness_port) for record in records)
+
+
+def voters(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
+    """As `Round.voters` and `Round.before`, of a round with these members. A round whose members are on pages has no
+    voters, as a voter must hold all of them."""
+    if not rules.succeeds or len(members) > INLINE_MEMBERS:
+        return (), ()
+    found = [_voter(state, member.node) for member in members]
+    able = {voter.node: voter for voter in found if voter.store and voter.port}
+    last = Electorate(tuple(voter.node for voter in state.placement.voters), state.placement.before)
+    absent = [node for node in last.voters if (seen := state.nodes.get(node)) is None or _cannot_vote(seen)]
+    elect = of_round(list(able), last, absent)
+    return tuple(able[node] for node in elect.voters), elect.before
+
+
+def host(state: Rendezvous, rules: Rules) -> Witness | None:
+    """This node, which hosts the store, where another may host it next."""
+    return _voter(state, rules.own) if rules.succeeds and rules.own in state.nodes else None
+
+
+def _voter(state: Rendezvous, node: str) -> Witness:
+    record = state.nodes[node].record
+    return Witness(node, record.addr, record.witness_port, record.store)
+
+
+def _cannot_vote(seen: Seen) -> bool:
+    """It has said goodbye, or has sent no heartbeat for a lease."""
+    return seen.record.state in GOING or (seen.lost and not seen.overdue)
 
 
 def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:

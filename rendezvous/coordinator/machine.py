@@ -105,8 +105,8 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
     """Announce what changed; where all nodes wait, now and then also for whom and how long yet. Where only this one
     waits, as the job is over, tell people here."""
     newest, because = state.announced, state.because
-    own = rules.own if rules.fences else ""
-    if newest is not None and state.view(state.version, newest.because, own) == newest:
+    own, host = rules.own if rules.fences else "", fencing.host(state, rules)
+    if newest is not None and state.view(state.version, newest.because, own, host) == newest:
         progress_at = deadlines.progress_at(state, rules)
         if progress_at is None or now < progress_at:
             return state, ()  # a new sentence alone is not worth a read by every node
@@ -114,7 +114,7 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
         because = state.because if state.phase is GATHERING else explain.waiting(state, now, rules)
         if state.phase is CLOSED:  # no node reads what is announced after the last announcement
             return replace(state, announced_at=now), (Tell(because),)
-    view = state.view(state.version + 1, because, own)
+    view = state.view(state.version + 1, because, own, host)
     return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
 
 
@@ -329,12 +329,18 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
         return replace(state, because=explain.claims(conflict, known_at - now))
     first = state.nodes[members[0].node].record
     placed = {member.node: replace(state.nodes[member.node], placed=state.number) for member in members}
+    voters, before = fencing.voters(state, members, rules)
     return replace(
         state,
         phase=RUNNING,
         nodes={**state.nodes, **placed},
         placement=Placement(
-            members, rules.master_addr or first.addr, first.port, witnesses=fencing.witnesses(state, members, rules)
+            members,
+            rules.master_addr or first.addr,
+            first.port,
+            witnesses=fencing.witnesses(state, members, rules),
+            voters=voters,
+            before=before,
         ),
         since=now,
         last_call_until=None,

@@ -46,6 +46,8 @@ class Rules:
     """How long workers get to act on an agreement after which the round or the job ends."""
     fences: bool = False
     """On a store that elects: workers of nodes that are cut off end by a time that is known (`fencing.py`)."""
+    succeeds: bool = False
+    """On a store that a node hosts: another may host it next, should that one die (docs/adr/0049)."""
     alone_s: float = 0.0
     """As `NodeRecord.alone_s`, of this node."""
     master_addr: str | None = None
@@ -139,6 +141,10 @@ class Placement:
     """As `Round.witnesses`."""
     forbidding: frozenset[str] = frozenset()
     """Nodes of which a record of this round forbids a restart."""
+    voters: tuple[Witness, ...] = ()
+    """As `Round.voters`."""
+    before: tuple[str, ...] = ()
+    """As `Round.before`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +276,12 @@ class Rendezvous:
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 
-    def view(self, version: int, because: str, own: str = "") -> Round:
-        """The announcement of this state. `own`: the coordinator's node, where nodes may wait for another one."""
+    def _finished(self) -> tuple[str, ...]:
+        return tuple(member.node for member, seen in self.seen_members() if seen.finished)
+
+    def view(self, version: int, because: str, own: str = "", host: Witness | None = None) -> Round:
+        """The announcement of this state. `own`: the coordinator's node, where nodes may wait for another one. `host`:
+        as `Round.host`."""
         end, coordinator = self.end, self.nodes.get(own)
         return Round(
             version=version,
@@ -292,4 +302,8 @@ class Rendezvous:
             served=tuple(sorted(self.served)[:MAX_SERVED]) if self.served else (),
             witnesses=() if self.phase is CLOSED else self.placement.witnesses,
             coordinator=coordinator.record.name if coordinator is not None else "",
+            voters=() if self.phase is CLOSED else self.placement.voters,
+            before=() if self.phase is CLOSED else self.placement.before,
+            host=host,
+            finished=self._finished() if host is not None and self.finishing else (),
         )

@@ -75,7 +75,14 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         number=newest.number,
         because=newest.because,
         nodes=_nodes(newest, event.records, now, rules.own),
-        placement=Placement(newest.members, newest.master_addr, newest.master_port, witnesses=newest.witnesses),
+        placement=Placement(
+            newest.members,
+            newest.master_addr,
+            newest.master_port,
+            witnesses=newest.witnesses,
+            voters=newest.voters,
+            before=newest.before,
+        ),
         end=end,
         since=now,
         last_call_until=now + rules.last_call_timeout_s if newest.phase is RoundPhase.LAST_CALL else None,
@@ -104,7 +111,7 @@ def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str)
     nodes = {
         node: _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
-        else _without_record(members[node], arrival, begun, now)
+        else _without_record(members[node], arrival, begun, now, finished=node in newest.finished)
         for arrival, node in enumerate(order)
     }
     if newest.finishing:
@@ -118,8 +125,10 @@ def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:
     return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed, fenced_at=now)
 
 
-def _without_record(member: Member, arrival: int, begun: int, now: float) -> Seen:
+def _without_record(member: Member, arrival: int, begun: int, now: float, *, finished: bool) -> Seen:
     """A member without a readable record counts as lost until it publishes one."""
-    because = "its record is not in the store"
-    record = NodeRecord(member.node, member.name, NodeState.LEAVING, seq=-1, round=begun, because=because)
+    because, state = "its record is not in the store", NodeState.FINISHED if finished else NodeState.LEAVING
+    record = NodeRecord(
+        member.node, member.name, state, seq=-1, round=begun, finished=finished, because=because
+    )  # fmt: skip
     return replace(_seen(record, arrival, begun, now), lost=True, lost_at=now)

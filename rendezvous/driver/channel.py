@@ -39,13 +39,13 @@ def mac(secret: bytes, *parts: bytes) -> bytes:
 
 def question(secret: bytes, number: int, node: str) -> bytes:
     """Asks this node about this round."""
-    head = ASKS + number.to_bytes(8, "big") + os.urandom(NONCE) + _name(node)
+    head = ASKS + number.to_bytes(8, "big") + os.urandom(NONCE) + name_of(node)
     return head + mac(secret, head)
 
 
 def read_question(secret: bytes, asked: bytes, node: str) -> int | None:
     """The round that this node is asked about; None: it is no question to it by who knows the secret."""
-    right = len(asked) == QUESTION and asked[NAME_AT:MAC_AT] == _name(node) and asked.startswith(ASKS)
+    right = len(asked) == QUESTION and asked[NAME_AT:MAC_AT] == name_of(node) and asked.startswith(ASKS)
     if not (right and _compare_digest(asked[MAC_AT:], mac(secret, asked[:MAC_AT]))):
         return None
     return int.from_bytes(asked[NUMBER_AT:NONCE_AT], "big")
@@ -62,7 +62,8 @@ def says_yes(secret: bytes, asked: bytes, said: bytes) -> bool:
     return len(said) == ANSWER and bool(_compare_digest(said, answer(secret, asked, True)))
 
 
-def _name(node: str) -> bytes:
+def name_of(node: str) -> bytes:
+    """For whom something is."""
     return sha256(node.encode("utf-8", "surrogateescape")).digest()[:NAME]
 
 
@@ -167,7 +168,7 @@ class Answering:
     def __init__(self, node: str, secret: bytes, permits: Callable[[int], bool]) -> None:
         """Raises OSError."""
         self._node, self._secret, self._permits = node, secret, permits
-        self._listener = _listener()
+        self._listener = listener()
         self.port = int(self._listener.getsockname()[1])
         self._asleep, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._listens_s = NEVER
@@ -245,21 +246,21 @@ class Answering:
         os.close(self._asleep)
 
 
-def _listener() -> socket.socket:
-    """On all addresses of this host, of both families where it has both."""
+def listener(*, blocking: bool = False) -> socket.socket:
+    """On all addresses of this host, of both families where it has both. Raises OSError."""
     if socket.has_ipv6:
         try:
-            listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(("::", 0))
+            made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            made.bind(("::", 0))
         except OSError:
             pass  # IPv6 is switched off here
         else:
-            listener.listen(CONNECTIONS)
-            listener.setblocking(False)
-            return listener
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("", 0))
-    listener.listen(CONNECTIONS)
-    listener.setblocking(False)
-    return listener
+            made.listen(CONNECTIONS)
+            made.setblocking(blocking)
+            return made
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.bind(("", 0))
+    made.listen(CONNECTIONS)
+    made.setblocking(blocking)
+    return made

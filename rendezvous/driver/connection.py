@@ -18,6 +18,8 @@ time between two looks that is found within 10 s. A busy host answers in well un
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 1.0
 """Pause between attempts to reach the store; doubles from the first to the most."""
+MOVED_S = 0.2
+"""The longest pause where another node may host the store by now."""
 
 T = TypeVar("T")
 
@@ -107,7 +109,14 @@ class CallGuard:
 class Connection:
     """Makes calls on a session, and repeats each on a new session until it is answered. Used by one thread."""
 
-    def __init__(self, connect: Callable[[], Store], closing: threading.Event, guard: CallGuard | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Store],
+        closing: threading.Event,
+        guard: CallGuard | None = None,
+        retry_most_s: float = RETRY_MOST_S,
+    ) -> None:
+        self._retry_most_s = retry_most_s
         self._connect = connect
         self._closing = closing
         self._guard = guard
@@ -154,7 +163,7 @@ class Connection:
             if not wanted():
                 return None
             self._closing.wait(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MOST_S)
+            pause_s = min(2 * pause_s, self._retry_most_s)
         return None
 
     def _count(self) -> None:

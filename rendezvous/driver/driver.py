@@ -28,7 +28,7 @@ from ..records import JobSpec, Member, NodeRecord, NodeState, Round
 from ..shared_values import SharedValues
 from ..store import FIRST_EPOCH, Store, StoreError
 from . import join
-from .connection import CallGuard, Connection
+from .connection import MOVED_S, RETRY_MOST_S, CallGuard, Connection
 from .events import (
     LeadershipChanged,
     LoopAsked,
@@ -45,6 +45,10 @@ from .health import Health, LoopWatch, Newest
 from .inbound import OwnPlace, Warn, read_round, read_state, with_all_members
 from .term import WAIT_S, Term
 from .threads import Heart, OwnHeartbeats, ThreadGroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .succession import Succession
 
 OpenStore = Callable[[threading.Event, Callable[[Store], None]], Store]
 """Opens the store and joins the job in it. Arguments: an event that ends the wait, and the function that joins."""
@@ -74,23 +78,23 @@ class Driver:
         find_addr: Callable[[], str],
         warn: Warn,
         fencing: Fencing | None = None,
+        succession: Succession | None = None,
     ) -> None:
         """`node`: identity of this agent process; `name`: the same for people; `job`: its spec. `beat_s`: time between
         heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
-        this one; called once, by the thread that opened the store. `fencing`: on a store that elects."""
-        self.fencing = fencing
-        self._node = node
-        self._name = name
-        self._job = job
+        this one; called once, by the thread that opened the store. `fencing`: on a store that elects. `succession`:
+        where another node may host the store next."""
+        self.fencing, self.succession = fencing, succession
+        self.held = succession.fd if succession is not None else -1
+        self._node, self._name, self._job = node, name, job
         self._job_record = b""
         self._open_store = open_store
         self._post = post
         self._find_addr = find_addr
         self._warn = warn
-        self._beat_s = beat_s
-        self._lease_s = lease_s
+        self._beat_s, self._lease_s = beat_s, lease_s
         self._unwritten: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
-        self._threads = ThreadGroup(post, lease_s)
+        self._threads = ThreadGroup(post, lease_s, RETRY_MOST_S if succession is None else MOVED_S)
         self._guard = CallGuard(lambda reason: post(StoreWentAway(reason)), lambda: post(StoreCameBack()))
         self._store: Store | None = None
         self._opened = threading.Event()
@@ -120,7 +124,9 @@ class Driver:
         """Write this node's record; RecordWritten follows."""
         if record.state is NodeState.ENDED:
             self._may_lead = False
-        self._unwritten.put(record if self.fencing is None else self.fencing.recorded(record))
+        for part in (self.fencing, self.succession):
+            record = record if part is None else part.recorded(record)
+        self._unwritten.put(record)
 
     def carry_out(self, effect: StoreEffect) -> None:
         """As the coordinator, do this on the store. Does nothing if the term is over, as an announcement's may be while
@@ -177,8 +183,9 @@ class Driver:
             self._term.end()
         self._guard.close()
         self._threads.end()
-        if self.fencing is not None:
-            self.fencing.close()
+        for part in (self.fencing, self.succession):
+            if part is not None:
+                part.close()
         if self._store is not None:
             self._store.close()
             self._store.close_host()
@@ -197,13 +204,17 @@ class Driver:
             connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
         self.own_beats = own_beats = OwnHeartbeats(self._lease_s / 2)
         self._opened.set()
+        secret = jobs.decode_job(self._job_record).secret
         if self.fencing is not None:
-            self.fencing.open(jobs.decode_job(self._job_record).secret)
+            self.fencing.open(secret)
+        if self.succession is not None:
+            self.succession.open(store, secret, partial(self._take_over, store, own_beats), self._threads.spawn)
         self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)
         loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)
         health = Health(loop, self._lease_s, self._beat_s)
         heart = Heart(self._node, self._beat_s, own_beats, partial(self._beat_answered, store, health), self.fencing)
+        heart.succession = self.succession
 
         def resign(epoch: int) -> None:
             connection.call(lambda session: session.resign(epoch))
@@ -293,7 +304,8 @@ class Driver:
     def _host_name(self, store: Store) -> str:
         """The node that hosts the store and coordinates. Where the store ends with it, it created the job's record."""
         what = "the node that hosts it and coordinates the job"
-        return what if store.outlives_jobs else f"{jobs.decode_job(self._job_record).name}, {what}"
+        name = self.succession.host_name if self.succession is not None else ""
+        return what if store.outlives_jobs else f"{name or jobs.decode_job(self._job_record).name}, {what}"
 
     def _write_record(self, connection: Connection, record: NodeRecord, meanwhile: Callable[[Store], None]) -> None:
         value = codec.encode_node(record)
@@ -325,6 +337,8 @@ class Driver:
                     continue
                 fencing.follow(seen, generation)
             self.newest = seen.version
+            if self.succession is not None:
+                self.succession.follow(seen)
             self._post(RoundSeen(seen))
 
     def _run_asker(self, fencing: Fencing) -> None:
@@ -364,6 +378,15 @@ class Driver:
             self._post(Deposed())
             self._post(LeadershipChanged(leads=False))
 
+    def _take_over(self, store: Store, own_beats: OwnHeartbeats, epoch: int) -> None:
+        """Host the store from here on: this node was elected."""
+        self._recorded = None
+        connection = self._threads.connect(store, "candidate", self._lease_s)
+        if self.succession is not None:
+            state = self.succession.take_over(epoch, store, connection, self._job_record, self._warn)
+            if state is not None:
+                self._begin_term(store, own_beats, *state)
+
     def _begin_term(self, store: Store, own_beats: OwnHeartbeats, cursor: int, found: Elected) -> Term:
         term = Term(
             store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s, self._lease_s
@@ -372,6 +395,6 @@ class Driver:
         if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term
         self._post(found)
-        self._post(LeadershipChanged(leads=True))
+        self._post(LeadershipChanged(leads=True, hosting=store.hosted))
         term.begin(cursor)
         return term

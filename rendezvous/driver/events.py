@@ -60,6 +60,8 @@ class LeadershipChanged:
     """This node coordinates the job from here on, or no longer."""
 
     leads: bool
+    hosting: bool = False
+    """It hosts the store as well, from here on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,22 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from ..store import Store, StoreError
-from .connection import CallGuard, Connection, patience_s
+from .connection import RETRY_MOST_S, CallGuard, Connection, patience_s
 from .events import Post, StoreFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .fencing import Fencing
+    from .succession import Succession
 
 
 class ThreadGroup:
     """Threads named `elastic-agent-<role>`. An exception that ends one is posted, as StoreFailed, unless the group is
     ending."""
 
-    def __init__(self, post: Post, lease_s: float) -> None:
+    def __init__(self, post: Post, lease_s: float, retry_most_s: float = RETRY_MOST_S) -> None:
+        """`retry_most_s`: the longest pause between two attempts to reach the store."""
+        self._retry_most_s = retry_most_s
         self._post = post
         self._lease_s = lease_s
         self.ending = threading.Event()
@@ -32,7 +35,7 @@ class ThreadGroup:
 
     def connect(self, store: Store, role: str, wait_s: float, guard: CallGuard | None = None) -> Connection:
         """The connection of the thread with this role. `wait_s`: the longest wait of its calls."""
-        connection = Connection(store.session, self.ending, guard)
+        connection = Connection(store.session, self.ending, guard, self._retry_most_s)
         self._connections[role] = connection, patience_s(wait_s, self._lease_s)
         return connection
 
@@ -127,6 +130,8 @@ class Heart:
         """`answered` gets what the store says to a heartbeat: as `Store.beat`, and the session, which knows more.
         `fencing` gets when it was sent."""
         self._fencing = fencing
+        self.succession: Succession | None = None
+        """Gets when each was sent, and what it was answered."""
         self._answered = answered
         self._node = node
         self._beat_s = beat_s
@@ -141,11 +146,13 @@ class Heart:
     def beat(self, session: Store) -> None:
         """Send a heartbeat. Raises StoreError."""
         sent_at = self._fencing.page.now() if self._fencing is not None else 0.0
-        began = time.monotonic()
+        began, booted = time.monotonic(), self.succession.now() if self.succession is not None else 0.0
         newest = session.beat(self._node, self._count + 1)
         self._count += 1
         if self._fencing is not None:
             self._fencing.heartbeat_acknowledged(sent_at)
+        if self.succession is not None:
+            self.succession.acknowledged(session, booted, newest)
         self._own_beats.answered(began)
         self._answered(newest, session)
 

@@ -107,6 +107,9 @@ spent.
 Losing the host by force is an orderly end: after `store_grace` every agent stops its workers and exits 80 naming the
 host.
 
+Where `--rdzv-endpoint` lists several nodes and the agent that hosts the store is killed, another of them hosts it and
+the job goes on.
+
 Where no node hosts the store, losing the coordinator costs no more than losing any node: another takes over, whatever
 the phase, and goes on from what was announced.
 """

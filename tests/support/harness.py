@@ -310,7 +310,7 @@ class Cluster:
 
     def _start_process(self, name: str, wanted: dict[str, Any]) -> ProcessNode:
         conf = {"last_call_quiet": 0.5, "read_timeout": 30, **wanted["conf"]}
-        if self.backend == "c10d":
+        if self.backend == "c10d" and "," not in wanted.get("endpoint", self.endpoint):
             conf["is_host"] = int(wanted.get("hosts", not self.nodes))
         flags = [
             "--nnodes", str(wanted["nnodes"]), "--nproc-per-node", str(wanted["nproc"]),

@@ -45,6 +45,29 @@ def test_settings_of_one_node_are_no_part_of_the_job() -> None:
     ]
 
 
+# -- c10d with several nodes that may host ------------------------------------------------------------------------
+
+
+def test_a_c10d_store_may_have_several_nodes_to_host_it() -> None:
+    """Each with c10d's port unless it names another; all in the order given. With one endpoint nothing changes."""
+    several = met(**{**C10D, "rdzv_endpoint": "node0, node1:29500,[::1]:5"})
+    assert several.endpoint == "node0:29400,node1:29500,[::1]:5"
+    assert (several.succeeds, met(**C10D).succeeds, met(**ETCD).succeeds) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "conf", "part"),
+    [
+        ("node0,node0:29400", {}, "names one endpoint twice"),
+        ("node0,node1:0", {}, "port 0 means any"),
+        ("node0,", {}, "give HOST:PORT"),
+        ("node0,node1", {"is_host": "1"}, "leave is_host out"),
+    ],
+)
+def test_a_list_of_hosts_that_cannot_work_is_refused(endpoint: str, conf: dict[str, str], part: str) -> None:
+    assert part in refusal(**{**C10D, "rdzv_endpoint": endpoint, "rdzv_configs": conf})
+
+
 # -- etcd ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,152 @@
+"""The endpoints of a job whose store several nodes may host, one after the other (docs/adr/0049).
+
+Each node that has the address of one listens there from its start, with a small server that holds one key, the pointer:
+who hosts the store, in which epoch, and where. So whoever knows the list finds the job, and the node whose agent hosted
+the store and died, when it is back, finds that the job goes on.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from ...proto.frozen import dataclass
+from ..endpoint import Address, Endpoint, resolve
+from ..store import StoreError
+from .claim import claim
+from .client import TcpStoreClient, connect
+from .keys import SERVED, Keys
+from .store import CALL_TIMEOUT_S
+
+LOOK_S = 1.0
+"""How long the server at one endpoint may take to answer."""
+MAX_POINTER_BYTES = 1024
+
+
+class Server(Protocol):
+    """A TCPStore server in this process."""
+
+    address: Address
+    """At which this process connects to it."""
+
+    def close(self) -> None: ...
+
+
+Reserve = Callable[[socket.socket], Server]
+"""Starts an empty server on a bound socket. Raises OSError if another process listens on its port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Who hosts the store."""
+
+    epoch: int
+    node: str
+    endpoint: str
+    """As the list gives it."""
+
+    def encode(self) -> bytes:
+        return f"{self.epoch} {self.node} {self.endpoint}".encode()
+
+
+def read_pointer(value: bytes) -> Pointer | None:
+    """The pointer in these bytes; None if another program wrote them."""
+    try:
+        epoch, node, endpoint = value[:MAX_POINTER_BYTES].decode("ascii").split(" ")
+        return Pointer(int(epoch), node, endpoint)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the servers at the endpoints say."""
+
+    hosted: Pointer | None
+    """The store that is served, in the greatest epoch."""
+    address: Address | None
+    """Of its server."""
+    exists: bool
+    """Some node is in the job, whether its store is served now or not."""
+
+
+class Listed:
+    """The endpoints of one job, and this node's server at one of them."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], keys: Keys) -> None:
+        self.endpoints = tuple(endpoints)
+        self.keys = keys
+        self.own: Endpoint | None = None
+        """Where this node could host the store; None: nowhere."""
+        self.server: Server | None = None
+
+    def reserve(self, start: Reserve) -> None:
+        """Listen at the first endpoint that this node has and no other process has taken. Tried again each time, as its
+        name may resolve only later."""
+        if self.server is not None:
+            return
+        for endpoint in self.endpoints:
+            with suppress(StoreError):  # a name that does not resolve yet, or a port that is forbidden: not this node's
+                bound = claim(endpoint, shared=True).socket
+                if bound is None:
+                    continue
+                try:
+                    self.server = start(bound)
+                except OSError:  # another agent on this host was faster
+                    bound.close()
+                    continue
+                self.own = endpoint
+                return
+
+    @property
+    def first(self) -> bool:
+        """Whether this node hosts the store of a job that has not begun."""
+        return self.own is not None and self.own == self.endpoints[0]
+
+    def point(self, pointer: Pointer) -> None:
+        """Answer who looks for the job with this."""
+        if self.server is not None:
+            client = self.client()
+            client.put(self.keys.pointer, pointer.encode())
+            client.close()
+
+    def client(self) -> TcpStoreClient:
+        """Of this node's own server."""
+        if self.server is None:
+            raise StoreError("this node has none of the endpoints")
+        return connect(self.server.address, str(self.own), CALL_TIMEOUT_S, CALL_TIMEOUT_S)
+
+    def look(self, after: int = 0) -> Found:
+        """Ask at all other endpoints. `after`: only stores of a greater epoch count as hosted."""
+        hosted, address, exists = None, None, False
+        for endpoint in self.endpoints:
+            if endpoint == self.own:
+                continue
+            for at, pointer, served in self._asked(endpoint):
+                exists = exists or pointer is not None
+                if pointer is None or not served or pointer.endpoint != str(endpoint) or pointer.epoch <= after:
+                    continue
+                if hosted is None or pointer.epoch > hosted.epoch:
+                    hosted, address = pointer, at
+        return Found(hosted, address, exists)
+
+    def _asked(self, endpoint: Endpoint) -> list[tuple[Address, Pointer | None, bool]]:
+        """What the server there holds: the pointer, and whether it serves the job. Empty: none answers."""
+        with suppress(StoreError):
+            for address in resolve(endpoint):
+                with suppress(StoreError):
+                    client = connect(address, str(endpoint), LOOK_S, LOOK_S)
+                    try:
+                        found = client.get([SERVED, self.keys.pointer])
+                    finally:
+                        client.close()
+                    served = found.get(SERVED) == self.keys.served
+                    return [(address, read_pointer(found.get(self.keys.pointer, b"")), served)]
+        return []
+
+    def close(self) -> None:
+        """Free the port. Idempotent."""
+        if self.server is not None:
+            self.server.close()

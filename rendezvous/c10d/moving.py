@@ -1,0 +1,237 @@
+"""A session with a store that another node may host next: it finds the job where that is hosted by then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ...proto.frozen import dataclass, field
+from ..endpoint import Address, Endpoint, parse_endpoint
+from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreUnreachable
+from .client import TcpStoreClient, connect
+from .keys import Keys, create_keys, mark_served, verify
+from .listed import Listed, Pointer, Reserve, Server
+from .notifications import Compaction, Published
+from .store import CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the store is hosted. Another host is another place."""
+
+    pointer: Pointer
+    address: Address
+    token: bytes
+    server: Server | None = None
+    """Set if this process serves it."""
+    published: Published = field(default_factory=Published)
+    compaction: Compaction = field(default_factory=Compaction)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return parse_endpoint(self.pointer.endpoint)
+
+
+class Home:
+    """The place of the store, for all sessions of this node. For any thread."""
+
+    def __init__(self, listed: Listed, place: Place, warn: Callable[[str], None]) -> None:
+        self.listed, self.place, self.warn = listed, place, warn
+        self.on_moved: Callable[[Pointer], None] = lambda _: None
+        """Called when this node has found another host."""
+        self._lock = threading.Lock()
+
+    def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
+        """A connection to the store, wherever it is hosted. Raises StoreUnreachable."""
+        place = self.place
+        try:
+            return _connected(place, self.listed.keys, limit_s), place
+        except (StoreUnreachable, StoreForeign) as error:
+            # A server without the job, or with another one, is that of a node that was restarted.
+            if place.server is not None:
+                raise
+            found = self._follow(place)
+            if found is None:
+                raise StoreUnreachable(f"{place.endpoint}: {error}") from error
+        return _connected(found, self.listed.keys, limit_s), found
+
+    def _follow(self, last: Place) -> Place | None:
+        """The place after this one, if there is one by now."""
+        with self._lock:
+            if self.place is last:
+                found = self.listed.look(last.pointer.epoch)
+                if found.hosted is None or found.address is None or self.place is not last:
+                    return None if self.place is last else self.place
+                place = Place(found.hosted, found.address, b"", published=last.published.elsewhere())
+                client = connect(found.address, found.hosted.endpoint, CALL_TIMEOUT_S, CALL_TIMEOUT_S)
+                try:
+                    token = verify(client, found.hosted.endpoint, self.listed.keys, 0.0)
+                finally:
+                    client.close()
+                self._move(Place(place.pointer, place.address, token, None, place.published, place.compaction))
+            return self.place
+
+    def _move(self, place: Place) -> None:
+        self.listed.point(place.pointer)
+        self.place = place
+        self.on_moved(place.pointer)
+
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
+        """Serve the store here from now on, in this epoch. `announced`: the newest announcement, and its version."""
+        version, value = announced
+        keys, listed = self.listed.keys, self.listed
+        if listed.server is None:
+            raise StoreError("this node was elected to host the store, and has none of the endpoints")
+        pointer = Pointer(epoch, node, str(listed.own))
+        client = listed.client()
+        token = create_keys(client, keys)
+        client.put_all(
+            {
+                keys.job: job,
+                keys.round(version): value,
+                keys.round_head: str(version).encode("ascii"),
+                keys.pointer: pointer.encode(),
+            }
+        )
+        mark_served(client, keys)
+        client.close()
+        with self._lock:
+            published = self.place.published.elsewhere()
+            self.place = Place(pointer, listed.server.address, token, listed.server, published)
+
+
+def _connected(place: Place, keys: Keys, limit_s: float) -> TcpStoreClient:
+    client = connect(place.address, place.pointer.endpoint, limit_s, limit_s)
+    try:
+        verify(client, place.pointer.endpoint, keys, 0.0, place.token)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class MovingStore(C10dStore):
+    """One session with the store, made by `open_listed`. A later one may be with another host."""
+
+    def __init__(self, client: TcpStoreClient, home: Home, place: Place) -> None:
+        super().__init__(client, place.endpoint, home.listed.keys, place.address, None, place.token, warn=home.warn)
+        self.home = home
+        self.epoch = place.pointer.epoch
+        """Of the host that this session is with."""
+        self._published, self._compaction = place.published, place.compaction
+        self._server = place.server  # type: ignore[assignment]  # is asked only whether there is one
+
+    @property
+    def hosted(self) -> bool:
+        return self.home.place.server is not None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.home.place.endpoint
+
+    def session(self) -> MovingStore:
+        client, place = self.home.connect(self._client.call_timeout_s)
+        return MovingStore(client, self.home, place)
+
+    @property
+    def reserved(self) -> str:
+        """Where this node could host the store; empty: nowhere."""
+        return "" if self.home.listed.own is None else str(self.home.listed.own)
+
+    def notify_moves(self, moved: Callable[[str, int], None]) -> None:
+        """Call this, from any thread, with each other host that this node finds, and its epoch."""
+        self.home.on_moved = lambda pointer: moved(pointer.node, pointer.epoch)
+
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
+        """Serve the store here from now on, with this job's record, and this announcement and its version."""
+        self.home.host(epoch, node, job, announced)
+
+    def close_host(self) -> None:
+        """Also where another node hosts: who looks for the job gets no answer here any more."""
+        self.close()
+        self.home.listed.close()
+
+    def beat(self, node: str, count: int) -> int:
+        self._published.republish(self._client, self._where, self._keys, node)
+        return super().beat(node, count)
+
+
+def open_listed(
+    listed: Listed,
+    node: str,
+    reserve: Reserve,
+    *,
+    connect_timeout_s: float,
+    on_wait: Callable[[str], None] | None,
+    cancelled: threading.Event,
+    join: Join,
+    warn: Callable[[str], None],
+) -> MovingStore:
+    """The store of the job at these endpoints: that of the node that hosts it; where there is no job yet, hosted here
+    if this node has the first of them. `node`: this agent. The rest, and what it raises, as with `open_c10d`."""
+    names = ", ".join(map(str, listed.endpoints))
+    deadline, pause_s = time.monotonic() + connect_timeout_s, RETRY_FIRST_S
+    try:
+        while True:
+            reason = f"no agent hosts the job yet; {listed.endpoints[0]} begins it"
+            try:
+                listed.reserve(reserve)
+                found = listed.look()
+                if found.hosted is not None and found.address is not None:
+                    return _joined(listed, Place(found.hosted, found.address, b""), join, warn)
+                if found.exists:
+                    reason = "the job's host is gone, and no other node hosts it yet"
+                elif listed.first:
+                    return _begun(listed, node, join, warn)
+            except StoreUnreachable as error:
+                reason = str(error)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise StoreUnreachable(
+                    f"gave up on the store at {names} after {connect_timeout_s:g} s: {reason}; check that "
+                    "elastic-agent runs on these nodes"
+                )
+            if on_wait is not None and pause_s > RETRY_FIRST_S:
+                on_wait(f"waiting for {names}: {reason}; giving up in {left_s:.0f} s")
+                on_wait = None
+            if cancelled.wait(min(pause_s, left_s)):
+                raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {names}")
+            pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+    except BaseException:
+        listed.close()
+        raise
+
+
+def _joined(listed: Listed, found: Place, join: Join, warn: Callable[[str], None]) -> MovingStore:
+    keys = listed.keys
+    client = connect(found.address, found.pointer.endpoint, CALL_TIMEOUT_S, CALL_TIMEOUT_S)
+    try:
+        token = verify(client, found.pointer.endpoint, keys, CALL_TIMEOUT_S)
+        place = Place(found.pointer, found.address, token)
+        store = MovingStore(client, Home(listed, place, warn), place)
+        join(store)
+        listed.point(found.pointer)
+    except BaseException:
+        client.close()
+        raise
+    return store
+
+
+def _begun(listed: Listed, node: str, join: Join, warn: Callable[[str], None]) -> MovingStore:
+    """The store of a new job, hosted here."""
+    if listed.server is None:
+        raise StoreError("this node has none of the endpoints")
+    client, keys = listed.client(), listed.keys
+    try:
+        pointer = Pointer(FIRST_EPOCH, node, str(listed.own))
+        token = create_keys(client, keys)
+        client.put(keys.pointer, pointer.encode())
+        place = Place(pointer, listed.server.address, token, listed.server)
+        store = MovingStore(client, Home(listed, place, warn), place)
+        join(store)
+        mark_served(client, keys)
+    except BaseException:
+        client.close()
+        raise
+    return store

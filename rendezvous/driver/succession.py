@@ -1,0 +1,316 @@
+"""This node's part in who hosts a c10d store next, once the process of its host is dead: docs/adr/0049.
+
+The machine of `rendezvous/election` decides; its thread passes on what happens and does what it says. What nodes say to
+each other are lines of text on `links.py`:
+
+    ask EPOCH CANDIDATE NEWEST DEAD,...            a candidate, to a voter
+    say EPOCH 0|1 SEEN NEWEST                      the answer
+    off CANDIDATE EPOCH                            the candidate never hosts for this epoch
+
+NEWEST is the epoch and the version of an announcement, with a colon between.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from ...proto.frozen import replace
+from ..codec.records import encode_round
+from ..coordinator.events import Elected
+from ..election import events, machine
+from ..election.events import Ballot, Position
+from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
+from ..store import Store
+from ..text import count
+from .connection import Connection
+from .inbound import Warn, read_state
+from .links import Links, Reply
+
+UNREAD = 10_000
+"""Announcements of a dead host that its successor may not have read, by far; its own are numbered behind them."""
+
+Spawn = Callable[[str, Callable[[], None]], None]
+"""As `ThreadGroup.spawn`."""
+Answered = tuple[events.Event, Reply | None]
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """What a session of a store has that another node may host next, beside `Store`."""
+
+    epoch: int
+    """Of the host that this session is with."""
+
+    @property
+    def reserved(self) -> str:
+        """Where this node could host the store; empty: nowhere."""
+        ...
+
+    def notify_moves(self, moved: Callable[[str, int], None]) -> None:
+        """Call this, from any thread, with each other host that this node finds, and its epoch."""
+        ...
+
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
+        """Serve the store here from now on, with this job's record, and this announcement and its version."""
+        ...
+
+
+def boot_clock() -> float:
+    """Seconds, suspension counted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Succession:
+    """For any thread, unless a method says otherwise."""
+
+    def __init__(self, node: str, lease_s: float, links: Links, say: Callable[[str], None]) -> None:
+        """`say` is called with sentences for people."""
+        self._node, self._links, self._say = node, links, say
+        self._rules = machine.Rules(node, lease_s)
+        self._voter: machine.Voter | None = None
+        self._acknowledged: events.HeartbeatAcknowledged | None = None
+        """The last one, which may come before the first announcement."""
+        self._happened: queue.SimpleQueue[Answered | None] = queue.SimpleQueue()
+        self._rounds: dict[Position, Round] = {}
+        """Announcements that the machine may not have taken yet, and the newest that it has."""
+        self._known: dict[str, Witness] = {}
+        """Where the voters of the newest announcement are, and its host."""
+        self._dead: frozenset[str] = frozenset()
+        self._awaiting: Connection | None = None
+        """While this node takes over and waits for others: its connection to its own store."""
+        self._wake_at = float("inf")
+        self._store = ""
+        self._muted, self._mentioned = False, ""
+        self._serve: Callable[[int], None] = lambda _: None
+
+    @property
+    def fd(self) -> int:
+        """What whoever owns the workers holds as long as one may run; -1: nothing."""
+        return self._links.fd
+
+    def open(self, store: Store, secret: bytes, serve: Callable[[int], None], spawn: Spawn) -> None:
+        """Take part from now on. Before the first record of this node is written. `serve` is called with an epoch, on
+        the thread that `spawn` starts, once this node is elected."""
+        if not isinstance(store, Movable):
+            return
+        self._store, self._serve = store.reserved, serve
+        store.notify_moves(lambda host, epoch: self._post(events.HostFound(host, epoch)))
+        self._links.open(self._node, secret, self._died, self._heard, self._asked)
+        spawn("voter", self._run)
+
+    def now(self) -> float:
+        """Seconds on the clock of the machine."""
+        return boot_clock()
+
+    def close(self) -> None:
+        self._links.close()
+        self._happened.put(None)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def recorded(self, record: NodeRecord) -> NodeRecord:
+        """The record with where this node votes, and could host. A node that leaves votes no more."""
+        self._muted = self._muted or record.state in (NodeState.LEAVING, NodeState.ENDED)
+        return replace(record, witness_port=self._links.port, store=self._store)
+
+    def follow(self, seen: Round) -> None:
+        """This announcement was read. For one thread."""
+        if seen.host is None:
+            return
+        if seen.phase is RoundPhase.RUNNING and seen.nodes > 1:
+            self._mention(_outlook(seen))
+        if self._voter is None and seen.host.node == self._node:
+            return
+        if self._voter is None:
+            self._voter = machine.Voter(seen.host.node, seen.epoch)
+            if self._acknowledged is not None:
+                self._post(self._acknowledged)
+        voters = tuple(voter.node for voter in seen.voters)
+        known = {**self._known, **{voter.node: voter for voter in (*seen.voters, seen.host)}}
+        self._known = {node: known[node] for node in (*voters, *seen.before, seen.host.node) if node in known}
+        newest = (seen.epoch, seen.version)
+        self._rounds[newest] = seen
+        votes = self._node in (*voters, *seen.before)
+        self._links.keep(tuple(peer for peer in self._known.values() if votes and peer.node != self._node))
+        self._post(events.AnnouncementRead(newest, voters, seen.before))
+
+    def acknowledged(self, session: Store, sent_at: float, version: int) -> None:
+        """The store has acknowledged a heartbeat that was sent then, on `boot_clock`."""
+        if isinstance(session, Movable):
+            self._acknowledged = events.HeartbeatAcknowledged(session.epoch, sent_at, version)
+            self._post(self._acknowledged)
+
+    def _post(self, event: events.Event, reply: Reply | None = None) -> None:
+        self._happened.put((event, reply))
+
+    def _died(self, node: str) -> None:
+        self._dead |= {node}
+        if (awaiting := self._awaiting) is not None:
+            awaiting.close()  # which asks anew, without this node
+        self._post(events.ProcessDied(node))
+
+    def _heard(self, node: str, text: str) -> None:
+        try:
+            _, epoch, yes, seen, newest = text.split(" ")
+            self._post(events.VoteAnswered(node, int(epoch), yes == "1", int(seen), _position(newest)))
+        except ValueError:
+            return  # of a later version; as good as no answer
+
+    def _asked(self, text: str, reply: Reply) -> None:
+        try:
+            if text.startswith("off "):
+                _, candidate, epoch = text.split(" ")
+                self._post(events.Withdrawn(candidate, int(epoch)))
+                return
+            _, epoch, candidate, newest, dead = text.split(" ")
+            ballot = Ballot(int(epoch), candidate, _position(newest), frozenset(dead.split(",")))
+            self._post(events.VoteAsked(ballot), reply)
+        except ValueError:
+            return
+
+    def _mention(self, outlook: str) -> None:
+        """Say this, unless it was said last."""
+        if outlook != self._mentioned:
+            self._mentioned = outlook
+            self._say(outlook)
+
+    def _named(self, text: str) -> str:
+        """With the names that people know in place of the identities of nodes."""
+        for seen in tuple(self._rounds.values())[-1:]:
+            for member in seen.members:
+                text = text.replace(member.node, member.name)
+        return text
+
+    # -- what follows -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            left_s = min(max(0.0, self._wake_at - boot_clock()), 3600.0)
+            try:
+                happened = self._happened.get(timeout=left_s)
+            except queue.Empty:
+                self._wake_at = float("inf")
+                happened = events.DeadlineReached(), None
+            if happened is None:
+                return
+            if self._voter is not None and not self._muted:
+                self._step(*happened)
+
+    def _step(self, event: events.Event, reply: Reply | None) -> None:
+        if self._voter is None:
+            return
+        before = self._voter
+        done = machine.step(before, event, boot_clock(), self._rules)
+        self._voter = done.state
+        for old in [position for position in self._rounds if position < done.state.newest]:
+            del self._rounds[old]
+        if done.because != before.because:
+            self._say(self._named(done.because))
+        for effect in done.effects:
+            self._carry_out(effect, reply)
+
+    def _carry_out(self, effect: events.Effect, reply: Reply | None) -> None:
+        if isinstance(effect, events.Ask):
+            ballot = effect.ballot
+            dead = ",".join(sorted(ballot.dead))
+            line = f"ask {ballot.epoch} {ballot.candidate} {_text(ballot.newest)} {dead}"
+            self._send(effect.voters, line)
+        elif isinstance(effect, events.Withdraw):
+            self._send(effect.voters, f"off {self._node} {effect.epoch}")
+        elif isinstance(effect, events.Answer):
+            if reply is not None:
+                try:
+                    reply(f"say {effect.ballot.epoch} {effect.yes:d} {effect.seen} {_text(effect.newest)}")
+                except OSError:
+                    return  # the candidate is gone, or asks again
+        elif isinstance(effect, events.WakeAt):
+            self._wake_at = effect.when
+        else:
+            self._serve(effect.epoch)
+
+    def _send(self, voters: tuple[str, ...], line: str) -> None:
+        for voter in voters:
+            self._links.send(voter, line)
+
+    # -- taking over --------------------------------------------------------------------------------------------------
+
+    def take_over(
+        self, epoch: int, store: Store, connection: Connection, job: bytes, warn: Warn
+    ) -> tuple[int, Elected] | None:
+        """Serve the store here, and return with what this node coordinates: once all living members of the round are
+        here, or a lease has passed, by which they are lost. None: this node ends. On the thread of `serve`."""
+        if not isinstance(store, Movable):
+            return None
+        announced, awaited = self.handed_over(epoch)
+        store.host(epoch, self._node, job, (announced.version, encode_round(announced)))
+        until = time.monotonic() + self._rules.lease_s
+        self._awaiting = connection
+        here = connection.call(lambda session: await_records(awaited - self._dead, until, session))
+        self._awaiting = None
+        if here is None:
+            return None
+        return connection.call(partial(read_state, epoch, job, announced.version, warn))
+
+    def handed_over(self, epoch: int) -> tuple[Round, frozenset[str]]:
+        """With what this node begins as the host in this epoch: the newest announcement that a majority has read; and
+        who must be asked where it stands before anything is decided. For `serve`."""
+        voter = self._voter
+        if voter is None:
+            raise ValueError("a node was elected that has read nothing")
+        newest = self._rounds[voter.newest]
+        # That round may have begun, with nobody alive that knows: its number is not given to another.
+        begun = newest.phase in (RoundPhase.GATHERING, RoundPhase.LAST_CALL)
+        own = next((each for each in newest.voters if each.node == self._node), None)
+        following = replace(
+            newest,
+            version=newest.version + UNREAD,
+            epoch=epoch,
+            number=newest.number + begun,
+            host=own or Witness(self._node, "", self._links.port, self._store),
+        )
+        awaited = frozenset(member.node for member in newest.members) - voter.dead
+        return following, awaited
+
+    @property
+    def host_name(self) -> str:
+        """The node that hosts the store, for people; empty if that is not known."""
+        voter, rounds = self._voter, tuple(self._rounds.values())
+        if voter is None or not rounds:
+            return ""
+        member = rounds[-1].member(voter.host)
+        return member.name if member is not None else ""
+
+
+def await_records(awaited: frozenset[str], until: float, session: Store) -> bool:
+    """Return once all of these nodes have published a record here; or then (monotonic clock): they are lost by then."""
+    missing, cursor = set(awaited), 0
+    while missing and (left_s := until - time.monotonic()) > 0:
+        cursor, found = session.wait_nodes(cursor, left_s)
+        missing -= found.keys()
+    return not missing
+
+
+def _outlook(seen: Round) -> str:
+    """What becomes of the job should the host of the store die, for people."""
+    able = len(seen.voters)
+    if able < 2:
+        return "no other node of this round could host the store: the job ends with the node that hosts it"
+    if able == 2 and seen.nodes == 2:
+        return (
+            "two nodes: should the agent that hosts the store be killed, the other goes on; should its host lose power "
+            "or be cut off, the other waits for it, as it cannot tell whether it goes on elsewhere"
+        )
+    return f"should the agent that hosts the store be killed, another of {count(able, 'node')} hosts it and all go on"
+
+
+def _text(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"
+
+
+def _position(text: str) -> Position:
+    epoch, version = text.split(":")
+    return int(epoch), int(version)

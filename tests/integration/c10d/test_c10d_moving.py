@@ -1,0 +1,90 @@
+"""A c10d store that one node hosts after the other: who finds it, and what it holds then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from elastic_agent.agent.worker_store.in_thread import ServerThread
+from elastic_agent.rendezvous.c10d.keys import Keys
+from elastic_agent.rendezvous.c10d.listed import Listed, Pointer, read_pointer
+from elastic_agent.rendezvous.c10d.moving import MovingStore, open_listed
+from elastic_agent.rendezvous.endpoint import parse_endpoint
+from elastic_agent.rendezvous.store import Store, StoreUnreachable
+from support.network import free_port
+
+Open = Callable[..., MovingStore]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens the store as a node of this name, which has the first endpoint that is free."""
+    endpoints = [parse_endpoint(f"127.0.0.1:{free_port()}") for _ in range(3)]
+    made: list[MovingStore] = []
+
+    def join(store: Store) -> None:
+        store.write_job(b"job")
+
+    def make(node: str, wait_s: float = 5.0) -> MovingStore:
+        made.append(
+            open_listed(
+                Listed(endpoints, Keys("moving")), node, ServerThread,
+                connect_timeout_s=wait_s, on_wait=None, cancelled=threading.Event(), join=join, warn=print,
+            )
+        )  # fmt: skip
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close_host()
+
+
+def test_the_first_of_the_list_begins_the_job_and_others_join(opened: Open) -> None:
+    a, b = opened("a"), opened("b")
+    assert (a.hosted, b.hosted, b.epoch) == (True, False, 1)
+    assert a.reserved != b.reserved
+    assert b.write_job(b"mine") == b"job"
+
+
+def test_sessions_move_to_the_next_host_with_their_record(opened: Open) -> None:
+    """b hosts what c has published, though c sends nothing but heartbeats."""
+    a, b, c = opened("a"), opened("b"), opened("c")
+    moves: list[tuple[str, int]] = []
+    c.notify_moves(lambda host, epoch: moves.append((host, epoch)))
+    with closing(c.session()) as writer:
+        writer.publish_node("c", b"record")
+    a.close_host()
+    with pytest.raises(StoreUnreachable):
+        c.session()
+    b.host(2, "b", b"job", (10_007, b"announced"))
+    with closing(c.session()) as moved, closing(b.session()) as reader:
+        _moved(b, moved, reader)
+    assert moves == [("b", 2)]
+
+
+def _moved(b: MovingStore, moved: MovingStore, reader: MovingStore) -> None:
+    assert (b.hosted, moved.hosted, moved.epoch) == (True, False, 2)
+    assert moved.beat("c", 3) == 10_007
+    assert moved.wait_round(7, 0.0) == (10_007, b"announced")
+    assert reader.wait_nodes(0, 5.0)[1] == {"c": b"record"}
+    assert moved.host_count is not None
+
+
+def test_the_node_of_the_dead_host_finds_the_job_and_begins_none(opened: Open) -> None:
+    """Neither while nobody hosts it yet, nor once another node does."""
+    a, b = opened("a"), opened("b")
+    a.close_host()
+    with pytest.raises(StoreUnreachable, match="the job's host is gone, and no other node hosts it yet"):
+        opened("a", wait_s=0.3)
+    b.host(2, "b", b"job", (10_001, b"announced"))
+    back = opened("a")
+    assert (back.hosted, back.epoch) == (False, 2)
+
+
+def test_a_pointer_that_another_program_wrote_is_none() -> None:
+    assert read_pointer(Pointer(3, "n", "h:1").encode()) == Pointer(3, "n", "h:1")
+    for value in (b"", b"3 n", b"x n h:1", b"\xff" * 2000):
+        assert read_pointer(value) is None

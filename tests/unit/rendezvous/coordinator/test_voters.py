@@ -1,0 +1,100 @@
+"""Who may elect the next host of a store, as announced; and what that host knows of members without a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_agent.rendezvous.codec.records import decode_node, decode_round, encode_node, encode_round
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached
+from elastic_agent.rendezvous.records import NodeRecord, NodeState, Round, RoundPhase, Witness
+from support.builders import record
+from support.rigs.coordinators import LEASE_S, Coordinator, Store
+
+RULES = {"succeeds": True, "min_nodes": 1, "last_call_timeout_s": 60.0, "quiet_s": 60.0}
+
+
+def node(
+    name: str, seq: int = 1, state: NodeState = NodeState.WAITING, number: int = 0, **fields: object
+) -> NodeRecord:
+    made = record(name, seq, state, number, witness_port=7, store=f"{name}:29400")
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def running(*nodes: NodeRecord, **rules: float) -> Coordinator:
+    """Round 1 of these nodes, on node a."""
+    made = Coordinator(Store(), "a", 1, **{**RULES, "max_nodes": len(nodes), **rules})
+    made.publish(*nodes)
+    assert made.state.phase is RoundPhase.RUNNING
+    working = (replace(each, seq=2, state=NodeState.WORKING, round=1) for each in nodes)
+    return made.publish(*working)
+
+
+def announced(coordinator: Coordinator) -> Round:
+    assert coordinator.store.announced is not None
+    return coordinator.store.announced
+
+
+def test_members_that_may_host_are_the_voters() -> None:
+    """By group rank, with where they vote and could host; and who hosts now is named."""
+    seen = announced(running(node("a"), node("b"), node("c", store="")))
+    assert seen.voters == (Witness("a", "a.example", 7, "a:29400"), Witness("b", "b.example", 7, "b:29400"))
+    assert (seen.before, seen.host) == ((), seen.voters[0])
+
+
+def test_nothing_of_it_is_announced_where_one_node_hosts() -> None:
+    seen = announced(running(node("a"), node("b"), succeeds=False))
+    assert (seen.voters, seen.host, seen.finished) == ((), None, ())
+
+
+def test_voters_of_the_round_before_are_named_with_the_next_one() -> None:
+    """b is lost for want of heartbeats, so it may not vote by what it has read, and the others may."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(node("b", 3, NodeState.LEAVING, 1))
+    made.publish(*(node(name, 3, NodeState.WAITING, 1) for name in ("a", "c")), node("b", 4, NodeState.ENDED, 1))
+    seen = announced(made)
+    assert (seen.number, seen.phase) == (2, RoundPhase.RUNNING)
+    assert ([voter.node for voter in seen.voters], seen.before) == (["a", "c"], ("a", "c"))
+
+
+def test_a_voter_that_lives_without_a_place_leaves_the_round_without_voters() -> None:
+    """It sends heartbeats and reports nothing, so it is lost; what it may elect by could differ from what others do."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(node("c", 3, NodeState.WAITING, 1))
+    made.publish(node("a", 3, NodeState.WAITING, 1))
+    count = 0
+    while made.state.number == 1 and made.now < 200.0:
+        made.now, count = made.now + 0.5, count + 1
+        if made.state.readings.pending:
+            made.step(BeatsSeen({"b": count, "c": count}))
+        made.step(DeadlineReached())
+    seen = announced(made)
+    assert seen.number == 2
+    assert (seen.member("b"), seen.voters) == (None, ())
+
+
+def test_a_host_that_had_finished_is_no_loss_to_its_successor() -> None:
+    """Its record is gone with it, and the announcement says that it had finished."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(node("a", 3, NodeState.FINISHED, 1, finished=True))
+    assert announced(made).finished == ("a",)
+    del made.store.records["a"]
+    second = made.successor("b", **{**RULES, "max_nodes": 3})
+    assert (second.state.phase, second.state.finishing) == (RoundPhase.RUNNING, True)
+    second.publish(*(node(name, 9, NodeState.FINISHED, 1, finished=True) for name in ("b", "c")))
+    assert announced(second).phase is RoundPhase.CLOSED
+
+
+def test_a_host_that_had_not_finished_is_lost() -> None:
+    made = running(node("a"), node("b"), node("c"))
+    del made.store.records["a"]
+    second = made.successor("b", **{**RULES, "max_nodes": 3})
+    assert second.state.phase is RoundPhase.OVER
+    assert second.state.because == "a was lost: it has not come to the new host of the store"
+
+
+def test_the_codec_keeps_all_of_it() -> None:
+    made = running(node("a"), node("b"), node("c"), lease_s=LEASE_S)
+    made.publish(node("a", 3, NodeState.FINISHED, 1, finished=True))
+    seen = replace(announced(made), before=("a", "c"))
+    assert decode_round(encode_round(seen)) == seen
+    assert decode_node(encode_node(node("a"))) == node("a")
