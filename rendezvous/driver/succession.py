@@ -206,7 +206,7 @@ class Succession:
         before = self._voter
         done = machine.step(before, event, boot_clock(), self._rules)
         self._voter = done.state
-        for old in [position for position in self._rounds if position < done.state.newest]:
+        for old in [position for position in tuple(self._rounds) if position < done.state.newest]:
             del self._rounds[old]
         if done.because != before.because:
             self._say(self._named(done.because))
