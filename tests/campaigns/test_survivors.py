@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from campaigns import survivors
+from campaigns.kills import survivors
 
 LIMIT_S = 10.0
 """Long, because here only the number of survivors counts; `make survivors` measures the time, on an idle host."""
