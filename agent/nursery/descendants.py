@@ -55,6 +55,17 @@ class Descendants:
         """Direct children, zombies too. Complete: an entry leaves this list only when this process reaps it."""
         return [pid for pid in self._look()(self.pid) if pid not in self.excluded]
 
+    def reap(self, kept: Collection[int]) -> bool:
+        """Reap direct children that have exited, but these. Returns whether one that is not kept lives.
+
+        One that exits between the look at the list and the reaping has left what is below it to us since, so the list
+        counts only if none of it was reaped.
+        """
+        while others := [pid for pid in self.children() if pid not in kept]:
+            if [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]:
+                return True
+        return False
+
     def below(self, root: int = 0) -> set[int]:
         """Every descendant, of this process or of `root`. One that is forked, or loses its parent, meanwhile may be
         missing."""

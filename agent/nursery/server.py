@@ -324,11 +324,9 @@ class Nursery:
         for worker in list(self.workers.values()):
             if not worker.exited:
                 self.check_exit(worker)
-        others = [pid for pid in self.descendants.children() if pid not in self.workers]
         # With forks pending, one of the others may be a worker that the zygote has not reported yet: its exit status
         # must not be lost.
-        left = [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]
-        busy = self.forks_pending() or (left and not self.keeping)
+        busy = self.forks_pending() or (self.descendants.reap(self.workers) and not self.keeping)
         if busy or not all(worker.exited for worker in self.workers.values()):
             if self.killing:
                 self.descendants.kill(self.workers)
