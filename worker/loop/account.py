@@ -28,16 +28,15 @@ class Account:
         slot[steps.STEPS] = done
         slot[steps.LAST_NS] = slot[steps.BEGAN_NS] = self._last_ns
 
-    def step(self) -> int:
-        """A step is done. Returns when, as `time.monotonic_ns` does."""
-        now_ns = self._book_step()
+    def step(self) -> None:
+        """A step is done."""
+        self._book_step()
         self._done += 1
         self._slot[steps.STEPS] = self._done
         self._slot[steps.DOING] = steps.IN_STEP
         if self._first:
             self._first = False
             self._report()
-        return now_ns
 
     def goes_on(self, done: int) -> None:
         """Another run of this process goes on at this step; what it repeats is not known here."""
@@ -84,14 +83,13 @@ class Account:
             self._book_step()
             self._slot[steps.DOING] = steps.IN_PAUSE
 
-    def _book_step(self) -> int:
-        return self._book(steps.REPEATED_NS if self._done < self._reached else steps.USEFUL_NS)
+    def _book_step(self) -> None:
+        self._book(steps.REPEATED_NS if self._done < self._reached else steps.USEFUL_NS)
 
-    def _book(self, word: int) -> int:
+    def _book(self, word: int) -> None:
         now_ns = time.monotonic_ns()
         self._slot[word] += now_ns - self._last_ns
         self._slot[steps.LAST_NS] = self._last_ns = now_ns
-        return now_ns
 
 
 current: Account | None = None

@@ -35,13 +35,6 @@ SHOWN_S = 0.25
 class Marks:
     """What `Run` shows of its progress. Used by the training's own thread."""
 
-    # What a step touches lies together: between two steps the training has emptied the caches.
-    __slots__ = (
-        "_asked_cpu_s", "_asked_s", "_at", "_base_s", "_blocked_s", "_blocked_share", "_bytes", "_carried_s",
-        "_cpu_s", "_doubles", "_ends_s", "_longs", "_marks", "_note_until_s", "_own_s", "_section", "_slots",
-        "_stepped_at_s", "_stepped_cpu_s", "_stepped_s", "_steps", "_waited_s", "_words", "_writes", "shows",
-    )  # fmt: skip
-
     def __init__(self, memory: mmap.mmap | bytearray | None) -> None:
         """memory: progress.SIZE bytes; None: the agent does not watch progress, and nothing is done."""
         self.shows = memory is not None
@@ -72,11 +65,11 @@ class Marks:
 
     def step(self) -> None:
         """A step is done."""
-        accounts = account.current
-        now_ns = None if accounts is None else accounts.step()
+        if (accounts := account.current) is not None:
+            accounts.step()
         if not self.shows:
             return
-        now_s = time.monotonic() if now_ns is None else now_ns * 1e-9
+        now_s = time.monotonic()
         if now_s < self._note_until_s:
             ends_s = self._ends_s
             ends_s.append(now_s)

@@ -67,6 +67,7 @@ class Timed:
         self._epoch = -1
         self._shown: Marks | None = None
         self._now_shown = True
+        self._timing = False
         self._spent_s = {True: 0.0, False: 0.0}
         """In calls of epochs that time them: of those that show their steps, and of those that do not."""
         self._requests_s = 0.0
@@ -76,6 +77,9 @@ class Timed:
         self._plain = {(owner, name): getattr(owner, name) for owner, name in (*CALLS, REQUESTS)}
 
     def _time_calls(self, on: bool) -> None:
+        if on == self._timing:
+            return  # each change of a class empties the interpreter's caches, which takes time that no guard costs
+        self._timing = on
         for (owner, name), call in self._plain.items():
             setattr(owner, name, self._timed(call, (owner, name) == REQUESTS) if on else call)
 
