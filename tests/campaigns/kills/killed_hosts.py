@@ -57,7 +57,9 @@ class Job:
 
     def end(self) -> None:
         """Raises AssertionError where a node does not end well."""
-        self.cluster.finish()
+        for worker in self.cluster.desk.workers:
+            if not worker.gone.is_set():
+                worker.order("exit 0")
         ended = {name: self.cluster.nodes[name].wait() for name in self.names}
         assert not any(ended.values()), f"ended with {ended}"
 
