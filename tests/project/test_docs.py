@@ -215,6 +215,7 @@ EXAMPLES = {
         "--kills",
         "--schedules",
         "--figures",
+        "--rest",
         "--seeds",
         "--tcp",
         "--runs",

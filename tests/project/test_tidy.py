@@ -40,6 +40,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 PROCESS_OWNERS = {
     "agent/signals.py",
     "agent/nursery/cgroups.py",
+    "agent/nursery/descendants.py",
     "agent/nursery/guardian.py",
     "agent/nursery/server.py",
     "agent/nursery/spawn.py",
