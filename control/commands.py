@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,10 +37,74 @@ class Asker:
     """Runs one command at a time. While one still exists after SIGKILL, no second one is started."""
 
     def __init__(self) -> None:
+        self.keeps = False
+        """Whether the process that looks at a file system is kept for the next time that the same is asked: to start
+        one takes a hundred times as long as an answer. `close` ends it."""
+        self._keeping = threading.Lock()
         self._stuck: subprocess.Popen[str] | None = None
+        self._kept: subprocess.Popen[str] | None = None
 
     def run(self, argv: Sequence[str], limit_s: float, stdin: str = "") -> str:
         """What the command printed. Raises NoReading if it cannot be started, fails, or takes longer than `limit_s`."""
+        process = self._start(argv)
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise self._late(process, limit_s) from None
+        return _printed(process, out, err)[:OUTPUT_MAX]
+
+    def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
+        """The numbers that `probe` prints, line by line. Raises NoReading, with the file system named."""
+        argv = [sys.executable, "-I", "-S", str(PROBE), question, path]
+        try:
+            text = self._ask_kept(argv, limit_s) if self.keeps else self.run(argv, limit_s, "\n")
+        except TimedOut:
+            raise TimedOut(f"no answer from the file system of {path} in {duration(limit_s)}") from None
+        except NoReading as error:
+            raise NoReading(str(error).partition("with status 1: ")[2] or str(error)) from None
+        return [[float(number) for number in line.split()] for line in text.splitlines() if line]
+
+    def close(self) -> None:
+        """End what is kept, and reap what was killed, if it is gone. Nobody asks any more."""
+        with self._keeping:
+            self.keeps, kept, self._kept = False, self._kept, None
+        if kept is not None:
+            self._kill(kept)
+        if self._stuck is not None:
+            self._stuck.poll()
+
+    def _ask_kept(self, argv: Sequence[str], limit_s: float) -> str:
+        """Raises NoReading."""
+        deadline = time.monotonic() + limit_s
+        with self._keeping:
+            kept, self._kept = self._kept, None
+        process = kept or self._start(argv)
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("a kept process has pipes")
+        try:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        except BrokenPipeError:  # somebody has killed it since
+            self._kill(process)
+            return self._ask_kept(argv, deadline - time.monotonic())
+        answer, ready = b"", select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        while not answer.endswith(b"\n\n") and answer != b"\n":
+            if not ready.poll(max(0.0, 1e3 * (deadline - time.monotonic()))):
+                raise self._late(process, limit_s)
+            part = os.read(process.stdout.fileno(), OUTPUT_MAX)
+            if not part:
+                return _printed(process, answer.decode("utf-8", "replace"), process.communicate()[1])
+            answer += part
+        with self._keeping:
+            if self.keeps:
+                self._kept = process
+        if self._kept is not process:  # closed meanwhile
+            self._kill(process)
+        return answer.decode("utf-8", "replace")
+
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[str]:
+        """Raises NoReading."""
         name = os.path.basename(argv[0])
         if self._stuck is not None:
             if self._stuck.poll() is None:
@@ -48,7 +114,7 @@ class Asker:
             self._stuck = None
         try:
             # Its own session: a command's children are killed with it. From /, which does not vanish or hang.
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -60,31 +126,10 @@ class Asker:
             )
         except OSError as error:
             raise NoReading(f"{name} cannot be started: {error.strerror}") from None
-        try:
-            out, err = process.communicate(stdin, timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            self._kill(process)
-            raise TimedOut(f"no answer from {name} in {duration(limit_s)}") from None
-        if process.returncode != 0:
-            why = shorten(" ".join(err.split()), WHY_MAX) or "it printed no error"
-            raise NoReading(f"{name} ended with status {process.returncode}: {why}")
-        return out[:OUTPUT_MAX]
 
-    def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
-        """The numbers that `probe` prints, line by line. Raises NoReading, with the file system named."""
-        argv = [sys.executable, "-I", "-S", str(PROBE), question, path]
-        try:
-            lines = self.run(argv, limit_s).splitlines()
-        except TimedOut:
-            raise TimedOut(f"no answer from the file system of {path} in {duration(limit_s)}") from None
-        except NoReading as error:
-            raise NoReading(str(error).partition("with status 1: ")[2] or str(error)) from None
-        return [[float(number) for number in line.split()] for line in lines]
-
-    def close(self) -> None:
-        """Reap what was killed, if it is gone."""
-        if self._stuck is not None:
-            self._stuck.poll()
+    def _late(self, process: subprocess.Popen[str], limit_s: float) -> TimedOut:
+        self._kill(process)
+        return TimedOut(f"no answer from {_name(process)} in {duration(limit_s)}")
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         try:
@@ -100,11 +145,26 @@ class Asker:
                     pipe.close()
 
 
+def _name(process: subprocess.Popen[str]) -> str:
+    argv: Sequence[str] = process.args  # type: ignore[assignment]
+    return os.path.basename(argv[0])
+
+
+def _printed(process: subprocess.Popen[str], out: str, err: str) -> str:
+    """What a process printed that has ended. Raises NoReading where it failed."""
+    if process.returncode != 0:
+        why = shorten(" ".join(err.split()), WHY_MAX) or "it printed no error"
+        raise NoReading(f"{_name(process)} ended with status {process.returncode}: {why}")
+    return out
+
+
 class FileSystems:
-    """Asks file systems what several watches want to know of them, from any thread: each look starts a process. Who
-    asks while the same question is under way gets its answer; one that hangs holds up no other."""
+    """Asks file systems what several watches want to know of them, from any thread: each question has a process of its
+    own. Who asks while the same question is under way gets its answer; one that hangs holds up no other."""
 
     def __init__(self) -> None:
+        self.keeps = False
+        """As `Asker.keeps`, of all questions."""
         self._lock = threading.Lock()
         self._askers: dict[tuple[str, str], Asker] = {}
         self._under_way: dict[tuple[str, str], _UnderWay] = {}
@@ -117,6 +177,7 @@ class FileSystems:
             if others is None:
                 self._under_way[asked] = awaited
             asker = self._askers.setdefault(asked, Asker())
+            asker.keeps = self.keeps
         if others is not None:
             return others.wait()
         try:
@@ -132,6 +193,7 @@ class FileSystems:
 
     def close(self) -> None:
         """As `Asker.close`."""
+        self.keeps = False
         with self._lock:
             askers = list(self._askers.values())
         for asker in askers:

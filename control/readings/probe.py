@@ -1,6 +1,7 @@
 """Run as a program of its own, in a process that may be lost: questions to a file system that may never answer.
 
-Imports nothing of ours. Prints numbers, one answer a line.
+Imports nothing of ours. For each line that it reads it looks once, and prints numbers, one answer a line, and an empty
+line behind them.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def _measure(path: str, most: int) -> tuple[float, float, int]:
 
 
 if __name__ == "__main__":
+    look = {"statvfs": statvfs, "newest": newest, "checkpoints": checkpoints, "holds": holds}[sys.argv[1]]
     try:
-        {"statvfs": statvfs, "newest": newest, "checkpoints": checkpoints, "holds": holds}[sys.argv[1]](sys.argv[2])
+        for _ in sys.stdin:
+            look(sys.argv[2])
+            print(flush=True)
     except OSError as error:
         sys.exit(f"{error.strerror}: {sys.argv[2]}")

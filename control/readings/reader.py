@@ -47,6 +47,9 @@ class Reader(ABC):
     def read(self, now: float) -> Reading:
         """One look. `now`: seconds of a clock that never goes backwards. Raises NoReading where it cannot be read."""
 
+    def keep(self) -> None:  # noqa: B027 - most need nothing
+        """It is to look often: what a look needs is kept for the next one, until `close`."""
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what it holds."""
 
@@ -59,6 +62,9 @@ class AskingReader(Reader):
         self._asker = Asker()
         self.file_systems = FileSystems()
         """Whoever runs several readers gives all of them the same one."""
+
+    def keep(self) -> None:
+        self._asker.keeps = self.file_systems.keeps = True
 
     def close(self) -> None:
         self._asker.close()

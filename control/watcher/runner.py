@@ -1,6 +1,6 @@
 """Runs a table: looks when a look is due, asks the decisions, has the actions carried out.
 
-Each look is in a thread of its own, because one that hangs must not delay the others; at most one at a time for each
+Looks are made in threads of their own, because one that hangs must not delay the others; at most one at a time for each
 watch.
 """
 
@@ -47,6 +47,45 @@ class _Running:
         self.looking_since: float | None = None
 
 
+class _Looks:
+    """Threads that look. One of them waits for the next look, as looks are more often than not one at a time; while it
+    is busy, others are started."""
+
+    def __init__(self, looked: SimpleQueue[tuple[_Running, Reading] | None]) -> None:
+        """looked: gets what was read."""
+        self._looked = looked
+        self._lock = threading.Lock()
+        self._waits = self._ended = False
+        self._next: SimpleQueue[_Running | None] = SimpleQueue()
+
+    def begin(self, each: _Running) -> None:
+        """Raises RuntimeError where the host refuses a thread."""
+        with self._lock:
+            waits, self._waits = self._waits, False
+        if waits:
+            self._next.put(each)
+        else:
+            threading.Thread(target=self._run, args=(each,), name="elastic-agent-reading", daemon=True).start()
+
+    def end(self) -> None:
+        """No more begin."""
+        with self._lock:
+            waits, self._waits, self._ended = self._waits, False, True
+        if waits:
+            self._next.put(None)
+
+    def _run(self, each: _Running | None) -> None:
+        while each is not None:
+            reading = _read(each)
+            with self._lock:
+                stays = not (self._waits or self._ended)
+                self._waits = self._waits or stays
+            self._looked.put((each, reading))
+            if not stays:
+                return
+            each = self._next.get()
+
+
 class Runner:
     """Runs the watches of a table. Used by one thread."""
 
@@ -65,6 +104,7 @@ class Runner:
             if isinstance(each.reader, AskingReader):
                 each.reader.file_systems = file_systems
         self._looked: SimpleQueue[tuple[_Running, Reading] | None] = SimpleQueue()
+        self._looks = _Looks(self._looked)
         self._to_do: SimpleQueue[Happening | None] = SimpleQueue()
 
     def once(self, remembered: Remembered) -> Remembered:
@@ -82,6 +122,7 @@ class Runner:
         for each in self._running:
             if each.looking_since is not None:
                 happenings += self._judge(each, _stuck(each))
+        self._looks.end()
         for happening in happenings:
             self._actor.act(happening)
         states = {_identity(each.watch): each.state for each in self._running}
@@ -91,6 +132,8 @@ class Runner:
         """Look on and on, until `stop` is set and `wake` called."""
         worker = threading.Thread(target=self._work, name="elastic-agent-actions", daemon=True)
         worker.start()
+        for each in self._running:
+            each.reader.keep()
         try:
             while not stop.is_set():
                 now = clock()
@@ -100,6 +143,7 @@ class Runner:
                 for happening in self._take(min(each.due_at for each in self._running)):
                     self._to_do.put(happening)
         finally:
+            self._looks.end()
             self._to_do.put(None)
             worker.join(END_S)
             for each in self._running:
@@ -122,19 +166,10 @@ class Runner:
     def _begin_reading(self, each: _Running) -> None:
         each.looking_since = clock()
         try:
-            threading.Thread(target=self._read, args=(each,), name="elastic-agent-reading", daemon=True).start()
+            self._looks.begin(each)
         except RuntimeError as error:  # the host refuses threads
             why = f"this host refuses a thread ({error}); raise ulimit -u"
             self._looked.put((each, Reading(ReadingResult.UNKNOWN, why)))
-
-    def _read(self, each: _Running) -> None:
-        try:
-            reading = each.reader.read(clock())
-        except NoReading as error:
-            reading = Reading(ReadingResult.UNKNOWN, str(error))
-        except Exception as error:  # noqa: BLE001 - a file of /proc in another form, say, must not end the other watches
-            reading = Reading(ReadingResult.UNKNOWN, f"{type(error).__name__}: {error}")
-        self._looked.put((each, reading))
 
     def _take(self, until: float) -> list[Happening]:
         """What follows from the next reading, or nothing until then."""
@@ -159,6 +194,15 @@ class Runner:
                 self._actor.act(happening)
             except Exception as error:  # noqa: BLE001 - the next alarm must still be acted upon
                 self._detail(f"{happening.watch.title}: {type(error).__name__}: {error}")
+
+
+def _read(each: _Running) -> Reading:
+    try:
+        return each.reader.read(clock())
+    except NoReading as error:
+        return Reading(ReadingResult.UNKNOWN, str(error))
+    except Exception as error:  # noqa: BLE001 - a file of /proc in another form, say, must not end the other watches
+        return Reading(ReadingResult.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
 def _identity(watch: Watch) -> str:

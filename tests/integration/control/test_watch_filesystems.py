@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,7 @@ from elastic_agent.control.readings.filesystems import parse_quota
 from elastic_agent.control.readings.readers import reader_of
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.table.watch import Watch
+from elastic_agent.control.watcher import runner
 from support.outside.mounts import dead_mount, tmpfs
 from support.procfs import wait_exit
 
@@ -194,6 +199,65 @@ def test_what_a_file_system_refuses_is_refused_to_all_that_asked(
         thread.join(20)
     refuse()
     assert len(refused) == 3
+
+
+PIDS = "import os, sys\nfor _ in sys.stdin:\n    print(os.getpid())\n    print(flush=True)\n"
+"""A probe that answers with its process."""
+
+
+def test_the_process_that_looks_is_kept_and_replaced_once_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is killed between two looks is replaced at once; one that hangs is killed."""
+    monkeypatch.setattr(commands, "PROBE", tmp_path / "probe.py")
+    commands.PROBE.write_text(PIDS)
+
+    def asked(limit_s: float = 20.0) -> int:
+        [[pid]] = asker.ask("statvfs", "/", limit_s)
+        return int(pid)
+
+    asker = Asker()
+    asker.keeps = True
+    with closing(asker):
+        first = asked()
+        assert asked() == first
+        os.kill(first, signal.SIGKILL)
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        second = asked()
+        assert asked() == second != first
+        os.kill(second, signal.SIGSTOP)
+        with pytest.raises(TimedOut, match=r"no answer from the file system of / in 0.3 s"):
+            asked(0.3)
+        assert asked() not in (first, second)
+    assert asked() != asked(), "behind close, nothing is kept"
+
+
+def test_watches_that_look_on_and_on_start_one_process_and_leave_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one thread, whose looks follow each other."""
+    monkeypatch.setattr(commands, "PROBE", tmp_path / "probe.py")
+    asked, stop, threads = tmp_path / "asked", threading.Event(), list[int]()
+    commands.PROBE.write_text(
+        f"print('x', end='', file=open({str(asked)!r}, 'a'))\n{PIDS.replace('os.getpid()', '8, 4, 4')}"
+    )
+    answer = commands.Asker.ask
+
+    def ask(asker: Asker, *question: Any) -> list[list[float]]:
+        threads.append(threading.get_native_id())
+        return answer(asker, *question)
+
+    def tell(line: str) -> None:
+        assert line.startswith("disk /: under: 50.0 % used"), line
+        if len(threads) >= 5:
+            stop.set()
+
+    monkeypatch.setattr(commands.Asker, "ask", ask)
+    table = parse_table('[[watch]]\nwhat = "disk"\npath = "/"\nthreshold = "80 % used"\nevery = "0.1 s"', "w.toml")
+    actor: Any = SimpleNamespace(act=lambda happening: None)
+    runner.Runner(table, actor, tell).run(stop)
+    assert asked.read_text() == "x"
+    assert len(set(threads)) == 1
 
 
 def test_a_mount_that_answers_is_fine(tmp_path: Path) -> None:
