@@ -1,8 +1,8 @@
 """Files by which people ask something of a running job: the kill switch and the save switch.
 
-Each is looked at by a thread of its own, four times a second, because a file server may never answer, and tells nobody
-when another host has made a file (inotify(7): only changes of this host are seen). An agent without them has no such
-thread.
+They are looked at by threads of their own, one for each directory, four times a second, because a file server may never
+answer, and tells nobody when another host has made a file (inotify(7): only changes of this host are seen). An agent
+without them has no such thread.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ UNNAMED = "save-switch"
 Answer = TypeVar("Answer")
 Ask = Callable[[Act, str, str], None]
 """An act, who asks in one sentence, and a label."""
+_Look = tuple[str, str, Callable[[str], None]]
+"""What a switch is called, its path, and what looks at it."""
 
 
 class Switches:
@@ -51,14 +53,16 @@ class Switches:
         self._ended = threading.Lock()
         """Free once the threads are to end. Waiting for it takes a third less of a processor than for an event."""
         self._ended.acquire()
-        looks = {
-            "kill switch": (spec.kill_switch, self._look_for_kill),
-            "save switch": (spec.save_switch, self._look_for_save),
-        }
+        looks: dict[str, list[_Look]] = {}
+        for name, path, look in (
+            ("kill switch", spec.kill_switch, self._look_for_kill),
+            ("save switch", spec.save_switch, self._look_for_save),
+        ):
+            if path:
+                looks.setdefault(os.path.dirname(path), []).append((name, path, look))
         self._threads = [
-            threading.Thread(target=self._run, args=(name, *look), name="elastic-agent-switches", daemon=True)
-            for name, look in looks.items()
-            if look[0]
+            threading.Thread(target=self._run, args=(several,), name="elastic-agent-switches", daemon=True)
+            for several in looks.values()
         ]
         for thread in self._threads:
             thread.start()
@@ -72,12 +76,13 @@ class Switches:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _run(self, name: str, path: str, look: Callable[[str], None]) -> None:
+    def _run(self, looks: list[_Look]) -> None:
         while True:
-            try:
-                look(path)
-            except OSError as error:
-                self._complain(f"the {name} {path} cannot be looked at: {error.strerror}; looking on")
+            for name, path, look in looks:
+                try:
+                    look(path)
+                except OSError as error:
+                    self._complain(f"the {name} {path} cannot be looked at: {error.strerror}; looking on")
             if self._ended.acquire(timeout=until_next_look_s(time.monotonic())):
                 self._ended.release()  # for the other thread
                 return

@@ -53,9 +53,10 @@ def _plain() -> float:
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.time()
         command = ["-m", "elastic_agent", "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable]
-        subprocess.run(
-            [sys.executable, *command, "-m", "campaigns.trainer.digits_job", folder], check=True, capture_output=True
-        )
+        command += ["-m", "campaigns.trainer.digits_job", folder]
+        ended = subprocess.run([sys.executable, *command], check=False, capture_output=True, text=True)
+        if ended.returncode:
+            raise RuntimeError(f"the plain script ended with {ended.returncode}: {ended.stderr[-4000:]}")
         return float(Path(folder, "first").read_text()) - began_s
 
 

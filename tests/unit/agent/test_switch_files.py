@@ -102,6 +102,19 @@ def test_looks_of_both_switches_are_together_four_times_a_second_and_never_right
     assert until_next_look_s(8.0) == LOOK_S
 
 
+@pytest.mark.parametrize(("save", "threads"), [("save", 1), ("other/save", 2)])
+def test_switches_share_a_thread_where_one_file_server_answers_for_both(
+    save: str, threads: int, tmp_path: Path
+) -> None:
+    """In one directory; another one may be of a server that is dead."""
+    asked = Asked()
+    switches = Switches(GuardSpec(str(tmp_path / "kill"), str(tmp_path / save)), "here", asked.ask, asked.warn)
+    try:
+        assert [thread.name for thread in threading.enumerate()].count("elastic-agent-switches") == threads
+    finally:
+        switches.close()
+
+
 def test_the_end_of_both_looks_is_waited_for_and_may_be_asked_for_twice(tmp_path: Path) -> None:
     asked = Asked()
     switches = Switches(GuardSpec(str(tmp_path / "kill"), str(tmp_path / "save")), "here", asked.ask, asked.warn)
