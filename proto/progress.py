@@ -27,7 +27,7 @@ SIZE = HEADER.size + SECTIONS * SECTION.size
 """Bytes of the whole."""
 LONG = 8
 """All of it is words of so many bytes, and pairs of half as many. Below, numbers of such words."""
-WRITES = 1
+WRITES, MARKS, STEPS, AT = range(1, 5)
 COUNT, TOTAL, LONGEST, BUCKETS_AT = range(NAME_BYTES // LONG, NAME_BYTES // LONG + 4)
 """Of a section, behind its first word."""
 

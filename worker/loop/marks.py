@@ -10,14 +10,26 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from time import monotonic, thread_time
 
 from ...proto import progress
 from ...proto.durations import bucket_of
-from ...proto.progress import BUCKETS_AT, COUNT, LONG, LONGEST, NAME_BYTES, SECTIONS, TOTAL, WRITES
+from ...proto.progress import (
+    AT,
+    BUCKETS_AT,
+    COUNT,
+    LONG,
+    LONGEST,
+    MARKS,
+    NAME_BYTES,
+    SECTIONS,
+    STEPS,
+    TOTAL,
+    WRITES,
+)
 from . import account
 from .answers import answer
 
@@ -59,7 +71,7 @@ class Marks:
         """Waits for data of noted steps, whose processor time is not read; and the share of the last wait of which it
         was that needed none."""
         if self.shows:
-            self._base_s, self._cpu_s = time.monotonic(), time.thread_time()
+            self._base_s, self._cpu_s = monotonic(), thread_time()
             self._words[0] = progress.VERSION
             self._show(WARM_UP, self._base_s)
 
@@ -69,15 +81,19 @@ class Marks:
             accounts.step()
         if not self.shows:
             return
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s < self._note_until_s:
             ends_s = self._ends_s
             ends_s.append(now_s)
             number = len(ends_s)
-            # Each word by itself: who reads them in between takes this step's time for that of the one before.
-            _NOTED.pack_into(self._bytes, _SHOWN_AT, self._marks + number, self._steps + number, now_s)
+            # Word by word, which takes 1 us less than a struct in a step that has used the caches for something else.
+            # Who reads them in between takes this step's time for that of the one before.
+            longs = self._longs
+            longs[MARKS] = self._marks + number
+            longs[STEPS] = self._steps + number
+            self._doubles[AT] = now_s
             return
-        cpu_s = time.thread_time()
+        cpu_s = thread_time()
         self._settle()
         if self._section == EVALUATION:
             self._leave(now_s)
@@ -97,28 +113,28 @@ class Marks:
     def asked(self) -> None:
         """The loop asks for its next batch."""
         if self.shows:
-            self._asked_s = now_s = time.monotonic()
+            self._asked_s = now_s = monotonic()
             if self._ends_s:
                 return
             # The thread's processor time is a system call: behind a step it is known already.
             soon = now_s - self._stepped_at_s < SHORT_S
-            self._asked_cpu_s = self._stepped_cpu_s if soon else time.thread_time()
+            self._asked_cpu_s = self._stepped_cpu_s if soon else thread_time()
 
     def got(self, evaluates: bool) -> None:
         """It got one. evaluates: of a loader whose batches no step commits."""
         if self._ends_s and not evaluates:
-            if (began_s := self._asked_s) >= 0 and (waited_s := time.monotonic() - began_s) >= SHORT_S:
+            if (began_s := self._asked_s) >= 0 and (waited_s := monotonic() - began_s) >= SHORT_S:
                 self._waited_s += waited_s
             self._asked_s = -1.0
             return
         if not self.shows:
             return
-        now_s = time.monotonic()
+        now_s = monotonic()
         waited_s = now_s - self._asked_s if self._asked_s >= 0 else 0.0
         self._asked_s = -1.0
         if waited_s >= SHORT_S and not evaluates:
             # The processor time of the wait is counted with the rest of the step's.
-            blocked_s = max(0.0, waited_s - (time.thread_time() - self._asked_cpu_s))
+            blocked_s = max(0.0, waited_s - (thread_time() - self._asked_cpu_s))
             self._blocked_s += blocked_s
             self._blocked_share = blocked_s / waited_s
         if evaluates:
@@ -150,17 +166,17 @@ class Marks:
             yield
             return
         self._settle()
-        outer, now_s, cpu_s = self._section, time.monotonic(), time.thread_time()
+        outer, now_s, cpu_s = self._section, monotonic(), thread_time()
         carried_s = self._carried_s + now_s - self._base_s
         self._show(name, now_s)
         at = self._at
         try:
             yield
         finally:
-            end_s = time.monotonic()
+            end_s = monotonic()
             self._count(at, (end_s - now_s,))
             self._carried_s = carried_s
-            self._cpu_s += time.thread_time() - cpu_s
+            self._cpu_s += thread_time() - cpu_s
             self._show(outer, end_s)
 
     def ended(self) -> None:
@@ -169,7 +185,7 @@ class Marks:
             accounts.ended()
         if self.shows:
             self._settle()
-            self._show(AFTER, time.monotonic())
+            self._show(AFTER, monotonic())
 
     def _settle(self) -> None:
         """Count the steps that were noted. Whoever calls it shows something next."""
@@ -221,10 +237,8 @@ class Marks:
         self._words[1] = slot
 
 
-_SHOWN, _SHOWN_AT = struct.Struct("=QQddd"), (WRITES + 1) * LONG
+_SHOWN, _SHOWN_AT = struct.Struct("=QQddd"), MARKS * LONG
 """What a mark writes: the rest of the header."""
-_NOTED = struct.Struct("=QQd")
-"""What a step that is noted writes of it."""
 
 
 def marks_of(rank: int, checkpoints: str) -> Marks:

@@ -26,11 +26,12 @@ from elastic_agent.worker.loop.marks import (
 
 
 class Clock:
-    """Stands for the module `time` in the marks, and there only: whatever else runs in this process has true clocks."""
+    """Stands for the clocks of the marks, and there only: whatever else runs in this process has true ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 100.0
-        monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(module, "monotonic", self.monotonic)
+        monkeypatch.setattr(module, "thread_time", self.thread_time)
 
     def monotonic(self) -> float:
         return self.now
@@ -175,7 +176,7 @@ def test_times_of_a_section_are_its_own_whatever_evaluates_in_it(clock: Clock) -
 def test_a_step_reads_its_processor_time_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a system call, unlike the time: the begin of a wait for data, and its end where it was short, need none."""
     reads = Mock(side_effect=clock.thread_time)
-    monkeypatch.setattr(clock, "thread_time", reads)
+    monkeypatch.setattr(module, "thread_time", reads)
     marks = Marks(bytearray(progress.SIZE))
     reads.reset_mock()
     for _ in range(10):
@@ -217,7 +218,7 @@ def test_short_steps_share_one_reading_of_their_processor_time(clock: Clock, mon
     marks = Marks(bytearray(progress.SIZE))
     warm(marks, clock)
     reads = Mock(side_effect=clock.thread_time)
-    monkeypatch.setattr(clock, "thread_time", reads)
+    monkeypatch.setattr(module, "thread_time", reads)
     for _ in range(40):
         marks.asked()
         clock.compute(SHOWN_S / 80)
