@@ -21,7 +21,7 @@ from types import FrameType
 import pytest
 
 from support.consoles import Console
-from support.procfs import TOKEN, kill, marked, read, wait_exit
+from support.procfs import TOKEN, kill, marked, outlast, read
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
@@ -170,9 +170,7 @@ def _leaked_processes(find: Callable[[], set[int]], deadline: float) -> list[str
     pids = find()
     if pids:
         gc.collect()  # an unreferenced Popen reaps its child when it is collected
-        for pid in pids:
-            wait_exit(pid, deadline)
-        pids = find()
+        pids = outlast(find, deadline)
     leaks = [f"process {pid}: {_command(pid)}" for pid in sorted(pids)]
     for pid in pids:
         kill(pid)

@@ -22,7 +22,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
-from support.procfs import kill_and_read, marked, read, wait_exit
+from support.procfs import kill_and_read, marked, outlast, read
 
 SIGNALS = 10
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -132,9 +132,7 @@ def trouble(storm: Storm, code: int, text: str) -> str:
 
 def left_behind(token: str) -> str:
     deadline = time.monotonic() + LEFT_S
-    for pid in marked(token, TOKEN):
-        wait_exit(pid, deadline)
-    left = marked(token, TOKEN)
+    left = outlast(lambda: marked(token, TOKEN), deadline)
     return f"processes are left: {left}" if left else ""
 
 

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import AnyStr
 
@@ -50,6 +51,17 @@ def wait_exit(pid: int, deadline: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
     finally:
         os.close(pidfd)
+
+
+def outlast(find: Callable[[], set[int]], deadline: float) -> set[int]:
+    """Wait until what is found has exited, and what it may have started before; return what is found then, which has
+    outlasted the deadline, or waits to be reaped."""
+    found, seen = find(), set[int]()
+    while found - seen and time.monotonic() < deadline:
+        for pid in found - seen:
+            wait_exit(pid, deadline)
+        seen, found = seen | found, find()
+    return found
 
 
 def kill_and_read(

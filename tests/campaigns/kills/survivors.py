@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.procfs import marked, parent_of, wait_exit
+from support.procfs import marked, outlast, parent_of
 from support.workers import WORKERS
 
 FAMILY = str(WORKERS / "sup_family.py")
@@ -93,9 +93,7 @@ def aftermath(agent: subprocess.Popen[bytes], trial: Trial, token: str, deadline
     code = agent.wait(BOUND_S)
     if "agent" not in trial.victims and code != 0:
         return f"the agent was not killed, but exited {code}"
-    for pid in marked(token, TOKEN):
-        wait_exit(pid, deadline)
-    left = marked(token, TOKEN)
+    left = outlast(lambda: marked(token, TOKEN), deadline)
     return f"processes of the trial are left: {left}" if left else ""
 
 
