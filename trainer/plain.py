@@ -35,7 +35,10 @@ def digest(*values: Any) -> str:
     """Equal for equal plain values, on every node."""
     import hashlib
 
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(_SORTED.encode(values).encode()).hexdigest()[:16]
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def code_digest(function: Any) -> str:

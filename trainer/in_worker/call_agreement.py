@@ -51,7 +51,7 @@ class CallAgreement:
                 call["digest"],
                 began,
                 f"{node} (node {os.environ.get('GROUP_RANK')})",
-                call["shown"],
+                _shown(call),
             ]
             every = self._world.gather(asked)
             for other in every:
@@ -69,3 +69,8 @@ class CallAgreement:
             times = "once" if restarts == 1 else f"{restarts} times"
             raise TooManyRestarts(f"{call['name']} was restarted {times}; max_retries allows {limit}{last}")
         return call
+
+
+def _shown(call: dict[str, Any]) -> str:
+    """As the program's source has it."""
+    return f"{call['name']}({', '.join(f'{name}={value!r}' for name, value in call['args'].items())})"

@@ -20,8 +20,7 @@ from ..meters import merged
 from ..names import SOCKET
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of the program."""
 
     number: int
@@ -38,13 +37,10 @@ class Call:
     def to_json(self, restarts: int, kept: bool, before: Any) -> dict[str, Any]:
         """restarts: of the job, when the call was handed out first. kept: whether a state that it goes on from was kept
         in memory then. before: what the call before it gave."""
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        told = {"restarts": restarts, "kept": kept, "before": before}
-        return {**self.__dict__, **told, "shown": f"{self.name}({shown})"}
+        return {**self._asdict(), "restarts": restarts, "kept": kept, "before": before}
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a call gave."""
 
     value: Any

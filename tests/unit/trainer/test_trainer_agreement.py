@@ -39,7 +39,7 @@ def _node_0_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(args: dict[str, Any], changed: dict[int, Any]) -> Any:
     """What a worker is told to do for a call of its program, where the other node's differs in this."""
     call = {"number": 1, "name": "train", "digest": plain.digest("train", args), "args": args, "before": None}
-    channel = SimpleNamespace(next=lambda number, waits: {**call, "restarts": 0, "shown": f"train({args})"})
+    channel = SimpleNamespace(next=lambda number, waits: {**call, "restarts": 0})
     agreement = CallAgreement(channel, TwoNodes(changed), Record(), {})  # type: ignore[arg-type]
     return agreement.next(lambda: None)
 
