@@ -9,8 +9,10 @@ import struct
 from typing import Any
 
 _LENGTHS = struct.Struct("!II")
-READ_BYTES = 16384
+READ_BYTES = 4096
 """How much is read at once: more than most messages have."""
+_encoded, _decoded = json.JSONEncoder().encode, json.JSONDecoder().raw_decode
+"""What `json.dumps` and `json.loads` come to, which first look at arguments that no message has."""
 
 
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
@@ -20,7 +22,7 @@ def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -
 
 def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     """One message as it is sent."""
-    head = json.dumps(header).encode()
+    head = _encoded(header).encode()
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
@@ -40,7 +42,7 @@ class Inbox:
         if len(data) < end:
             data = self._filled(data, end)
         self._rest = data[end:]
-        return json.loads(data[_LENGTHS.size : begin]), data[begin:end]
+        return _decoded(data[_LENGTHS.size : begin].decode())[0], data[begin:end]
 
     def _more(self) -> bytes:
         if not (data := self._connection.recv(READ_BYTES)):

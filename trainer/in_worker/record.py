@@ -17,18 +17,20 @@ class Record:
         self.known: dict[int, list[Any]] = {}
         """By number, of calls that were answered before, but are later than this state: name, digest, value."""
         self._lines: list[str] = []
+        self._done: list[list[Any]] = []
+        """Calls that are done, and not among the lines yet: nobody waits for those to be written."""
         self._pending: list[Any] | None = None
         """Of the last call: number, name and digest, while the program alone knows what it gave."""
 
     def results(self) -> list[Any]:
         """Number, name, digest and value of each call that is done, and of those that are known."""
-        return [*map(json.loads, self._lines), *([number, *call] for number, call in sorted(self.known.items()))]
+        return [*map(json.loads, self._written()), *([number, *call] for number, call in sorted(self.known.items()))]
 
     def finish(self, number: int, name: str, digest: str, value: Any) -> Any:
         """This call is done. Gives its value: that of the first time, if it was answered before."""
         if number in self.known:
             value = self.known.pop(number)[2]
-        self._lines.append(json.dumps([number, name, digest, value]))
+        self._done.append([number, name, digest, value])
         self.done, self.going = number, None
         return value
 
@@ -40,12 +42,19 @@ class Record:
     def settle(self, value: Any) -> None:
         """What the call before this one gave."""
         if self._pending is not None:
-            self._lines.append(json.dumps([*self._pending, value]))
+            self._done.append([*self._pending, value])
             self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._lines)}
+        return {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._written())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done, self.going = int(state["done"]), json.loads(state["going"])
+        self._done = []
         self._lines = state["results"].split("\n") if state["results"] else []
+
+    def _written(self) -> list[str]:
+        """A line for each call that is done."""
+        self._lines += map(json.dumps, self._done)
+        self._done = []
+        return self._lines
