@@ -102,7 +102,7 @@ partitions: setup ## real nodes cut from each other and from etcd: RUNS=300; SEE
 survivors: setup ## kill agent, nursery, guardian in every order, 500 times and more, and count survivors; ARGS
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.kills.survivors $(ARGS)
 
-host-kills: setup ## SIGKILL of the agent that hosts a c10d store, in every phase, 50 jobs of 3 and of 5 nodes each; ARGS="--jobs 5 --nodes 3"
+host-kills: setup ## SIGKILL or SIGTERM of the agent that hosts a c10d store, in every phase, 50 jobs of 3 and of 5 nodes each; ARGS="--jobs 5 --nodes 3"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.kills.killed_hosts $(ARGS)
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS

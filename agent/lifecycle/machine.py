@@ -21,6 +21,7 @@ from ...rendezvous.driver.events import (
     RoundSeen,
     StoreCameBack,
     StoreFailed,
+    StoreHandedOver,
     StoreOpened,
     StoreWentAway,
 )
@@ -69,7 +70,7 @@ EDGES: Mapping[tuple[Phase, Phase], str] = {
     (STOPPING, FINISHED): "workers exited 0 and left nothing behind",
     (STOPPING, ENDING): "workers are gone, or do not die; this node will not come back",
     (FINISHED, ENDING): "the rendezvous closed, the store is lost, or a request to stop",
-    (ENDING, ENDED): "the last record is written and, on the host, every node has ended",
+    (ENDING, ENDED): "the last record is written and, on the host, every node has ended or elects another host",
 }
 
 
@@ -230,6 +231,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         LeadershipChanged: on_store.on_leadership,
         NeighboursEnded: ignore,
         OthersEnded: on_store.on_others_ended,
+        StoreHandedOver: on_store.on_handed_over,
         PlacePrepared: ignore,
         PlaceFailed: ignore,
         WorkerExited: ignore,

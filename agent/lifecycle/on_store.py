@@ -10,6 +10,7 @@ from ...rendezvous.driver.events import (
     RecordWritten,
     StoreCameBack,
     StoreFailed,
+    StoreHandedOver,
     StoreOpened,
     StoreWentAway,
 )
@@ -85,6 +86,10 @@ def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Mo
 
 def on_others_ended(node: Node, event: OthersEnded, now: float, rules: Rules) -> Move:
     return transitions.conclude(replace(node, others_ended=True))
+
+
+def on_handed_over(node: Node, event: StoreHandedOver, now: float, rules: Rules) -> Move:
+    return transitions.conclude(node)
 
 
 def on_store_useless(node: Node, event: Event, now: float, rules: Rules) -> Move:

@@ -29,6 +29,9 @@ class Claim:
     """Bound, not yet listening: clients of a listener without a server would connect and time out. None: not bound."""
     reason: str
     """Why it was not bound, for messages; empty if it was."""
+    elsewhere: tuple[str, ...] = ()
+    """Where it was bound by an address of the endpoint: others of that IP version that no interface here has. They may
+    be those of other nodes, which would bind the endpoint too, or before NAT: that cannot be told from here."""
 
 
 def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> Claim:
@@ -52,11 +55,25 @@ def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> 
             continue
         if isinstance(bound, socket.socket):
             bound = _widened(bound, endpoint, shared and is_loopback(address[1][0]))
-        return _claimed(endpoint, bound, forced)
+        made = _claimed(endpoint, bound, forced)
+        return made if made.socket is None else Claim(made.socket, "", _elsewhere(address[0], addresses))
     # A virtual address, or NAT: no interface here has the address, but its traffic arrives here.
     if forced or any(names_this_host(name) for name in (endpoint.host, *(address[1][0] for address in addresses))):
         return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
     return Claim(None, f"{endpoint.host} is not an address of this node")
+
+
+def _elsewhere(family: int, addresses: list[Address]) -> tuple[str, ...]:
+    """Those of this IP version that no interface here has. Of the other version one host often has one more address,
+    which says nothing."""
+    found = []
+    for version, where in addresses:
+        bound = _bind((version, (where[0], 0, *where[2:]))) if version == family else None
+        if isinstance(bound, socket.socket):
+            bound.close()
+        elif bound == errno.EADDRNOTAVAIL:
+            found.append(where[0])
+    return tuple(found)
 
 
 def _widened(bound: socket.socket, endpoint: Endpoint, loopback: bool) -> socket.socket | int:
@@ -69,6 +86,15 @@ def _widened(bound: socket.socket, endpoint: Endpoint, loopback: bool) -> socket
         return bound  # another process listens on that port at another address of this host
     bound.close()
     return wide
+
+
+def several_hosts(endpoint: Endpoint, made: Claim) -> str:
+    """The warning of a node that hosts at a name which may be that of several nodes."""
+    return (
+        f"{endpoint.host} is a name of this node, which hosts the store, and of {', '.join(made.elsewhere)}: if these "
+        "are other nodes, each of them hosts a job of its own; name one node in --rdzv-endpoint, or list the nodes "
+        "with commas between"
+    )
 
 
 def port_taken(endpoint: Endpoint) -> PortTaken:

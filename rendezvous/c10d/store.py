@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
 from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
-from .claim import PortTaken, claim
+from .claim import PortTaken, claim, several_hosts
 from .client import HandshakeTimeout, TcpStoreClient, connect
 from .descriptors import DescriptorWatch
 from .keys import (
@@ -353,10 +353,12 @@ def _host(
     where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None, hosting: Hosting
 ) -> C10dStore | None:
     """The store, served by this process; None if another node or process is the one to serve it."""
-    bound = claim(where, forced=forced, shared=hosting.shared).socket
-    server = None if bound is None else serve(bound, where, forced=forced)
+    made = claim(where, forced=forced, shared=hosting.shared)
+    server = None if made.socket is None else serve(made.socket, where, forced=forced)
     if server is None:
         return None
+    if made.elsewhere and hosting.shared and not forced:
+        hosting.warn(several_hosts(where, made))
     with ExitStack() as undo:
         undo.callback(server.close)
         actual, keys = Endpoint(where.host, server.address[1][1]), Keys(run_id)

@@ -88,13 +88,22 @@ class Retire:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """This node, which hosts the store, has ended, and those that stay can elect another host: announce no more, and
+    let them know."""
+
+    version: int
+    """Of the newest announcement."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Show this sentence to people on this node: for which nodes it waits."""
 
     because: str
 
 
-StoreEffect = Announce | ReadBeats | Retire
+StoreEffect = Announce | ReadBeats | Retire | HandOver
 """What is done on the store, by the coordinator's threads."""
 
 Effect = StoreEffect | WakeAt | Tell

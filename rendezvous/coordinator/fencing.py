@@ -12,14 +12,17 @@ Also who may vote for the next host of a store that a node hosts (docs/adr/0049)
 from __future__ import annotations
 
 from ..codec.limits import INLINE_MEMBERS
-from ..election.electorate import Electorate, of_round
+from ..election.electorate import Electorate, elects, of_round
 from ..records import Member, Witness
-from .state import GOING, OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
+from .state import CLOSED, ENDED, GOING, OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
 
 WITNESSES = 3
 """So many members of a round, the first, are its witnesses."""
 PERMITTED = 0.75
 """Leases for which workers may run behind the last permission of a witness; a tenth more than they do."""
+RE_FORMS_S = 2.0
+"""So long a host that has ended waits for the next round to begin before it hands the store over: then nobody waits for
+an election, and it mostly takes less."""
 
 
 def witnesses(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tuple[Witness, ...]:
@@ -46,6 +49,20 @@ def voters(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tupl
 def host(state: Rendezvous, rules: Rules) -> Witness | None:
     """This node, which hosts the store, where another may host it next."""
     return _voter(state, rules.own) if rules.succeeds and rules.own in state.nodes else None
+
+
+def hands_over_at(state: Rendezvous, rules: Rules) -> float | None:
+    """When this node, which hosts the store and has ended, may leave it to the others; None: it serves on, as they need
+    the store no longer than they need to read that the job is over, or as too few of those stay that could elect."""
+    own = state.nodes.get(rules.own)
+    if not rules.succeeds or state.phase is CLOSED or own is None or own.record.state is not ENDED:
+        return None
+    electorate = Electorate(tuple(voter.node for voter in state.placement.voters), state.placement.before)
+    asked = (*electorate.voters, *electorate.before)
+    stay = [node for node in asked if (seen := state.nodes.get(node)) is not None and not seen.gone]
+    if not elects(electorate, stay, (rules.own,)):
+        return None
+    return state.since + RE_FORMS_S if state.phase is OVER else state.since
 
 
 def _voter(state: Rendezvous, node: str) -> Witness:

@@ -18,7 +18,7 @@ from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
 from . import agreements, charging, deadlines, explain, fencing, leases, ranks, standing
-from .events import Announce, Effect, Elected, Event, ReadBeats, Retire, Tell, WakeAt
+from .events import Announce, Effect, Elected, Event, HandOver, ReadBeats, Retire, Tell, WakeAt
 from .observations import OBSERVATIONS, Observe
 from .state import (
     CLOSED,
@@ -132,12 +132,15 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
     progress_at = deadlines.progress_at(state, rules)
     deadline, agreed_by = deadlines.deadline(state, rules), agreements.deadline(state, rules)
     known_ends = (*charging.evidence_until(state), *fencing.deadlines(state, rules))
-    waits = (reading_at, progress_at, deadline, agreed_by, *known_ends)
+    hands_over_at = fencing.hands_over_at(state, rules)
+    waits = (reading_at, progress_at, deadline, agreed_by, hands_over_at, *known_ends)
     wake_ups = [when for when in waits if when is not None and when > now]
     if wake_ups:
         effects.append(WakeAt(min(wake_ups)))
     if state.phase is CLOSED and _deserted(state, rules):
         effects.append(Retire())
+    if hands_over_at is not None and now >= hands_over_at:
+        effects.append(HandOver(state.version))
     return state, tuple(effects)
 
 

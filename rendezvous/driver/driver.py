@@ -391,7 +391,7 @@ class Driver:
         term = Term(
             store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s, self._lease_s
         )
-        self._term = term
+        self._term, term.succession = term, self.succession
         if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term
         self._post(found)

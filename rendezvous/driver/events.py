@@ -77,6 +77,11 @@ class OthersEnded:
     """This node coordinates, the rendezvous is closed, and every node has ended: no node needs the store any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreHandedOver:
+    """This node hosted the store and has ended: it serves no more, and others elect the next host."""
+
+
 Event = (
     StoreOpened
     | StoreFailed
@@ -87,6 +92,7 @@ Event = (
     | LeadershipChanged
     | NeighboursEnded
     | OthersEnded
+    | StoreHandedOver
 )
 
 

@@ -27,6 +27,8 @@ ANSWER_S = 2.0
 AGAIN_S, AGAIN_MOST_S = 0.02, 1.0
 """From one attempt to connect to the next, while a node is not connected; doubles from the first to the most."""
 MAX_TEXT = 4096
+GOODBYE_S = 1.0
+"""How long others get to read what was announced last, and close their connections, once this node says goodbye."""
 LINKS = 32
 """Connections of others at a time; more are closed."""
 IDLE_S, PROBE_S, PROBES = 5, 2, 3
@@ -187,8 +189,10 @@ class Links:
         self._warn = warn
         self._secret = b""
         self._peers: dict[str, Peer] = {}
-        self._accepted: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        self._accepted: dict[socket.socket, Link | None] = {}
+        """With the link, once who connected has shown that it knows the secret."""
+        self._goodbye = ""
+        self._lock = threading.Condition()
         self._closed = threading.Event()
         self._listener: socket.socket | None = None
         try:
@@ -223,10 +227,27 @@ class Links:
         """Be connected to these, and to no others."""
         wanted = {peer.node: peer for peer in peers if peer.port and peer.addr}
         for node in self._peers.keys() - wanted.keys():
-            self._peers.pop(node).close()
+            self.drop(node)
         if self._secret:
             for node in wanted.keys() - self._peers.keys():
                 self._peers[node] = Peer(self._secret, wanted[node], self._died, self._heard)
+
+    def drop(self, node: str) -> None:
+        """Be connected to this one no more. For any thread."""
+        if (peer := self._peers.pop(node, None)) is not None:
+            peer.close()
+
+    def say_goodbye(self, text: str) -> None:
+        """Send this to all that are connected, and to who connects from now on. Return once they have closed their
+        connections, or after GOODBYE_S."""
+        with self._lock:
+            self._goodbye = text
+            links = [link for link in self._accepted.values() if link is not None]
+        for link in links:
+            with suppress(OSError):  # it is gone
+                link.send(text)
+        with self._lock:
+            self._lock.wait_for(lambda: not any(self._accepted.values()), GOODBYE_S)
 
     def send(self, node: str, text: str) -> None:
         """Nothing happens where there is no connection to this node."""
@@ -259,17 +280,22 @@ class Links:
                 if self._closed.is_set() or len(self._accepted) >= LINKS:
                     connected.close()
                     continue
-                self._accepted.add(connected)
+                self._accepted[connected] = None
             threading.Thread(target=self._serve, args=(connected,), name="elastic-agent-peer", daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
         try:
             link = accept(self._secret, self._node, connected)
+            with self._lock:
+                self._accepted[connected], goodbye = link, self._goodbye
+            if link is not None and goodbye:
+                link.send(goodbye)
             while link is not None:
                 self._asked(link.receive(), link.send)
         except OSError:
             pass  # it is over
         finally:
             with self._lock:
-                self._accepted.discard(connected)
+                self._accepted.pop(connected, None)
+                self._lock.notify_all()
             connected.close()

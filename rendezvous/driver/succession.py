@@ -1,4 +1,4 @@
-"""This node's part in who hosts a c10d store next, once the process of its host is dead: docs/adr/0049.
+"""This node's part in who hosts a c10d store next, once that is dead or has left: docs/adr/0049.
 
 The machine of `rendezvous/election` decides; its thread passes on what happens and does what it says. What nodes say to
 each other are lines of text on `links.py`:
@@ -6,6 +6,7 @@ each other are lines of text on `links.py`:
     ask EPOCH CANDIDATE NEWEST DEAD,...            a candidate, to a voter
     say EPOCH 0|1 SEEN NEWEST                      the answer
     off CANDIDATE EPOCH                            the candidate never hosts for this epoch
+    bye NEWEST                                     the host, to all voters: it announces nothing behind this
 
 NEWEST is the epoch and the version of an announcement, with a colon between.
 """
@@ -27,6 +28,7 @@ from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from ..store import Store
 from ..text import count
 from .connection import Connection
+from .events import Post, StoreHandedOver
 from .inbound import Warn, read_state
 from .links import Links, Reply
 
@@ -80,6 +82,10 @@ class Succession:
         self._known: dict[str, Witness] = {}
         """Where the voters of the newest announcement are, and its host."""
         self._dead: frozenset[str] = frozenset()
+        self._read: Position = (0, 0)
+        """The newest announcement that was read."""
+        self._goodbyes: dict[str, Position] = {}
+        """Hosts that said goodbye, and the last thing that each has announced."""
         self._awaiting: Connection | None = None
         """While this node takes over and waits for others: its connection to its own store."""
         self._wake_at = float("inf")
@@ -135,8 +141,11 @@ class Succession:
         newest = (seen.epoch, seen.version)
         self._rounds[newest] = seen
         votes = self._node in (*voters, *seen.before)
-        self._links.keep(tuple(peer for peer in self._known.values() if votes and peer.node != self._node))
+        gone = self._dead | {self._node}
+        self._links.keep(tuple(peer for peer in self._known.values() if votes and peer.node not in gone))
         self._post(events.AnnouncementRead(newest, voters, seen.before))
+        self._read = newest
+        self._take_leave()
 
     def acknowledged(self, session: Store, sent_at: float, version: int) -> None:
         """The store has acknowledged a heartbeat that was sent then, on `boot_clock`."""
@@ -147,14 +156,25 @@ class Succession:
     def _post(self, event: events.Event, reply: Reply | None = None) -> None:
         self._happened.put((event, reply))
 
-    def _died(self, node: str) -> None:
+    def _died(self, node: str, left: bool = False) -> None:
         self._dead |= {node}
         if (awaiting := self._awaiting) is not None:
             awaiting.close()  # which asks anew, without this node
-        self._post(events.ProcessDied(node))
+        self._post(events.ProcessDied(node, left))
+
+    def _take_leave(self) -> None:
+        """A host that said goodbye is gone once all is read that it has announced: its store serves as long."""
+        for node, newest in tuple(self._goodbyes.items()):
+            if newest <= self._read and node not in self._dead:
+                self._died(node, left=True)
+                self._links.drop(node)
 
     def _heard(self, node: str, text: str) -> None:
         try:
+            if text.startswith("bye "):
+                self._goodbyes[node] = _position(text.removeprefix("bye "))
+                self._take_leave()
+                return
             _, epoch, yes, seen, newest = text.split(" ")
             self._post(events.VoteAnswered(node, int(epoch), yes == "1", int(seen), _position(newest)))
         except ValueError:
@@ -236,7 +256,15 @@ class Succession:
         for voter in voters:
             self._links.send(voter, line)
 
-    # -- taking over --------------------------------------------------------------------------------------------------
+    # -- leaving, and taking over -------------------------------------------------------------------------------------
+
+    def hand_over(self, newest: Position, store: Store, post: Post) -> None:
+        """Host the store no more. On the thread that announces, behind `newest`, the last that it has announced: this
+        node votes no more, as it has published that it leaves, so it counts as dead for all who know."""
+        self._say("this node hands the store over: the others elect the node that hosts it from here on")
+        self._links.say_goodbye(f"bye {_text(newest)}")
+        post(StoreHandedOver())
+        store.close_host()
 
     def take_over(
         self, epoch: int, store: Store, connection: Connection, job: bytes, warn: Warn

@@ -18,13 +18,17 @@ from ..codec import job as jobs
 from ..codec import limits, member_pages
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
-from ..coordinator.events import Announce, BeatsSeen, NodesSeen, ReadBeats, Retire, StoreEffect
+from ..coordinator.events import Announce, BeatsSeen, HandOver, NodesSeen, ReadBeats, Retire, StoreEffect
 from ..records import Crowd, Member, Round
 from ..store import Store, StoreError, StoreFenced
 from .connection import Connection
 from .events import OthersEnded, Post
 from .inbound import Warn, read_records
 from .threads import OwnHeartbeats, ThreadGroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .succession import Succession
 
 WAIT_S = 10.0
 """Length of one blocking wait. Longer only delays the end of a thread; notifications end it at once."""
@@ -50,6 +54,8 @@ class Term:
         """`job`: the job's record as stored. `reader_wait_s`: the longest wait of the reader on a hosted store, where a
         notification can get lost. `lease_s`: as the driver's."""
         self.epoch = epoch
+        self.succession: Succession | None = None
+        """Set where another node may host the store next."""
         self._store = store
         self._job = job
         self._post = post
@@ -114,6 +120,9 @@ class Term:
                 elif isinstance(effect, Retire):
                     connection.call(lambda session: session.clear(self.epoch))
                     self._post(OthersEnded())
+                elif isinstance(effect, HandOver) and self.succession is not None:
+                    self.succession.hand_over((self.epoch, effect.version), self._store, self._post)
+                    return
             except StoreFenced:
                 if not self._store.elects or self._goes_on(connection):
                     raise  # another program wrote that version

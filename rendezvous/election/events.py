@@ -47,6 +47,8 @@ class ProcessDied:
     it, and refuses new ones."""
 
     node: str
+    left: bool = False
+    """It said goodbye instead: it hosts and votes no more, and all that it has announced was read here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
     step(state, event, now, rules) -> Step(state, because, effects)
 
-A node elects once it knows that the process of the host is dead. Voters give way to each other in the order of their
-group ranks: each waits its turn, and promises its vote to the first candidate that asks and has read no less than it
-has. A promise lasts until its candidate withdraws or is dead, so at most one node is ever elected for an epoch, and
-none while another one that was elected lives. Time is an argument: seconds on a clock of this host that counts
-suspension, as votes lapse.
+A node elects once it knows that the process of the host is dead, or that the host has left. Voters give way to each
+other in the order of their group ranks: each waits its turn, and promises its vote to the first candidate that asks and
+has read no less than it has. A promise lasts until its candidate withdraws or is dead, so at most one node is ever
+elected for an epoch, and none while another one that was elected lives. Time is an argument: seconds on a clock of this
+host that counts suspension, as votes lapse.
 """
 
 from __future__ import annotations
@@ -155,7 +155,9 @@ def _died(state: Voter, event: ProcessDied, now: float, rules: Rules) -> Move:
     lost = state.promised[1] if state.phase is Phase.PROMISED else state.host
     if event.node != lost:
         return state, ()
-    return _orphaned(state, f"the agent of {event.node}, which hosted the store, is dead", now, rules)
+    because = f"{event.node}, which hosted the store, has left" if event.left else ""
+    because = because or f"the agent of {event.node}, which hosted the store, is dead"
+    return _orphaned(state, because, now, rules)
 
 
 def _found(state: Voter, event: HostFound, now: float, rules: Rules) -> Move:
@@ -191,7 +193,7 @@ def _turn(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Mov
         return state, ()
     if now >= may_vote_until(state, rules):
         because = (
-            f"{state.host}, which hosted the store, is dead; the store had acknowledged no heartbeat of this node for "
+            f"{state.host}, which hosted the store, is gone; the store had acknowledged no heartbeat of this node for "
             f"{HOLDS:g} of a lease, so a newer round may have begun without it, and it elects nobody"
         )
         return replace(state, turn_at=float("inf"), because=because), ()

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.codec.records import decode_round
 from elastic_agent.rendezvous.endpoint import Endpoint
-from support.desk import Worker, worker_of
+from support.desk import Worker, restarts_of, worker_of
 from support.harness import Cluster
 from support.network import free_port
 
@@ -100,6 +100,35 @@ def test_the_host_is_killed_while_others_stop(listed: Cluster) -> None:
     listed.desk.wait_world(2, after=world[0].round)
     listed.finish()
     assert [listed.nodes[name].wait() for name in ("b", "c")] == [0, 0]
+
+
+def test_a_host_that_leaves_hands_the_store_over(listed: Cluster) -> None:
+    """It ends while the others work on, at the price of any node's leaving: one round anew, and no restart. The next
+    host is asked to leave when its workers have finished, which disturbs nobody."""
+    world = three(listed)
+    listed.nodes["a"].terminate()
+    began = time.monotonic()
+    again = listed.desk.wait_world(2, after=world[0].round)
+    assert time.monotonic() - began < AGAIN_S
+    assert listed.nodes["a"].wait() == 143
+    for worker in again:
+        listed.nodes[worker.node].wait_text("the store answers again")
+        listed.desk.ask(worker, "ping")
+    assert restarts_of(again) == {"b": 0, "c": 0}
+    hosts: list[str] = []
+    while not hosts:
+        listed.desk.ask(again[0], "ping")
+        hosts = [name for name in ("b", "c") if "this node coordinates" in listed.nodes[name].text()]
+    (host,) = hosts
+    other = worker_of(again, "c" if host == "b" else "b")
+    worker_of(again, host).order("exit 0")
+    listed.nodes[host].wait_text("the finalisation barrier ends in")
+    listed.nodes[host].terminate()
+    assert listed.nodes[host].wait() == 143
+    listed.desk.ask(other, "ping")
+    other.order("exit 0")
+    assert listed.nodes[other.node].wait() == 0
+    assert max(worker.round for worker in listed.desk.workers) == again[0].round
 
 
 def _wait_finishing(cluster: Cluster) -> None:

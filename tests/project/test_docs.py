@@ -110,6 +110,8 @@ host.
 Where `--rdzv-endpoint` lists several nodes and the agent that hosts the store is killed, another of them hosts it and
 the job goes on.
 
+Where `--rdzv-endpoint` lists several nodes and the one that hosts the store leaves, it hands the store over, and ends.
+
 Where no node hosts the store, losing the coordinator costs no more than losing any node: another takes over, whatever
 the phase, and goes on from what was announced.
 """

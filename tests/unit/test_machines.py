@@ -33,6 +33,7 @@ EVENTS: dict[type[Any], Any] = {
     store_events.LeadershipChanged: store_events.LeadershipChanged(leads=True),
     store_events.NeighboursEnded: store_events.NeighboursEnded(("host:12",)),
     store_events.OthersEnded: store_events.OthersEnded(),
+    store_events.StoreHandedOver: store_events.StoreHandedOver(),
     events.PlacePrepared: events.PlacePrepared(1, 1),
     events.PlaceFailed: events.PlaceFailed("no"),
     events.WorkerExited: events.WorkerExited(0, None),

@@ -2,8 +2,9 @@
 
 Real agents, one worker each, lease 5 s. The host gets SIGKILL while a round runs, as the next one gathers, while
 another node stops its workers, while others work on behind its own end, or while it is followed by a second one that is
-killed, too. Each job must go on with the nodes that are left, within one job, and end well. Measured: from the (last)
-SIGKILL until the workers of all that are left run, or, where they run on, until their agents have the store again.
+killed, too; or it gets SIGTERM, and ends while the others work on. Each job must go on with the nodes that are left,
+within one job, and end well. Measured: from the (last) signal until the workers of all that are left run, or, where
+they run on, until their agents have the store again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from support.network import free_port
 
 AGAIN_S = 3.0
 """What 95 of 100 must not exceed."""
+ENDS_S = 10.0
+"""Within this time behind the next round a host ends that was asked to leave."""
 TAKES_OVER_S = 0.6
 """Within this time behind the first SIGKILL the second one comes."""
 
@@ -103,8 +106,25 @@ def taking_over(job: Job) -> float:
     return job.again(job.kill("b"))
 
 
+def leaving(job: Job) -> float:
+    """It is asked to leave instead, and ends while the others work on."""
+    host = job.cluster.nodes["a"]
+    host.terminate()
+    job.names = job.names.replace("a", "")
+    asked = time.monotonic()
+    took_s = job.again(asked)
+    assert host.wait(ENDS_S) == 143, "the host did not end as it was asked to"
+    job.world = job.cluster.desk.world()
+    for name in job.names:
+        job.cluster.nodes[name].wait_text("the store answers again")
+    assert max(worker.round for worker in job.cluster.desk.workers) == job.world[0].round, "a second round began anew"
+    assert not any(worker.restarts for worker in job.world), "somebody was charged"
+    return took_s
+
+
 PHASES: dict[str, Callable[[Job], float]] = {
-    phase.__name__.replace("_", " "): phase for phase in (running, gathering, stopping, finalising, taking_over)
+    phase.__name__.replace("_", " "): phase
+    for phase in (running, gathering, stopping, finalising, taking_over, leaving)
 }
 
 

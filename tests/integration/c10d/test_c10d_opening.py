@@ -12,10 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from elastic_agent.rendezvous.c10d import claim as claim_module
 from elastic_agent.rendezvous.c10d import client
 from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.server import serve
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore, Hosting, open_c10d
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.endpoint import Endpoint
@@ -154,6 +155,19 @@ def test_the_first_agent_on_a_host_hosts_and_the_second_does_not() -> None:
             assert (first.hosted, second.hosted) == (True, False)
     finally:
         first.close_host()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_host_at_a_name_of_several_nodes_says_what_that_does(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them hosts a job of its own, where others may join at all: nothing else would show it."""
+    names = [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET, ("192.0.2.77", 0))]
+    monkeypatch.setattr(claim_module, "resolve", lambda _: names)
+    said: list[str] = []
+    open_c10d("train.svc:0", "job", hosting=Hosting(shared=shared, warn=said.append)).close_host()
+    assert len(said) == shared
+    assert all(
+        "name of this node, which hosts the store, and of 192.0.2.77: if these are other" in each for each in said
+    )
 
 
 def test_of_agents_that_start_together_exactly_one_hosts() -> None:

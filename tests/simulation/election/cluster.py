@@ -21,6 +21,8 @@ BEAT_S = 1.0
 GRACE_S = 30.0
 """After so long without a store a node exits."""
 SHOWS_S = 0.3
+GOODBYE_S = 1.0
+READS_AGAIN_S = 0.05
 START_MOST_S = 3.0
 """The longest time from an election until the store is served."""
 
@@ -42,6 +44,8 @@ class Node:
     store_lost_at: float = 0.0
     host: Host | None = None
     """While it serves."""
+    left: bool = False
+    """It said goodbye, and serves for a moment yet, to readers alone."""
     queue: list[Callable[[], None]] = field(default_factory=list)
     """What arrived while it was frozen."""
 
@@ -177,7 +181,7 @@ class Cluster:
         if not node.alive:
             return
         node.alive = False
-        if node.host is not None:
+        if node.host is not None and not node.left:
             self.host_died_at = self.now
         for other in self.nodes:
             self.at(self.rng.uniform(0.0, 0.1), self._finds_dead, other, ident)
@@ -192,6 +196,26 @@ class Cluster:
             self.at(0.5, self._finds_dead, ident, dead)
             return
         self.step(node, events.ProcessDied(dead))
+
+    def leave(self, ident: str) -> None:
+        """The host announces no more, and says so to all."""
+        node = self.nodes[ident]
+        if not node.alive or node.host is None or node.left or self.now < node.frozen_until:
+            return
+        self.reached["left"] += 1
+        node.left, self.host_died_at = True, self.now
+        for other in self.nodes:
+            if other != ident:
+                self.send(ident, other, self._bidden_goodbye, ident, node.host.position)
+        self.at(GOODBYE_S, self.die, ident)
+
+    def _bidden_goodbye(self, node: Node, host: str, newest: events.Position) -> None:
+        if node.voter.newest >= newest:
+            self.step(node, events.ProcessDied(host, left=True))
+        elif self.nodes[host].alive:
+            self.reached["read behind a goodbye"] += 1
+            self.send(node.ident, host, self._asked_to_read, node.ident, newest[0])
+            self.at(READS_AGAIN_S, self.deliver, node.ident, self._bidden_goodbye, host, newest)
 
     def freeze(self, ident: str, lasts_s: float) -> None:
         node = self.nodes[ident]
@@ -209,6 +233,8 @@ class Cluster:
     # -- elections ----------------------------------------------------------------------------------------------------
 
     def step(self, node: Node, event: events.Event) -> None:
+        if node.left:
+            return
         before = node.voter
         done = machine.step(before, event, self.now, Rules(node.ident, LEASE_S))
         node.voter = done.state
@@ -243,9 +269,11 @@ class Cluster:
             raise Broken(f"{self.now:.2f}: {node.ident} and {self.served[epoch]} were elected for epoch {epoch}")
         self.served[epoch] = node.ident
         for other in self.nodes.values():
-            if other is not node and other.alive and (other.voter.phase is Phase.SERVING or other.host is not None):
+            if other is node or not other.alive or other.left:
+                continue
+            if other.voter.phase is Phase.SERVING or other.host is not None:
                 raise Broken(f"{self.now:.2f}: {node.ident} was elected, and {other.ident} hosts")
-        dead = {ident for ident, other in self.nodes.items() if not other.alive}
+        dead = {ident for ident, other in self.nodes.items() if not other.alive or other.left}
         for position, content in self.contents.items():
             known, of = self.readers[position] - dead, content.electorate
             if position > node.voter.newest and of.voters and electorate.elects(of, known, dead):

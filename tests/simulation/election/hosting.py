@@ -53,7 +53,7 @@ class Host:
 
     def turn(self) -> None:
         """Decide, now and then."""
-        if not self.node.alive:
+        if not self.node.alive or self.node.left:
             return
         self.cluster.at(LOOKS_S if self.cluster.now >= self.node.frozen_until else 0.5, self.turn)
         if self.cluster.now >= self.node.frozen_until:

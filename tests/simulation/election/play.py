@@ -96,8 +96,8 @@ def job(seed: int, nodes: int) -> Cluster:
     return cluster
 
 
-def play(seed: int) -> Cluster:
-    """Play it. Raises Broken, naming the seed."""
+def play(seed: int, *, leaves: bool = False) -> Cluster:
+    """Play it. `leaves`: some hosts leave. Raises Broken, naming the seed."""
     rng = random.Random(~seed)
     cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)))
     cluster.hosted("n0").most = rng.choice((3, 5, 99))
@@ -109,6 +109,8 @@ def play(seed: int) -> Cluster:
         at = rng.uniform(3.0, LASTS_S)
         for _ in range(rng.randint(2, 4)):
             _plan(cluster, rng, at + rng.uniform(0.0, 2.0))
+    for _ in range(rng.randint(1, 4) if leaves else 0):
+        cluster.at(rng.uniform(2.0, LASTS_S), leave, cluster)
     try:
         cluster.run(LASTS_S + CALM_S)
     except Broken as why:
@@ -125,6 +127,12 @@ def arrive(cluster: Cluster) -> None:
     """A new node comes."""
     if serving := hosts(cluster):
         cluster.join(f"n{len(cluster.nodes)}", serving[0])
+
+
+def leave(cluster: Cluster) -> None:
+    """Who hosts now leaves."""
+    for host in hosts(cluster):
+        cluster.leave(host)
 
 
 def _plan(cluster: Cluster, rng: random.Random, at: float) -> None:

@@ -74,6 +74,25 @@ def test_kills_of_one_host_after_the_other_are_survived(nodes: int, replacements
         assert max(cluster.gap_s) < START_MOST_S + 1.0
 
 
+def test_of_hosts_that_leave_none_hosts_beside_the_next_and_nothing_is_lost() -> None:
+    """Under all faults, and whatever was read when the goodbye came."""
+    reached = sum((play.play(seed, leaves=True).reached for seed in range(SEEDS)), Counter[str]())
+    assert reached["left"] > SEEDS / 2
+    assert reached["read behind a goodbye"]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5, 9])
+def test_a_host_that_leaves_is_followed_without_a_wait(nodes: int) -> None:
+    """By a turn of a voter: nobody waits for a connection to break."""
+    for seed in range(5):
+        cluster = play.job(seed, nodes)
+        cluster.run(10.0)
+        play.leave(cluster)
+        cluster.run(11.0)
+        assert list(cluster.served) == [2]
+        assert cluster.nodes[cluster.served[2]].alive
+
+
 def test_a_node_that_was_cut_off_before_its_host_died_elects_nobody() -> None:
     """The newcomer that took its place does."""
     assert replaced().served == {2: "n2"}

@@ -7,6 +7,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from elastic_agent.rendezvous.c10d import claim as c10d_claim
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
@@ -136,7 +137,7 @@ class SharedTcpStore(SharedStore):
         return [
             *super().substitutes(),
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced, shared: SimpleNamespace(socket=where, reason="")),
+            (c10d, "claim", lambda where, forced, shared: c10d_claim.Claim(where, "")),
             (c10d, "serve", self._serve),
             (notifications, "KEEP", 16),
             (notifications, "NODES_PER_KEY", 4),

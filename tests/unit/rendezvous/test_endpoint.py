@@ -22,6 +22,9 @@ from elastic_agent.rendezvous.endpoint import Endpoint, is_loopback, outward_add
 from elastic_agent.rendezvous.store import StoreError, StoreUnreachable
 from support.network import free_port
 
+VIRTUAL = "192.0.2.77"
+"""An address that no interface here has: of another node, a virtual one, or one before NAT."""
+
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
@@ -114,6 +117,37 @@ def test_a_name_of_this_node_is_bound_on_every_address(monkeypatch: pytest.Monke
         assert found.getsockname()[0] in ("::", "0.0.0.0")
 
 
+HERE, HERE_TOO, THERE = (
+    (socket.AF_INET, ("127.0.0.1", 0)),
+    (socket.AF_INET6, ("::1", 0)),
+    (socket.AF_INET, (VIRTUAL, 0)),
+)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "elsewhere"),
+    [
+        ([HERE], ()),
+        ([HERE_TOO, HERE], ()),
+        ([HERE, (socket.AF_INET, ("127.0.0.2", 0))], ()),
+        ([HERE, (socket.AF_INET6, ("2001:db8::1", 0))], ()),
+        ([THERE, HERE], (VIRTUAL,)),
+        ([HERE, HERE_TOO, THERE], (VIRTUAL,)),
+    ],
+    ids=["one", "of both versions", "two of this host", "one before NAT of the other version", "two nodes", "and IPv6"],
+)
+def test_who_claims_a_name_of_several_nodes_knows_of_the_others(
+    addresses: list[tuple[int, tuple[str, int]]], elsewhere: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would claim it, and host a job of its own. Addresses of one host, also of the other IP version, are
+    no other nodes."""
+    monkeypatch.setattr(c10d_claim, "resolve", lambda _: addresses)
+    made = claim(Endpoint("train.svc", 0))
+    assert made.socket is not None
+    made.socket.close()
+    assert made.elsewhere == elsewhere
+
+
 def test_an_address_of_another_node_is_not_claimed() -> None:
     """192.0.2.1 is reserved for documentation, so no host has it."""
     assert claim(Endpoint("192.0.2.1", 29400)).socket is None
@@ -192,8 +226,6 @@ def test_a_name_that_does_not_resolve_is_unreachable(monkeypatch: pytest.MonkeyP
 
 
 OWN = "node-0.cluster.example"
-VIRTUAL = "192.0.2.77"
-"""An address that no interface here has: a virtual one, or one before NAT."""
 
 
 @pytest.mark.parametrize("endpoint", [OWN, "node-0", "alias.example", VIRTUAL])

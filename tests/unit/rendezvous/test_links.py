@@ -6,10 +6,12 @@ import os
 import queue
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from elastic_agent.rendezvous.driver import links as links_module
 from elastic_agent.rendezvous.driver.links import Links
 from elastic_agent.rendezvous.records import Witness
 
@@ -115,6 +117,33 @@ def test_who_owns_the_workers_keeps_the_node_from_counting_as_dead(sides: Callab
         os.close(agent_to_test)
         os.close(to_test)
     assert a.died.get(timeout=BOUND_S) == "b"
+
+
+def test_a_goodbye_reaches_who_is_connected_and_who_connects_later(sides: Callable[..., Side]) -> None:
+    """It is said until they have closed their connections, however soon that is."""
+    a, b, late = sides("a"), sides("b"), sides("late")
+    a.links.keep((b.witness,))
+    a.say("b", "one")
+    assert a.heard.get(timeout=BOUND_S) == ("b", "b got one")
+    saying = threading.Thread(target=b.links.say_goodbye, args=("bye 1:7",))
+    saying.start()
+    assert a.heard.get(timeout=BOUND_S) == ("b", "bye 1:7")
+    a.links.drop("b")
+    saying.join(BOUND_S)
+    assert not saying.is_alive()
+    late.links.keep((b.witness,))
+    assert late.heard.get(timeout=BOUND_S) == ("b", "bye 1:7")
+
+
+def test_a_goodbye_waits_for_no_node_that_does_not_answer(
+    sides: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "GOODBYE_S", 0.05)
+    a, b = sides("a"), sides("b")
+    a.links.keep((b.witness,))
+    a.say("b", "one")
+    b.links.say_goodbye("bye 1:7")
+    assert a.died.empty()
 
 
 def test_who_does_not_know_the_secret_is_not_heard(sides: Callable[..., Side]) -> None:

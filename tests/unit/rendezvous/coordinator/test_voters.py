@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elastic_agent.rendezvous.codec.records import decode_node, decode_round, encode_node, encode_round
-from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached, HandOver, WakeAt
+from elastic_agent.rendezvous.coordinator.fencing import RE_FORMS_S
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from support.builders import record
 from support.rigs.coordinators import LEASE_S, Coordinator, Store
@@ -90,6 +91,60 @@ def test_a_host_that_had_not_finished_is_lost() -> None:
     second = made.successor("b", **{**RULES, "max_nodes": 3})
     assert second.state.phase is RoundPhase.OVER
     assert second.state.because == "a was lost: it has not come to the new host of the store"
+
+
+def hands_over(made: Coordinator) -> bool:
+    return any(isinstance(effect, HandOver) for effect in made.effects)
+
+
+def test_a_host_that_has_ended_hands_over_once_a_round_begins_without_it() -> None:
+    """Behind what it announced last, which its voters read first."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(node("a", 3, NodeState.LEAVING, 1), node("a", 4, NodeState.ENDED, 1))
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.OVER, False)
+    made.publish(*(node(name, 3, NodeState.WAITING, 1) for name in ("b", "c")))
+    assert (made.state.phase, made.effects[-1]) == (RoundPhase.RUNNING, HandOver(announced(made).version))
+
+
+def test_a_host_waits_for_the_next_round_for_a_moment_only() -> None:
+    """Workers elsewhere may take long to stop, and this host may have little time."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(node("a", 3, NodeState.LEAVING, 1), node("a", 4, NodeState.ENDED, 1))
+    made.step(BeatsSeen({"b": 1, "c": 1}))
+    woken = [effect.when for effect in made.effects if isinstance(effect, WakeAt)]
+    assert woken
+    assert woken[0] <= made.state.since + RE_FORMS_S
+    made.now = made.state.since + RE_FORMS_S
+    made.step(DeadlineReached())
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.OVER, True)
+
+
+def test_a_host_serves_on_while_too_few_stay_to_elect_another() -> None:
+    """a and b leave together: c alone is no majority while b may vote otherwise. It is, once a round runs without b."""
+    made = running(node("a"), node("b"), node("c"))
+    made.publish(*(node(name, 3, NodeState.LEAVING, 1) for name in ("a", "b")), node("a", 4, NodeState.ENDED, 1))
+    made.now = made.state.since + 2 * RE_FORMS_S
+    made.step(DeadlineReached())
+    assert not hands_over(made)
+    made.publish(node("b", 4, NodeState.ENDED, 1))
+    assert not hands_over(made)
+    made.publish(node("c", 3, NodeState.WAITING, 1))
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.RUNNING, True)
+
+
+def test_a_host_serves_on_where_no_other_may_host_and_to_the_end_of_a_job_that_is_over() -> None:
+    alone = running(node("a"), node("b", store=""))
+    alone.publish(node("a", 3, NodeState.LEAVING, 1), node("a", 4, NodeState.ENDED, 1))
+    alone.publish(node("b", 3, NodeState.WAITING, 1, store=""))
+    assert (alone.state.phase, hands_over(alone)) == (RoundPhase.RUNNING, False)
+    over = running(node("a"), node("b"))
+    over.publish(*(node(name, 3, NodeState.FINISHED, 1, finished=True) for name in ("a", "b")))
+    over.publish(node("a", 4, NodeState.ENDED, 1, finished=True))
+    assert (over.state.phase, hands_over(over)) == (RoundPhase.CLOSED, False)
+    one = running(node("a"), node("b"), succeeds=False)
+    one.publish(node("a", 3, NodeState.LEAVING, 1), node("a", 4, NodeState.ENDED, 1))
+    one.publish(node("b", 3, NodeState.WAITING, 1))
+    assert (one.state.phase, hands_over(one)) == (RoundPhase.RUNNING, False)
 
 
 def test_the_codec_keeps_all_of_it() -> None:
