@@ -26,8 +26,9 @@ from support.procfs import TOKEN, kill, marked, read, wait_exit
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
 
-SETTLE_S = 5.0
-"""How long processes and threads may take to end by themselves after the test. Only a failing test waits so long."""
+SETTLE_S = 20.0
+"""How long processes and threads may take to end by themselves after the test, on a busy host too. Only a failing test
+waits so long."""
 
 SPARE_FILES = 2
 """Ordinary files that a test may leave open: libraries keep some from their first use. Sockets, pipes, pidfds: none."""
@@ -170,9 +171,14 @@ def _leaked_processes(find: Callable[[], set[int]], deadline: float) -> list[str
     pids = find()
     if pids:
         gc.collect()  # an unreferenced Popen reaps its child when it is collected
+        pids = find()
+    while pids and time.monotonic() < deadline:
         for pid in pids:
             wait_exit(pid, deadline)
-        pids = find()
+        found = find()  # also those that have come since: what a process forks as it ends, and what is handed to us
+        if found and found == pids:
+            time.sleep(0.02)  # zombies of ours, which another thread may reap yet
+        pids = found
     leaks = [f"process {pid}: {_command(pid)}" for pid in sorted(pids)]
     for pid in pids:
         kill(pid)
