@@ -26,8 +26,9 @@ from support.procfs import TOKEN, kill, marked, outlast, read
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ROOT / ".typing"
 
-SETTLE_S = 5.0
-"""How long processes and threads may take to end by themselves after the test. Only a failing test waits so long."""
+SETTLE_S = 20.0
+"""How long processes and threads may take to end by themselves after the test, on a busy host too. Only a failing test
+waits so long."""
 
 SPARE_FILES = 2
 """Ordinary files that a test may leave open: libraries keep some from their first use. Sockets, pipes, pidfds: none."""

@@ -15,9 +15,10 @@ from support.desk import restarts_of, worker_of
 from support.faults import threads
 from support.faults.relay import Relay
 from support.harness import SHORT_LEASE, SHORT_LEASE_S, Cluster
+from support.procfs import slowed
 
-FOUND_OUT_S = 2 * SHORT_LEASE_S + 3
-"""A lease until it sends no heartbeat, another until it is lost, and a beat or two."""
+SLACK_S = 3.0
+"""Beyond a lease until a node sends no heartbeat and another until it is lost: a beat or two."""
 
 
 @pytest.fixture
@@ -52,10 +53,10 @@ def test_a_node_whose_main_thread_stands_still_is_lost(processes: Cluster) -> No
         began = time.monotonic()
         worker_of(world, "a").order("exit 3")
         again = processes.desk.wait_world(1, after=world[0].round)
-        assert time.monotonic() - began < FOUND_OUT_S
+        assert time.monotonic() - began < 2 * SHORT_LEASE_S + slowed(SLACK_S)
         assert restarts_of(again) == {"a": 0}
-        assert f"waiting for {b.known_as} " in a.text()
-        assert f"{b.known_as} was lost" in a.text()
+        a.wait_text(f"waiting for {b.known_as} ")
+        a.wait_text(f"{b.known_as} was lost")
     back = processes.desk.wait_world(2, after=again[0].round)
     assert {worker.node for worker in back} == {"a", "b"}
     processes.finish()
@@ -95,7 +96,7 @@ def test_a_node_that_receives_no_announcements_is_lost_and_gives_the_store_up(c1
         began = time.monotonic()
         worker_of(world, "a").order("exit 3")
         again = c10d.desk.wait_world(1, after=world[0].round)
-        assert time.monotonic() - began < FOUND_OUT_S
+        assert time.monotonic() - began < 2 * SHORT_LEASE_S + slowed(SLACK_S)
         assert restarts_of(again) == {"a": 0}
         b.wait_text("was not received for 2 s")
         assert b.wait() == 80
@@ -118,7 +119,7 @@ def test_a_coordinator_whose_main_thread_stands_still_is_replaced(tmp_path: Path
             c.vanish()
             again = cluster.desk.wait_world(1, after=world[0].round)
             assert again[0].node == "b"
-            assert "this node coordinates the job" in b.text()
+            b.wait_text("this node coordinates the job")
             d = cluster.start("d")
             again = cluster.desk.wait_world(2, after=again[0].round)
             assert {worker.node for worker in again} == {"b", "d"}

@@ -15,8 +15,12 @@ from support.desk import restarts_of, worker_of
 from support.etcd_servers import serving
 from support.harness import SHORT_LEASE, SHORT_LEASE_S, Cluster
 from support.network import virtual_switch, why_unavailable
+from support.procfs import slowed
 
 CONF = {**SHORT_LEASE, "store_grace": 20.0}
+PATIENCE_S = 60.0
+PATIENT = {"store_grace": PATIENCE_S}
+"""As long a round would be waited for that is to begin soon: three agents that start take half of it on a busy host."""
 
 
 @pytest.fixture
@@ -35,10 +39,10 @@ def test_workers_of_a_frozen_agent_are_gone_before_the_next_round(etcd: Cluster)
     os.kill(b.process.pid, signal.SIGSTOP)
     stopped_s = time.monotonic()
     try:
-        assert worker_of(world, "b").gone.wait(SHORT_LEASE_S + 3.0)
+        assert worker_of(world, "b").gone.wait(SHORT_LEASE_S + slowed(3.0))
         took_s = time.monotonic() - stopped_s
         again = etcd.desk.wait_world(1, after=world[0].round)
-        assert took_s < SHORT_LEASE_S + 1.0
+        assert took_s < SHORT_LEASE_S + slowed(1.0)
         assert restarts_of(again) == {"a": 0}
     finally:
         os.kill(b.process.pid, signal.SIGCONT)
@@ -53,7 +57,7 @@ def test_an_agent_that_runs_again_behind_its_fence_charges_nobody(etcd: Cluster)
     world = etcd.desk.wait_world(2)
     os.kill(b.process.pid, signal.SIGSTOP)
     try:
-        assert worker_of(world, "b").gone.wait(SHORT_LEASE_S + 3.0)
+        assert worker_of(world, "b").gone.wait(SHORT_LEASE_S + slowed(3.0))
     finally:
         os.kill(b.process.pid, signal.SIGCONT)
     again = etcd.desk.wait_world(2, after=world[0].round)
@@ -87,29 +91,29 @@ def test_the_same_command_again_on_one_machine_begins_soon(etcd: Cluster) -> Non
     that no process of them is left, so they wait for the leases, and no longer."""
     names = ("a", "b", "c")
     for name in names:
-        etcd.start(name, nnodes="3")
+        etcd.start(name, nnodes="3", conf=PATIENT)
     world = etcd.desk.wait_world(3)
     killed_s = time.monotonic()
     for name in names:
         etcd.nodes[name].vanish()
     for name in names:
-        etcd.start(f"{name}-again", nnodes="3")
-    again = etcd.desk.wait_world(3, after=world[0].round)
+        etcd.start(f"{name}-again", nnodes="3", conf=PATIENT)
+    again = etcd.desk.wait_world(3, after=world[0].round, bound_s=PATIENCE_S)
     took_s = time.monotonic() - killed_s
     assert all(worker.gone.is_set() for worker in world)
-    assert took_s < CONF["store_grace"]
+    assert took_s < PATIENCE_S
     assert restarts_of(again) == {f"{name}-again": 0 for name in names}
 
 
 def test_a_spare_on_the_machine_of_a_killed_agent_begins_soon(etcd: Cluster) -> None:
     """It had no place in the round, so it was no witness; it sees that no process of the agent is left."""
-    a = etcd.start("a", nnodes="1:1")
+    a = etcd.start("a", nnodes="1:1", conf=PATIENT)
     world = etcd.desk.wait_world(1)
-    spare = etcd.start("spare", nnodes="1:1")
+    spare = etcd.start("spare", nnodes="1:1", conf=PATIENT)
     spare.wait_text("waiting for a place")
     killed_s = time.monotonic()
     a.vanish()
-    etcd.desk.wait_world(1, after=world[0].round)
+    etcd.desk.wait_world(1, after=world[0].round, bound_s=PATIENCE_S)
     took_s = time.monotonic() - killed_s
-    assert took_s < CONF["store_grace"]
+    assert took_s < PATIENCE_S
     spare.wait_text(f"no process is left on this host of {a.known_as}")

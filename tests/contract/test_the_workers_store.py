@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
 from elastic_agent.rendezvous.store import StoreUnreachable
-from support.desk import Worker, restarts_of, worker_of
+from support.desk import BOUND_S, Worker, restarts_of, worker_of
 from support.harness import Cluster
 from support.procfs import read, wait_exit
 
@@ -32,10 +33,19 @@ def serving_processes() -> list[int]:
     found, queue = [], [os.getpid()]
     while queue:
         pid = queue.pop()
-        for task in os.listdir(f"/proc/{pid}/task") if os.path.isdir(f"/proc/{pid}/task") else ():
-            queue += map(int, read(f"/proc/{pid}/task/{task}/children").split())
+        for path in glob.glob(f"/proc/{pid}/task/*/children"):  # none: it has ended
+            queue += map(int, read(path).split())
         if read(f"/proc/{pid}/comm") == b"elastic-store\n":
             found.append(pid)
+    return found
+
+
+def serving(count: int) -> list[int]:
+    """Those, once there are so many: what was told to end takes a moment."""
+    deadline = time.monotonic() + BOUND_S
+    while len(found := serving_processes()) != count:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
     return found
 
 
@@ -59,7 +69,7 @@ def test_every_worker_is_a_client_of_a_store_that_outlives_all_of_them(cluster: 
     for worker in last:
         worker.order("exit 0")
     assert [node.wait() for node in nodes] == [0, 0]
-    assert serving_processes() == []
+    assert serving(0) == []
 
 
 def test_a_rounds_store_is_empty_and_the_last_rounds_is_closed(cluster: Cluster) -> None:
@@ -86,9 +96,9 @@ def test_a_store_whose_process_dies_restarts_the_round_and_charges_nobody(cluste
     world = cluster.desk.wait_world(2)
     with store_of(world) as store:
         store.put("key", b"value")
-        [pid] = serving_processes()
+        [pid] = serving(1)
         os.kill(pid, signal.SIGKILL)
-        wait_exit(pid, time.monotonic() + 5.0)
+        wait_exit(pid, time.monotonic() + BOUND_S)
         again = cluster.desk.wait_world(2, after=1)
     assert restarts_of(again) == {"a": 0, "b": 0}
     assert again[0].env["ELASTIC_AGENT_LAST_ROUND_ENDED"].count("the process that serves the workers' store died") == 1
@@ -103,7 +113,7 @@ def test_a_store_that_dies_after_its_node_has_finished_disturbs_nobody_else(clus
     nodes = [cluster.start(name, nnodes="2", max_restarts=0) for name in "ab"]
     world = cluster.desk.wait_world(2)
     with store_of(world):
-        [pid] = serving_processes()
+        [pid] = serving(1)
         world[0].order("exit 0")
         cluster.nodes[world[0].node].wait_text("all workers of this node exited 0")
         os.kill(pid, signal.SIGKILL)
@@ -121,7 +131,7 @@ def test_a_job_that_never_opens_its_store_has_no_process_for_it(cluster: Cluster
     assert serving_processes() == []
     with store_of(world) as store:
         store.put("key", b"value")
-        assert len(serving_processes()) == 1
+        assert len(serving(1)) == 1
     cluster.finish()
     assert a.wait() == 0
 
@@ -134,12 +144,12 @@ def test_the_store_moves_with_group_rank_0(cluster: Cluster) -> None:
     world = cluster.desk.wait_world(2)
     with store_of(world) as store:
         store.put("key", b"value")
-        assert len(serving_processes()) == 1
+        assert len(serving(1)) == 1
     a.terminate()
     alone = cluster.desk.wait_world(1, after=world[0].round)
     assert worker_of(alone, "b").rank == 0
     with store_of(alone) as store:
         assert store.get(["key"]) == {}
-        assert len(serving_processes()) == 1
+        assert len(serving(1)) == 1
     cluster.finish()
     assert (a.wait(), b.wait()) == (143, 0)

@@ -69,7 +69,7 @@ def test_a_kill_switch_ends_the_training_in_its_midst_without_a_failure(tmp_path
             if "epoch 1: test" in line:
                 switch.touch()
     assert process.returncode == 83, printed
-    assert re.search(r"stopped at step \d+, in epoch [23]; its checkpoint is kept", printed), printed
+    assert re.search(r"stopped at step \d+, in epoch ([2-9]|1[01]); its checkpoint is kept", printed), printed
     assert "the job was ended on request: the kill switch" in printed
     assert "failed" not in printed
 

@@ -317,7 +317,7 @@ def test_a_waiting_agent_gets_the_key_when_it_is_written(folder: Any) -> None:
     other = EtcdAgentStore(folder)
     other.set("early", "1")
     other.set("late", "2")
-    waiter.join(10.0)
+    waiter.join(60.0)
     assert received == [b"2"]
 
 

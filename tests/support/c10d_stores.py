@@ -14,8 +14,9 @@ import pytest
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
 from elastic_agent.rendezvous.store import StoreError
+from support.network import free_port
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 """How long an immediate effect may take on a busy host."""
 
 
@@ -52,6 +53,11 @@ def raw_client(store: C10dStore) -> TcpStoreClient:
     """A connection that may write anything, as another program's."""
     where = store.endpoint
     return connect((socket.AF_INET, (where.host, where.port)), "raw", 5.0, 5.0)
+
+
+def vacant() -> str:
+    """An endpoint at which nobody listens, and which the kernel gives to nobody meanwhile."""
+    return f"127.0.0.1:{free_port()}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 WORKER = str(Path(__file__).parent / "workers" / "obedient.py")
 """The worker's script."""
-BOUND_S = 30.0
+BOUND_S = 60.0
 """How long a test waits for what must happen. Generous, as the host may be busy; no test sleeps for so long."""
 
 

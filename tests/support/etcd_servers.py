@@ -188,8 +188,8 @@ class Server:
             time.sleep(0.001)
 
     def _thread_states(self) -> list[bytes]:
-        tasks = glob.glob(f"/proc/{self.pid}/task/*/stat")
-        return [read(path).rpartition(b")")[2].split()[0] for path in tasks if read(path)]
+        stats = map(read, glob.glob(f"/proc/{self.pid}/task/*/stat"))
+        return [stat.rpartition(b")")[2].split()[0] for stat in stats if stat]
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -110,7 +110,7 @@ class ProcessNode(Node):
             raise AssertionError(
                 f"agent {self.name} did not end within {bound_s:g} s; its messages:\n{self.text()}"
             ) from None
-        self._reader.join(5.0)
+        self._reader.join(BOUND_S)
         return code
 
     def text(self) -> str:

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-_COUNT = itertools.count()
-
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free now."""
@@ -23,13 +21,12 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that are free now. None is one that the kernel gives to a connection or to port 0, which other tests have
-    at any moment."""
+    at any moment, nor one that another worker of this run of pytest-xdist, or this one, gives to a test meanwhile."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     with ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.randrange(10_000, max(given_from, 20_000))
+            port = next(_candidates())
             probe = held.enter_context(socket.socket(family))
             try:
                 probe.bind((host, port))
@@ -37,6 +34,16 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 continue
             ports.append(port)
         return ports
+
+
+@cache
+def _candidates() -> Iterator[int]:
+    """Ports of which each comes again only after all others of this process."""
+    given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(10_000, max(given_from, 20_000))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    mine = ports[worker :: max(worker + 1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
+    return itertools.cycle(random.sample(mine, len(mine)))
 
 
 def ip(*words: str) -> None:
@@ -56,12 +63,28 @@ def why_unavailable() -> str:
     return ""
 
 
+def _claimed(held: ExitStack) -> int:
+    """A number below 512 that no other switch on this host has meanwhile. The kernel gives it back if this process is
+    killed; a bridge that was left so is passed over."""
+    for number in random.sample(range(512), 512):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0elastic-agent-test-switch-{number}")
+        except OSError:
+            claim.close()
+            continue
+        held.enter_context(claim)
+        if not Path(f"/sys/class/net/ea{number:x}").exists():
+            return number
+    raise AssertionError("512 switches are in use on this host")
+
+
 class Switch:
     """A bridge that connects namespaces; the host's own namespace has `address` on it."""
 
     def __init__(self, held: ExitStack) -> None:
-        number = os.getpid() % 4096 * 16 + next(_COUNT) % 16
-        self._net = f"198.{18 + number // 256 % 2}.{number % 256}"  # the range of RFC 2544, reserved for benchmarks
+        number = _claimed(held)
+        self._net = f"198.{18 + number // 256}.{number % 256}"  # the range of RFC 2544, reserved for benchmarks
         self._mark = f"ea{number:x}"
         self._held = held
         self._lines: dict[str, str] = {}

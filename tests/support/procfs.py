@@ -15,6 +15,14 @@ TOKEN = "ELASTIC_AGENT_TEST"
 """Environment variable that marks a test's processes, so that they are found also after their parents exited."""
 
 
+def slowed(limit_s: float) -> float:
+    """A promise in seconds, which is one of an idle host, on this one as it is now. Where more processes want a
+    processor than there are, each takes as much longer, and what goes from one to the next takes twice that."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    wanted = max(os.getloadavg()[0], running) / len(os.sched_getaffinity(0))
+    return limit_s * (2.0 * wanted if wanted > 1.0 else 1.0)
+
+
 def read(path: str) -> bytes:
     """The file's content; empty where its process is gone or another user's."""
     try:
@@ -32,6 +40,25 @@ def parent_of(pid: int) -> int:
 def open_files(pid: int) -> int:
     """How many descriptors it has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def settled_files(pid: int, bound_s: float = 20.0) -> int:
+    """How many descriptors a process has open that waits for something to happen, at the latest after the bound: one
+    that looks at /proc has another open for a moment."""
+    deadline = time.monotonic() + bound_s
+    while True:
+        before = _turns(pid)
+        found = open_files(pid)
+        if before[0] == b"S" and _turns(pid) == before:
+            return found
+        assert time.monotonic() < deadline, f"process {pid} does not come to rest"
+        time.sleep(0.001)
+
+
+def _turns(pid: int) -> tuple[bytes, bytes]:
+    """Its state, and how often it has waited."""
+    status = read(f"/proc/{pid}/status")
+    return status.partition(b"State:\t")[2][:1], status.partition(b"\nvoluntary_ctxt_switches:\t")[2].split()[0]
 
 
 def rss_kib(pid: int) -> int:
@@ -54,13 +81,15 @@ def wait_exit(pid: int, deadline: float) -> None:
 
 
 def outlast(find: Callable[[], set[int]], deadline: float) -> set[int]:
-    """Wait until what is found has exited, and what it may have started before; return what is found then, which has
-    outlasted the deadline, or waits to be reaped."""
-    found, seen = find(), set[int]()
-    while found - seen and time.monotonic() < deadline:
-        for pid in found - seen:
+    """What `find` still finds at the deadline, also of what has come meanwhile: what a process forks as it ends, and
+    what is handed to this one."""
+    found = find()
+    while found and time.monotonic() < deadline:
+        for pid in found:
             wait_exit(pid, deadline)
-        seen, found = seen | found, find()
+        before, found = found, find()
+        if found and found == before:
+            time.sleep(0.02)  # zombies of ours, which another thread may reap yet
     return found
 
 

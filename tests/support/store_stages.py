@@ -13,7 +13,7 @@ from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.store import Store
 from support.etcd_servers import VERSIONS, shared_servers
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 """How long an immediate effect may take on a busy host."""
 LEASE_S = 1.0
 """A lease that tests wait to run out."""

@@ -20,8 +20,8 @@ def test_a_killed_nursery_costs_no_restart_and_the_job_goes_on(host: Host) -> No
     os.kill(parent_of(worker.pid), signal.SIGKILL)
     again = host.desk.wait_world(1, after=1)
     assert again[0].restarts == 0
-    assert "a failure of this host, not of the script: the process that owns the workers died" in agent.text()
-    assert "costs this node no restart" in agent.text()
+    agent.wait_text("a failure of this host, not of the script: the process that owns the workers died")
+    agent.wait_text("costs this node no restart")
     again[0].order("exit 0")
     assert agent.wait() == 0
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.harness import Cluster
+from support.procfs import slowed
 from support.rigs.command_line import SOON_S, assert_one_line, at, elastic_agent
 from support.rigs.torch_store import TorchStore
 
@@ -30,7 +31,7 @@ class Spoiled:
     """A running job of two nodes on c10d, and a foreign client that writes to its store."""
 
     def __init__(self, folder: Path, foreign: TorchStore) -> None:
-        self.cluster = Cluster("c10d", folder, nnodes="1:2", conf={"beat": 0.3, "lease": 1.5})
+        self.cluster = Cluster("c10d", folder, nnodes="1:2", conf={"beat": 0.3, "lease": 4})
         self.endpoint = self.cluster.endpoint
         self.crater = folder / "crater"
         self.foreign = foreign
@@ -72,7 +73,7 @@ class Spoiled:
 
     def assert_ends(self, *parts: str) -> None:
         """Both agents exit 80 within 10 s, with all of `parts` in the last line, and their workers are gone."""
-        deadline = time.monotonic() + SOON_S
+        deadline = time.monotonic() + slowed(SOON_S)
         for node in (self.a, self.b):
             code = node.wait(max(0.1, deadline - time.monotonic()))
             last = node.text().splitlines()[-1]
@@ -153,7 +154,7 @@ def test_a_spoiled_host_without_other_nodes_ends_too(foreign: TorchStore, tmp_pa
         (worker,) = cluster.desk.wait_world(1)
         foreign.join(int(cluster.endpoint.rpartition(":")[2]))
         foreign.set("elastic_agent/contract/1/round/head", b"\xde\xad")
-        assert node.wait(SOON_S) == 80
+        assert node.wait(slowed(SOON_S)) == 80
         cluster.desk.wait_gone([worker])
         assert "key elastic_agent/contract/1/round/head holds" in node.text().splitlines()[-1]
         foreign.leave()

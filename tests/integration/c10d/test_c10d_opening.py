@@ -22,15 +22,15 @@ from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, JobMismatch, Store, StoreError, StoreForeign, StoreUnreachable
-from support.c10d_stores import BOUND_S, hosting, listening, seconds_to_raise
+from support.c10d_stores import BOUND_S, hosting, listening, seconds_to_raise, vacant
+from support.procfs import slowed
 
 # -- waiting for the host ---------------------------------------------------------------------------------------------
 
 
 def test_a_refused_endpoint_is_waited_for_and_then_given_up() -> None:
     """The wait is reported once, in one line, and ends in time with what to do."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     lines: list[str] = []
     started = time.monotonic()
     with pytest.raises(StoreUnreachable, match=rf"gave up on the store at {endpoint} after 0.4 s.*--rdzv-endpoint"):
@@ -43,8 +43,7 @@ def test_a_refused_endpoint_is_waited_for_and_then_given_up() -> None:
 
 def test_a_client_that_starts_first_connects_once_the_host_serves() -> None:
     """Nodes start in any order."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     waiting = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(open_c10d, endpoint, "job", is_host=False, on_wait=lambda _: waiting.set())
@@ -56,8 +55,7 @@ def test_a_client_that_starts_first_connects_once_the_host_serves() -> None:
 
 def test_waiting_for_a_host_can_be_cancelled() -> None:
     """An agent that is asked to stop does not wait for its connect timeout."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     cancelled = threading.Event()
     with pytest.raises(StoreUnreachable, match="asked to stop while it waited for the store"):
         open_c10d(endpoint, "job", is_host=False, on_wait=lambda _: cancelled.set(), cancelled=cancelled)
@@ -95,7 +93,9 @@ def test_an_http_server_is_recognised_within_five_seconds(monkeypatch: pytest.Mo
     with HTTPServer(("127.0.0.1", 0), Answering) as server, ThreadPoolExecutor(1) as pool:
         serving = pool.submit(server.serve_forever, 0.01)
         try:
-            assert seconds_to_raise(StoreForeign, "it is not a TCPStore", f"127.0.0.1:{server.server_port}") < 5
+            assert seconds_to_raise(StoreForeign, "it is not a TCPStore", f"127.0.0.1:{server.server_port}") < slowed(
+                5.0
+            )
         finally:
             server.shutdown()
             serving.result(BOUND_S)
@@ -111,14 +111,14 @@ def test_a_server_that_answers_something_else_is_recognised_at_once() -> None:
                 peer.recv(100)
 
         greeting = pool.submit(greet)
-        assert seconds_to_raise(StoreForeign, r"is not a TCPStore: it answered b'SSH-2.0-'", endpoint) < 3
+        assert seconds_to_raise(StoreForeign, r"is not a TCPStore: it answered b'SSH-2.0-'", endpoint) < slowed(3.0)
         greeting.result(BOUND_S)
 
 
 def test_a_silent_listener_is_recognised_within_five_seconds() -> None:
     """torch's own client never gives up on one."""
     with listening() as (_, endpoint):
-        assert seconds_to_raise(StoreForeign, "sends nothing", endpoint) < 5
+        assert seconds_to_raise(StoreForeign, "sends nothing", endpoint) < slowed(5.0)
 
 
 def test_another_job_on_the_port_is_named(host: C10dStore) -> None:
@@ -147,8 +147,7 @@ def test_a_tcpstore_without_an_agent_is_recognised() -> None:
 
 def test_the_first_agent_on_a_host_hosts_and_the_second_does_not() -> None:
     """With is_host left open, binding decides."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     first = open_c10d(endpoint, "job")
     try:
         with closing(open_c10d(endpoint, "job")) as second:
@@ -172,8 +171,7 @@ def test_a_host_at_a_name_of_several_nodes_says_what_that_does(shared: bool, mon
 
 def test_of_agents_that_start_together_exactly_one_hosts() -> None:
     """Also if all of them bind the port before one listens."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     with ThreadPoolExecutor(6) as pool, ExitStack() as cleanup:
         stores = [future.result(30) for future in [pool.submit(open_c10d, endpoint, "job") for _ in range(6)]]
         for store in stores:
@@ -189,8 +187,7 @@ def test_a_node_that_must_host_and_cannot_names_the_port(host: C10dStore) -> Non
 
 def test_a_node_that_must_not_host_leaves_a_free_port_alone() -> None:
     """is_host False never binds."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     seconds_to_raise(StoreUnreachable, "connection refused", endpoint, connect_timeout_s=0.1)
 
 
@@ -215,8 +212,9 @@ def test_ipv6_endpoints_work() -> None:
 
 def test_a_closed_host_frees_its_port() -> None:
     """The next job can be served there at once."""
-    with hosting() as first:
-        endpoint = str(first.endpoint)
+    endpoint = vacant()
+    with hosting(endpoint=endpoint) as first:
+        assert str(first.endpoint) == endpoint
     with hosting("next", endpoint) as second:
         assert str(second.endpoint) == endpoint
 
@@ -226,8 +224,7 @@ def test_a_closed_host_frees_its_port() -> None:
 
 def test_no_other_node_is_let_in_before_the_host_has_joined_its_job() -> None:
     """A node that waits for the host cannot take the run id from it."""
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     with ThreadPoolExecutor(1) as pool, ExitStack() as cleanup:
 
         def join_as_host(store: Store) -> None:
@@ -264,8 +261,7 @@ def test_a_refused_join_leaves_nothing_behind(host: C10dStore) -> None:
 
     with pytest.raises(JobMismatch):
         open_c10d(str(host.endpoint), "job", is_host=False, join=refuse)
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     with pytest.raises(JobMismatch):
         open_c10d(endpoint, "job", is_host=True, join=refuse)
     with hosting("job", endpoint) as second:

@@ -90,14 +90,14 @@ def test_a_long_value_may_take_longer_than_a_call_while_it_goes_on_arriving() ->
     """Each part within the time limit, all together not."""
     value = bytes(5 * PART_BYTES)
     ours, theirs = socket.socketpair()
-    limit_s, pause = 1.0, threading.Event()
+    limit_s, pause = 2.0, threading.Event()
     with closing(ours), closing(theirs), closing(TcpStoreClient(ours, "here", limit_s)) as client:
 
         def serve() -> None:
             theirs.recv(4096)
             theirs.sendall(struct.pack("=Q", len(value)))
             for start in range(0, len(value), PART_BYTES):
-                pause.wait(limit_s / 3)
+                pause.wait(limit_s / 4)
                 theirs.sendall(value[start : start + PART_BYTES])
 
         server = threading.Thread(target=serve)

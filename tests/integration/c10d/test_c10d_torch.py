@@ -18,7 +18,7 @@ from elastic_agent.rendezvous.c10d import server
 from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
 from elastic_agent.rendezvous.endpoint import parse_endpoint
-from support.c10d_stores import BOUND_S, hosting, listening, raw_client
+from support.c10d_stores import BOUND_S, hosting, raw_client, vacant
 
 
 def test_our_client_and_torchs_see_the_same_keys(host: C10dStore) -> None:
@@ -70,8 +70,7 @@ def test_every_torch_serves_with_libuv() -> None:
     """Before 2.8 it listens itself, on every address, as its libuv server takes no listening socket."""
     import torch
 
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     where = parse_endpoint(endpoint)
     found = claim(where).socket
     assert found is not None
@@ -92,8 +91,7 @@ def test_an_old_torch_finds_its_port_taken(
     from torch.torch_version import TorchVersion
 
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.4.1+cu121"))
-    with listening() as (_, endpoint):
-        pass
+    endpoint = vacant()
     where = parse_endpoint(endpoint)
     found = claim(where).socket
     assert found is not None
@@ -161,7 +159,7 @@ def test_connections_cause_no_reverse_look_up(host: C10dStore) -> None:
         started = time.monotonic()
         raw_client(host).close()
         slowest = max(slowest, time.monotonic() - started)
-    assert slowest < 1.0
+    assert slowest < 4.0, "a name server that does not answer is asked for 5 s and more"
 
 
 def test_hosting_leaves_no_trace_in_the_environment(host: C10dStore) -> None:

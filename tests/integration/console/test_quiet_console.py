@@ -45,14 +45,15 @@ def test_a_survivor_names_the_lost_node_since_when_and_what_follows(cluster: Clu
 
 def test_a_survivor_whose_worker_fails_first_names_the_node_that_it_waits_for(cluster: Cluster) -> None:
     """The echo is not followed by silence: a second later the console names the node, and when it is lost."""
-    first = cluster.start("first")
-    second = cluster.start("second")
+    longer = {"keep_alive_max_attempt": "25"}  # a busy host takes some seconds until the echo is known
+    first = cluster.start("first", conf=longer)
+    second = cluster.start("second", conf=longer)
     world = cluster.desk.wait_world(2)
     both = world[0].round
     second.vanish()
     next(worker for worker in world if worker.node == "first").order("exit 1")
     cluster.desk.wait_world(1, after=both)
-    awaited = rf"waiting for {re.escape(second.known_as)}( \(no heartbeat for \d\.\d s; lost after 2 s\))? to stop"
+    awaited = rf"waiting for {re.escape(second.known_as)}( \(no heartbeat for \d\.\d s; lost after 5 s\))? to stop"
     begins = f"round {both + 1} begins with 1 node"
     first.wait_text(begins)
     shown = first.text()

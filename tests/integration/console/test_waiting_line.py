@@ -16,7 +16,7 @@ import pytest
 from support.network import free_port
 
 pytestmark = pytest.mark.slow
-BOUND_S = 30.0
+BOUND_S = 60.0
 JOB = """\
 import os, signal
 if os.environ["ELASTIC_AGENT_ROUND"] == "1":

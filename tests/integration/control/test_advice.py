@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.text import duration
 from elastic_agent.worker import Every, Retention, Run
 
 ADVISE = [sys.executable, "-m", "elastic_agent.control.watcher", "advise"]
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def advise(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

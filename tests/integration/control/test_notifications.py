@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import sys
 import threading
@@ -22,7 +21,9 @@ from elastic_agent.control.decisions.outbox import Outbox, SendPace
 from elastic_agent.control.notify import channels
 from elastic_agent.control.notify.channels import Message, NotDelivered, channel
 from elastic_agent.control.notify.notifier import Notifier, message_of
+from support.network import free_port
 from support.outside.web_server import WebServer, web_server
+from support.procfs import slowed
 
 MESSAGE = Message(
     "[job1] disk full", "disk: 95 % used\n\njob job1, node n1", "job1", "n1", (("disk: 95 % used", 1),), 1
@@ -64,7 +65,9 @@ class Sink:
 
         if options.pop("login", False):
             options |= {"authenticator": authenticator, "auth_required": True}
-        self._controller = controller.Controller(self, hostname="localhost", port=0, **options)
+        self._controller = controller.Controller(
+            self, hostname="localhost", port=free_port(), ready_timeout=60.0, **options
+        )
 
     async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
         self.asked.release()
@@ -77,9 +80,7 @@ class Sink:
         return "250 kept"
 
     def __enter__(self) -> Sink:  # noqa: PYI034 - Self is not in Python 3.10
-        # The controller connects to the port it was told to see whether it is up, which cannot be 0.
-        with socket.create_server(("localhost", 0)) as free:
-            self._controller.port = self.port = free.getsockname()[1]
+        self.port = self._controller.port  # it connects there to see whether it is up, so it cannot be 0
         self._controller.start()
         return self
 
@@ -271,9 +272,9 @@ def test_a_mail_server_that_hangs_is_given_up_and_gets_the_message_once_it_recov
         told = notifier(f"smtp://localhost:{sink.port}/?to=a@example.org", SendPace(0, 0), lines.append)
         begun = time.monotonic()
         told.tell("a", "first")
-        assert time.monotonic() - begun < channels.SEND_S
-        assert sink.asked.acquire(timeout=10)
-        assert sink.asked.acquire(timeout=10), "it was not given up"
+        assert time.monotonic() - begun < slowed(channels.SEND_S)
+        assert sink.asked.acquire(timeout=60)
+        assert sink.asked.acquire(timeout=60), "it was not given up"
         sink.answering.set()
         assert told.close(10) == {}
         assert {mail["Subject"] for mail in sink.mails} == {"[job1] first"}
@@ -289,7 +290,7 @@ def test_a_server_that_hangs_delays_nobody_and_is_given_up(web: WebServer, monke
         told = Notifier([channel(url) for url in urls], SendPace(0, 0), "job1", "n1", quiet)
         begun = time.monotonic()
         told.tell("a", "first")
-        assert time.monotonic() - begun < channels.SEND_S
+        assert time.monotonic() - begun < slowed(channels.SEND_S)
         other.wait_for(bodies=1)
         web.wait_for(requests=2)
         web.status = 200
@@ -306,7 +307,7 @@ def test_what_was_not_delivered_at_the_end_is_handed_back(web: WebServer) -> Non
     web.wait_for(requests=1)
     begun = time.monotonic()
     assert told.close(0.5) == {f"http://127.0.0.1:{web.port}": [("a", "first", 1)]}
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < slowed(3.0)
 
 
 def test_the_secret_of_a_webhook_is_in_no_error(web: WebServer) -> None:

@@ -179,7 +179,7 @@ def test_an_unknown_device_is_a_value_error(launch: Any, program: str, folder: P
         launch.main(["--nproc-per-node=unknown", "--no-python", program, str(folder)])
 
 
-def elastic(port: int, conf: str = "--rdzv-conf='join_timeout=9,last_call_timeout=1,timeout=5'") -> list[str]:
+def elastic(port: int, conf: str = "--rdzv-conf='join_timeout=90,last_call_timeout=1,timeout=60'") -> list[str]:
     """An elastic job, its --rdzv-conf within quotes that no shell took off."""
     endpoint = f"--rdzv-endpoint=localhost:{port}"
     return ["--nnodes=1:2", f"--nproc-per-node={WORKERS}", "--rdzv-backend=c10d", endpoint, conf, "--rdzv-id=job"]
@@ -225,7 +225,7 @@ def test_a_script_runs_by_its_path(launch: Any, script: str, folder: Path) -> No
 def test_two_agents_form_one_world(launch: Any, script: str, folder: Path) -> None:
     """Of at most two nodes, where one would be enough: the second is there before a last call is over. It is forked
     from a process that has imported torch."""
-    args = [*elastic(free_port(), "--rdzv_conf=timeout=5"), "--monitor-interval=1", "--start-method=spawn", script]
+    args = [*elastic(free_port(), "--rdzv_conf=timeout=60"), "--monitor-interval=1", "--start-method=spawn", script]
     args.append(str(folder))
     other = multiprocessing.Process(target=launch.main, args=[args])
     other.start()

@@ -16,7 +16,7 @@ from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, Etcd
 from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Found, Put, Read, holds, is_absent, is_unchanged
 from support.etcd_servers import VERSIONS, Servers, serving
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 """What must happen at once may take this long on a busy host."""
 
 

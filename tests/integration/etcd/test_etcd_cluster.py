@@ -20,8 +20,9 @@ from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_servers import VERSIONS, Server, Servers, serving
 from support.network import free_ports
+from support.procfs import slowed
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 """What must happen at once may take this long on a busy host."""
 HUNG_S = 2.0
 """As BOUND_S, for what should take 1 s and takes more than 5 s if done wrong."""
@@ -113,7 +114,7 @@ def test_a_dead_server_is_skipped_at_once(three: Servers) -> None:
     with closing(client_of_a_follower(three)) as client:
         client.put(Put(b"k", b"1"))
         with killed(three, used_by(client, three)):
-            assert seconds(lambda: client.put(Put(b"k", b"2"))) < HUNG_S / 2
+            assert seconds(lambda: client.put(Put(b"k", b"2"))) < slowed(HUNG_S / 2)
     with closing(three.client()) as client, killed(three, three.leader()):
         assert seconds(lambda: client.put(Put(b"k", b"3"))) < client.call_s
 
@@ -127,7 +128,7 @@ def test_a_watch_on_a_hung_server_ends_when_a_call_switches_endpoints(three: Ser
             started = time.monotonic()
             with pytest.raises(EtcdWatchLost):
                 watch.wait(BOUND_S)
-            assert time.monotonic() - started < HUNG_S
+            assert time.monotonic() - started < slowed(HUNG_S)
             with closing(client.watch(b"w", start_revision=watch.next_revision)) as again:
                 assert {change.item.value for change in again.wait(BOUND_S)} == {b"1"}  # put twice, perhaps
 

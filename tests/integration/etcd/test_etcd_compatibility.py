@@ -22,7 +22,7 @@ from support.procfs import read, wait_exit
 from support.side_environments import BUILD_S, side_python
 from support.source_tree import ROOT
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 """Bound on a program that takes a second."""
 
 CLIENT_PROGRAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from elastic_agent.rendezvous.records import Outcome
 from support.etcd_certificates import Certificates
 from support.etcd_servers import VERSIONS, Servers, ServerTls, serving, shared_servers, start_shared_servers
 from support.harness import Cluster, Node
-from support.procfs import read
+from support.procfs import read, slowed
 
 REFUSED_WITHIN_S = 10.0
 """Bound on the exit of an agent that the cluster refuses."""
@@ -96,10 +97,12 @@ def test_every_key_of_a_job_is_attached_to_a_lease(cluster: Cluster) -> None:
     for name in "ab":
         cluster.start(name, conf={"beat": 0.4, "lease": 2})
     cluster.desk.wait_world(2)
-    there = keys(cluster)
-    assert all(item.lease for item in there.values())
+    assert all(item.lease for item in keys(cluster).values())
     for node in cluster.nodes.values():
         node.vanish()
+        node.wait()
+    there = keys(cluster)  # nobody writes any more
+    assert all(item.lease for item in there.values())
     living = {name for name in there if name.startswith("1/node-live/")} | {"1/leader"}
     keys(cluster, until=there.keys() - living)
 
@@ -154,7 +157,7 @@ assert ssl.create_default_context().verify_mode is ssl.CERT_REQUIRED
 assert grpc.ssl_channel_credentials() is not None
 asyncio.run(asyncio.sleep(0))
 """
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=REFUSED_WITHIN_S)
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
 
 
 def test_another_node_takes_over_when_the_coordinator_is_killed(cluster: Cluster) -> None:
@@ -275,7 +278,7 @@ def test_each_refusal_is_one_line_within_seconds(
     began = time.monotonic()
     node = secure_cluster.start("a")
     assert node.wait() == 80
-    assert time.monotonic() - began < REFUSED_WITHIN_S
+    assert time.monotonic() - began < slowed(REFUSED_WITHIN_S)
     last = node.text().strip().splitlines()[-1]
     assert last.startswith("elastic-agent: exit 80: ")
     assert message in last
@@ -299,7 +302,7 @@ def test_a_dead_cluster_is_given_up_after_the_join_timeout(cluster: Cluster, end
     began = time.monotonic()
     node = cluster.start("a", conf={"join_timeout": 3})
     assert node.wait() == 80
-    assert 3.0 <= time.monotonic() - began < 3.0 + REFUSED_WITHIN_S
+    assert 3.0 <= time.monotonic() - began < 3.0 + slowed(REFUSED_WITHIN_S)
     assert "gave up on etcd after 3 s: grant of a lease of 86400 s: no etcd server can be reached" in node.last_line()
 
 
@@ -314,7 +317,8 @@ def test_the_password_is_in_no_environment(secure_cluster: Cluster, monkeypatch:
     secret, found = USER.password.encode(), set()
     for node in nodes:
         for pid in below(node.process.pid):
-            environment = read(f"/proc/{pid}/environ")
+            if not (environment := read(f"/proc/{pid}/environ")):
+                continue  # it has ended
             assert secret not in environment
             assert b"ELASTIC_AGENT_ETCD_PASSWORD" not in environment
             assert b"\0ELASTIC_AGENT_STAYS=yes\0" in b"\0" + environment
@@ -327,6 +331,6 @@ def below(pid: int) -> list[int]:
     """This process, its children, and theirs."""
     found = [pid]
     for each in found:
-        for task in os.listdir(f"/proc/{each}/task"):
-            found += map(int, read(f"/proc/{each}/task/{task}/children").split())
+        for path in glob.glob(f"/proc/{each}/task/*/children"):  # none: it has ended
+            found += map(int, read(path).split())
     return found

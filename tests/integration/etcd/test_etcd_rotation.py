@@ -26,7 +26,7 @@ from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_certificates import Certificates
 from support.etcd_servers import VERSIONS, Servers, ServerTls, serving
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 ROOT = Login("root", "over-all")
 USER = "trainer"
 

@@ -25,6 +25,7 @@ from support.desk import restarts_of, worker_of
 from support.etcd_servers import VERSIONS, shared_servers
 from support.faults.silence import Silence, SilentStore
 from support.harness import Cluster
+from support.procfs import slowed
 
 pytestmark = pytest.mark.usefixtures("stores_in_use")
 
@@ -36,7 +37,7 @@ LEASE_S = 5.0
 FOUND_S = 10.0
 """Until the node itself knows; a lease, if that is longer."""
 SLACK_S = 4.0
-"""A beat, the election of another coordinator, a round; on a busy host."""
+"""A beat, the election of another coordinator, a round."""
 
 
 class Stores:
@@ -129,15 +130,15 @@ def find_silent(cluster: Cluster, role: str) -> None:
     a, b, _ = two_nodes(cluster)
     began = time.monotonic()
     cluster.store.silence.begin(role)
-    a.wait_text(f"the {role} of this agent got no answer in time", FOUND_S + SLACK_S)
+    a.wait_text(f"the {role} of this agent got no answer in time", FOUND_S + slowed(SLACK_S))
     found_s = time.monotonic() - began
     if cluster.backend != "memory":
-        b.wait_text("this node coordinates the job", SLACK_S)
+        b.wait_text("this node coordinates the job", slowed(SLACK_S))
     else:
-        b.wait_text("no heartbeat of a", LEASE_S + SLACK_S)
-    assert found_s < FOUND_S + SLACK_S
+        b.wait_text("no heartbeat of a", LEASE_S + slowed(SLACK_S))
+    assert found_s < FOUND_S + slowed(SLACK_S)
     cluster.store.silence.end()
-    a.wait_text("the store answers again", SLACK_S)
+    a.wait_text("the store answers again", slowed(SLACK_S))
     for node in (b, a):
         node.terminate()
         assert node.wait() == 143
@@ -154,7 +155,7 @@ def replace_connection(cluster: Cluster, role: str) -> None:
     a, b, world = two_nodes(cluster)
     cluster.store.silence.begin(role, new_too=False)
     worker_of(world, "b").order("exit 3")
-    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + SLACK_S)
+    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + slowed(SLACK_S))
     assert restarts_of(again) == {"a": 0, "b": 1}
     for node in (a, b):
         assert "does not answer" not in node.text()
@@ -174,7 +175,7 @@ def replace_watch(cluster: Cluster, role: str) -> None:
     a, b, world = two_nodes(cluster)
     cluster.store.silence.begin(role, new_too=False, hangs=True)
     worker_of(world, "b").order("exit 3")
-    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + SLACK_S)
+    again = cluster.desk.wait_world(2, after=world[0].round, bound_s=FOUND_S + slowed(SLACK_S))
     assert restarts_of(again) == {"a": 0, "b": 1}
     cluster.finish()
     assert (a.wait(), b.wait()) == (0, 0)

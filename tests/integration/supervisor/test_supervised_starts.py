@@ -17,7 +17,7 @@ from elastic_agent.agent.errors import UsageError
 from elastic_agent.agent.lifecycle.events import WorkersGone
 from elastic_agent.agent.processes.protocol import Exited, Launch, SpawnFailed, Started
 from elastic_agent.agent.processes.supervisor import Supervisor
-from support.procfs import open_files
+from support.procfs import settled_files
 from support.rigs.nursery import facts_until, launch, line_from, nursery_of, shell
 
 
@@ -69,7 +69,7 @@ def test_exec_failure_is_reported_with_its_reason(supervisor: Supervisor, argv: 
 def test_a_host_that_refuses_a_worker_is_distinguished_from_a_wrong_command(supervisor: Supervisor) -> None:
     """Without descriptors for the pipe that each start takes, SpawnFailed blames the host, whatever the command."""
     nursery = nursery_of(supervisor)
-    used = open_files(nursery)
+    used = settled_files(nursery)
     least = used + 1  # to look at its children; a pipe takes two
     resource.prlimit(nursery, resource.RLIMIT_NOFILE, (least, least))
     supervisor.start([launch("true", key=4)])

@@ -10,7 +10,7 @@ from elastic_agent.agent.lifecycle.events import WorkersGone
 from elastic_agent.agent.processes.nursery_process import MARK
 from elastic_agent.agent.processes.protocol import Launch
 from elastic_agent.agent.processes.supervisor import Supervisor
-from support.procfs import open_files
+from support.procfs import settled_files
 from support.rigs.nursery import facts_until, launch, line_from, nursery_of, shell
 
 
@@ -43,7 +43,7 @@ def test_only_stdio_is_open_in_a_worker(pipe: tuple[int, int]) -> None:
     facts_until(supervisor, WorkersGone)
     nursery = nursery_of(supervisor)
     own = 8 + (2 if supervisor._cgroup else 0)
-    assert open_files(nursery) == own, "stdio, socket, pidfds of agent and guardian, wake-up pipe; lock and procs"
+    assert settled_files(nursery) == own, "stdio, socket, pidfds of agent and guardian, wake-up pipe; lock and procs"
     supervisor.close()
 
 

@@ -15,6 +15,7 @@ from elastic_agent.agent.lifecycle.events import NurseryLost, WorkersGone
 from elastic_agent.agent.nursery import cgroups
 from elastic_agent.agent.processes.protocol import Exited, Started
 from elastic_agent.agent.processes.supervisor import Supervisor
+from support.procfs import slowed
 from support.rigs.nursery import (
     BOUND_S,
     FAMILY,
@@ -96,7 +97,7 @@ def test_with_a_cgroup_no_process_survives_guardian_and_nursery_killed_at_once(
         os.kill(nursery_of(supervisor), signal.SIGKILL)
         os.kill(guardian_of(supervisor), signal.SIGKILL)
         facts_until(supervisor, NurseryLost)
-        assert alive_after(fds, 1.0) == 0
+        assert alive_after(fds, slowed(1.0)) == 0
     assert not left.exists()
 
 
@@ -116,7 +117,7 @@ def test_what_a_killed_agent_left_in_its_cgroup_is_killed_by_the_next(pipe: tupl
                 os.kill(pid, signal.SIGSTOP)
             for pid in (guardian, nursery, killed.pid):
                 os.kill(pid, signal.SIGKILL)
-            assert alive_after(fds[:1] + fds[6:7], 1.0) == 0
+            assert alive_after(fds[:1] + fds[6:7], slowed(1.0)) == 0
             later = Supervisor()
             later.open()
             try:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -17,9 +18,10 @@ from elastic_agent.agent.processes.ports import PortHold
 from elastic_agent.agent.processes.protocol import Exited, Fact, Launch, StoreEnded
 from elastic_agent.agent.processes.supervisor import Supervisor
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
-from support.procfs import open_files, parent_of, read, wait_exit
+from support.procfs import parent_of, read, settled_files, slowed, wait_exit
+from support.rigs.one_host import alive
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 
 def serve(supervisor: Supervisor, number: int = 1) -> int:
@@ -60,9 +62,10 @@ def store_process(port: int) -> int:
     inodes = {row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if read(f"/proc/{pid}/comm") == b"elastic-store\n":
-            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-            if any(f"socket:[{inode}]" in links for inode in inodes):
-                return int(pid)
+            with suppress(FileNotFoundError):  # another test's, which ends or closes a connection just now
+                links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+                if any(f"socket:[{inode}]" in links for inode in inodes):
+                    return int(pid)
     raise AssertionError(f"no process elastic-store listens on {port}")
 
 
@@ -78,7 +81,7 @@ def test_the_process_starts_with_the_first_client_and_holds_nothing_else(supervi
     one.put("key", b"value")
     assert other.get(["key"]) == {"key": b"value"}
     pid = store_process(port)
-    assert open_files(pid) == 6 + 2
+    assert settled_files(pid) == 6 + 2
     assert parent_of(parent_of(pid)) == supervisor._guardian
     one.close()
     other.close()
@@ -131,7 +134,7 @@ def test_it_ends_when_its_supervisor_closes(supervisor: Supervisor) -> None:
     one = client(port)
     pid = store_process(port)
     supervisor.close()
-    assert not os.path.exists(f"/proc/{pid}")
+    assert not alive(pid)
     assert is_refused(port)
     one.close()
 
@@ -144,7 +147,7 @@ def test_it_ends_with_the_nursery(supervisor: Supervisor) -> None:
     os.kill(parent_of(pid), signal.SIGKILL)
     facts_until(supervisor, NurseryLost)
     wait_exit(pid, time.monotonic() + BOUND_S)
-    assert not os.path.exists(f"/proc/{pid}")
+    assert not alive(pid)
     one.close()
 
 
@@ -169,7 +172,7 @@ def test_it_ends_with_the_agent() -> None:
         began = time.monotonic()
         agent.kill()
         wait_exit(pid, began + BOUND_S)
-        assert time.monotonic() - began < 1.0 + 4.0  # a busy host may delay all of it
+        assert time.monotonic() - began < slowed(5.0)
         one.close()
 
 
@@ -180,7 +183,7 @@ def test_without_a_process_for_it_the_store_is_lost(supervisor: Supervisor) -> N
     port = serve(supervisor)
     supervisor.start([plain("true")])
     facts_until(supervisor, WorkersGone)
-    used = open_files(supervisor._nursery)
+    used = settled_files(supervisor._nursery)
     resource.prlimit(supervisor._nursery, resource.RLIMIT_NOFILE, (used, used))  # no descriptor for its pipe
     # Whether the port is closed before `connect` has returned or after, it is the same to the client.
     with (

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 class Link(http.client.HTTPConnection):

@@ -6,7 +6,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 AWS = {"action": "terminate", "time": "2026-11-22T17:02:00Z"}
 AZURE = {"Events": [{"EventType": "Preempt", "NotBefore": "Sun, 22 Nov 2026 17:02:00 GMT", "Resources": ["vm1"]}]}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.harness import Cluster
+from support.procfs import read
 
 SCRIPT = Path(__file__).parents[1] / "workers" / "stepping.py"
 STEP_S = 0.02
@@ -57,10 +58,9 @@ class Training:
 
     def labels(self) -> dict[str, str]:
         """By name of the checkpoint, those that are labelled."""
-        found = {
-            path.parent.name: json.loads(path.read_text()) for path in self.checkpoints.glob("step-*/manifest.json")
-        }
-        return {name: manifest["label"] for name, manifest in found.items() if manifest.get("label")}
+        found = {path.parent.name: read(str(path)) for path in self.checkpoints.glob("step-*/manifest.json")}
+        manifests = {name: json.loads(text) for name, text in found.items() if text}  # empty: removed meanwhile
+        return {name: manifest["label"] for name, manifest in manifests.items() if manifest.get("label")}
 
     def wait_label(self) -> dict[str, str]:
         deadline = time.monotonic() + BOUND_S

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class WebServer(ThreadingHTTPServer):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from elastic_agent.rendezvous.agreements import Act
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 
 class Asked:

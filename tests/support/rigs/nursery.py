@@ -16,7 +16,7 @@ from elastic_agent.agent.processes.supervisor import Supervisor
 from support.workers import WORKERS
 
 FAMILY = (sys.executable, "-S", str(WORKERS / "sup_family.py"))
-BOUND_S = 20.0
+BOUND_S = 60.0
 """The limit for what must happen; only a failing test waits so long."""
 
 

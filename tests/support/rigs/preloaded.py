@@ -18,6 +18,7 @@ from elastic_agent.agent.processes.protocol import (
     PreloadFailed,
 )
 from elastic_agent.agent.processes.supervisor import Supervisor
+from support.procfs import read
 
 BOUND_S = 110.0
 """The limit for what must happen; only a failing test waits so long. Importing torch takes half a minute at load 16."""
@@ -100,7 +101,7 @@ def make(jobs: list[Job], folder: Path, arguments: Sequence[str], preload: Seque
 def zygote_of(job: Job) -> int:
     """The pid of the paused interpreter."""
     for pid in children(job.supervisor._nursery):
-        if Path(f"/proc/{pid}/comm").read_text() == "elastic-zygote\n":
+        if read(f"/proc/{pid}/comm") == b"elastic-zygote\n":
             return pid
     raise AssertionError("there is no zygote")
 

@@ -17,7 +17,8 @@ from elastic_agent.control.table.watch import Watch
 from support.procfs import kill_and_read
 
 LOOK_S = 0.02
-WAIT_S = 20.0
+WAIT_S = 60.0
+"""Only a failing test waits so long. A store of c10d is there once its host has imported torch."""
 
 
 def watch(what: str, **keys: object) -> Watch:

@@ -20,7 +20,8 @@ def test_stacks_name_the_odd_rank_first(tmp_path: Path) -> None:
     """Three of four wait at one place; the fourth comes first, and the file holds all stacks."""
     if not py_spy():
         pytest.skip("py-spy is not installed")
-    waits = "def all_reduce(): time.sleep(60)\ndef load_data(): time.sleep(60)\nprint('up', flush=True); "
+    body = "print('up', flush=True); time.sleep(60)"
+    waits = f"def all_reduce(): {body}\ndef load_data(): {body}\n"
     codes = [f"{waits}{'load_data' if rank == 2 else 'all_reduce'}()" for rank in range(4)]
     with ExitStack() as stack:
         processes = [stack.enter_context(child(code, "r", RANK=str(rank))) for rank, code in enumerate(codes)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 from elastic_agent.control.decisions.watches import ReadingResult
 from elastic_agent.control.readings import memory
 from elastic_agent.control.readings.readers import reader_of
+from support.procfs import kill
 from support.rigs.watched import LOOK_S, WAIT_S, child, until, watch
 
 LEAK = "kept.append(bytearray(os.urandom(1)) * 500_000); time.sleep(0.01)"
@@ -102,7 +102,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
         deadline = time.monotonic() + WAIT_S
         while (pids := (path / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
             for pid in pids:
-                os.kill(int(pid), signal.SIGKILL)
+                kill(int(pid))
             time.sleep(0.01)
         path.rmdir()
 
