@@ -215,6 +215,7 @@ EXAMPLES = {
         "--calls",
         "--starts",
         "--kills",
+        "--nodes",
         "--schedules",
         "--figures",
         "--rest",
