@@ -97,8 +97,10 @@ def training(tmp_path: Path) -> Iterator[Training]:
 def test_before_a_deadline_all_ranks_save_in_time_and_every_agent_ends_with_75(training: Training) -> None:
     """The deadline is one agent's only. The save is measured, whole, and of the last step that was done."""
     cluster = training.job("2")
+    a = cluster.start("a")
+    a.wait_text("1 of at least 2 nodes joined", BOUND_S)  # it serves the store, and has imported torch for that
     deadline_s = time.time() + 30
-    a, b = cluster.start("a", flags=("--deadline", str(deadline_s))), cluster.start("b")
+    b = cluster.start("b", flags=("--deadline", str(deadline_s)))
     training.wait_steps(1)
     assert (a.wait(BOUND_S), b.wait(BOUND_S)) == (75, 75)
     last = training.saved()[-1]

@@ -29,6 +29,7 @@ from elastic_agent.rendezvous.memory_store import MemoryStore
 from support.desk import WORKER, Desk
 from support.harness import ThreadNode
 from support.rigs.embedded import HANDLED, ONE, Embedded, Watcher, at_desk, failure_of
+from support.rigs.relays import wait_for
 from support.workers import calls
 
 
@@ -181,6 +182,7 @@ def test_status_can_be_read_before_the_run_during_it_and_after(embedded: Embedde
     world = desk.wait_world(2)
     world[1].order("exit 3")
     world = desk.wait_world(2, after=1)
+    wait_for(lambda: len(agent.status().worker_pids) == 2)
     meanwhile = agent.status()
     assert (meanwhile.phase, meanwhile.round, meanwhile.group_rank, meanwhile.world_size) == (Phase.WORKING, 2, 0, 2)
     assert (meanwhile.restarts_used, meanwhile.max_restarts, meanwhile.spare, meanwhile.hosting) == (1, 1, False, True)

@@ -169,6 +169,7 @@ def test_a_lease_that_is_not_renewed_ends(leasing: Stage) -> None:
         living.beat("n2", 1)
         assert time.monotonic() < deadline
         leasing.host.wait_nodes(10**6, LEASE_S / 5)
+    living.beat("n2", 1)
     assert leasing.host.read_beats(["n1", "n2"]).keys() == {"n2"}
 
 

@@ -98,7 +98,7 @@ def nothing(found: Found) -> bool:
 
 def test_a_killed_agent_is_found_once_its_workers_are_gone(other: Neighbours, start: Callable[..., Killed]) -> None:
     """Not while they have their grace, although the agent is dead."""
-    killed, found = start(STUBBORN, 3.0), Found()
+    killed, found = start(STUBBORN, 5.0), Found()
     killed.process.kill()
     killed.process.wait()
     other.look(found.put)
