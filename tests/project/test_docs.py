@@ -209,24 +209,8 @@ def test_every_rendezvous_key_is_documented_with_its_default() -> None:
 
 EXAMPLES = {
     *("--flag", "--name", "--redirect", "--lr", "--wandb-api-key"),
-    *(
-        "--quick",
-        "--pairs",
-        "--calls",
-        "--starts",
-        "--kills",
-        "--nodes",
-        "--schedules",
-        "--figures",
-        "--rest",
-        "--seeds",
-        "--tcp",
-        "--runs",
-        "--start",
-        "--jobs",
-        "--for",
-        "--store",
-    ),
+    *("--quick", "--pairs", "--calls", "--starts", "--kills", "--nodes", "--rounds", "--schedules", "--figures"),
+    *("--rest", "--seeds", "--tcp", "--runs", "--start", "--jobs", "--for", "--store"),
 }
 """How a flag is written, how one is shortened, two of a script; and some of benchmarks, campaigns and the simulator."""
 OF_ETCD = {
