@@ -81,6 +81,8 @@ class Succession:
         """Announcements that the machine may not have taken yet, and the newest that it has."""
         self._known: dict[str, Witness] = {}
         """Where the voters of the newest announcement are, and its host."""
+        self._names: dict[str, str] = {}
+        """For people: of these, which may have left its round, and of its members."""
         self._dead: frozenset[str] = frozenset()
         self._read: Position = (0, 0)
         """The newest announcement that was read."""
@@ -138,6 +140,8 @@ class Succession:
         voters = tuple(voter.node for voter in seen.voters)
         known = {**self._known, **{voter.node: voter for voter in (*seen.voters, seen.host)}}
         self._known = {node: known[node] for node in (*voters, *seen.before, seen.host.node) if node in known}
+        left = {node: name for node, name in self._names.items() if node in self._known}
+        self._names = {**left, **{member.node: member.name for member in seen.members}}
         newest = (seen.epoch, seen.version)
         self._rounds[newest] = seen
         votes = self._node in (*voters, *seen.before)
@@ -200,9 +204,8 @@ class Succession:
 
     def _named(self, text: str) -> str:
         """With the names that people know in place of the identities of nodes."""
-        for seen in tuple(self._rounds.values())[-1:]:
-            for member in seen.members:
-                text = text.replace(member.node, member.name)
+        for node, name in self._names.items():
+            text = text.replace(node, name)
         return text
 
     # -- what follows -------------------------------------------------------------------------------------------------
@@ -306,11 +309,7 @@ class Succession:
     @property
     def host_name(self) -> str:
         """The node that hosts the store, for people; empty if that is not known."""
-        voter, rounds = self._voter, tuple(self._rounds.values())
-        if voter is None or not rounds:
-            return ""
-        member = rounds[-1].member(voter.host)
-        return member.name if member is not None else ""
+        return self._names.get(voter.host, "") if (voter := self._voter) is not None else ""
 
 
 def await_records(awaited: frozenset[str], until: float, session: Store) -> bool:
