@@ -280,7 +280,7 @@ class Run:
     def handed_out(self, key: int) -> None:
         """As `Context` defines it."""
         self._keyed_by_batch = True
-        key_everything(mix(key, self.rank if self._sharding is None else self._turn()))
+        key_everything(key if self._sharding is None else mix(key, self._turn()))
         if (marks := self._marks).shows:
             marks.got((account := self.account).may_evaluate and account.evaluating())
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import random
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from campaigns.resume import campaign, real, rivals
+from campaigns.resume import campaign, real, rivals, shuffle
 from campaigns.resume.schedule import SHAPES, draw
 from support.resume import saves_script
 
+np: Any = importlib.import_module("numpy")
 REAL_SEEDS = range(40, 46)
 """Schedules of these seeds are played with real processes, at most 4 ranks and 2 loader processes."""
 
@@ -28,6 +32,22 @@ def test_a_script_trains_alike_over_kills_and_resizes(shape: str) -> None:
     for seed in seeds_of(shape, 6):
         _, wrong = campaign.judge_in_process(seed)
         assert wrong == [], f"seed {seed}"
+
+
+def test_what_the_training_process_draws_has_no_pattern() -> None:
+    """Each score is normal with deviation 1 for numbers of chance."""
+    assert {name: z for name, z in shuffle.draws(10_000).items() if abs(z) > 4.5} == {}
+
+
+def test_libraries_that_draw_the_same_numbers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_turned(key: int) -> None:
+        np.random.seed(key & 0xFFFFFFFF)
+        random.setstate((3, (*np.random.get_state()[1].tolist(), 624), None))
+
+    monkeypatch.setattr(shuffle, "key_everything", not_turned)
+    scores = shuffle.draws(1_000)
+    assert scores["Python's beside numpy's"] > 4.5
+    assert abs(scores["bits"]) < 4.5
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from .crc import crc32
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
-_BUFFER = 1 << 20
+_BUFFER = 256 << 10
 """Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
 
 _THREADS = 4
@@ -179,7 +180,9 @@ def sums_of(path: Path) -> Content:
 
     def sum_of(first: int) -> int:
         with Reader(path, first, min(PIECE, length - first)) as file:
-            buffer, value = memoryview(bytearray(_BUFFER)), 0
+            # It begins with a page. A large bytearray begins 16 bytes behind one, and there the kernel's copy out of
+            # its own pages takes some processors (AMD's Zen 3) two and a half times as long.
+            buffer, value = memoryview(mmap.mmap(-1, _BUFFER)), 0
             while count := file.readinto(buffer):
                 value = crc32(buffer[:count], value)
             return value

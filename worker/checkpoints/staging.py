@@ -15,8 +15,9 @@ from .pieces import identity, local_of, rebuild, tensors
 _THREADS = 4
 _ALONE = 8 << 20
 """Bytes of a state below which a further thread costs more than it saves."""
-_PART = 1 << 20
-"""Bytes that a thread copies at a time: none waits for another's last part for long."""
+_PART = 4 << 20
+"""Bytes that a thread copies at a time: few enough that none waits for another's last part for long, and as many that
+what Python does for each part is a hundredth of the copy."""
 
 
 class Staging:

@@ -23,7 +23,8 @@ class Context(Protocol):
     """At level `bits`, how global batches are cut into shards."""
 
     def handed_out(self, key: int) -> None:
-        """A batch goes to the loop: the training process's generators are keyed for what follows it, by its place."""
+        """A batch goes to the loop: the training process's generators are keyed for what follows it. key: of its place,
+        and of the rank where there is no division."""
 
     def asked(self) -> None:
         """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""

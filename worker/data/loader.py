@@ -220,11 +220,13 @@ class Loader:
         """What the loop gets."""
         context, epoch, first = self._context, span[1], span[2]
         context.account.hand_out(span)
+        division = context.division
         if self._epoch_key[0] != epoch:
-            self._epoch_key = (epoch, mix(self._main_key, epoch))
+            key = mix(self._main_key, epoch)
+            self._epoch_key = (epoch, key if division is not None else mix(key, context.rank))
         key = mix(self._epoch_key[1], first)
         context.handed_out(key)
-        if (division := context.division) is None:
+        if division is None:
             self.weight = weight
             return batch
         sizes = self._sizes(span.first, span.last) if self._of_batches else None

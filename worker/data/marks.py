@@ -1,9 +1,11 @@
-"""Whether a generator has been drawn from, without drawing from it: by words of its state, read in memory.
+"""Words of generators' states in memory: read, to see whether a generator has been drawn from without drawing from it;
+and written, to key one for less than its own seed takes.
 
 To put a Mersenne Twister into a known state costs 1 to 4 us, to draw from it changes it, and to ask for its state
 copies all of it; to look at a few words costs 0.1 us. numpy says where they are (`BitGenerator.ctypes`). Python's and
-torch's are looked for where these libraries have them, and read only if what is found there in generators of known
-states is what their `getstate()` or `get_state()` says; if not, these are asked.
+torch's are looked for where these libraries have them, and used only if what is found there in generators of known
+states is what their `getstate()` or `get_state()` says; if not, these are asked, and `setstate()` or `set_state()` sets
+the same states.
 """
 
 from __future__ import annotations
@@ -22,21 +24,30 @@ Mark = Callable[[], Any]
 _WORDS = 624
 """Words of 32 bits in the state of a Mersenne Twister (MT19937). Draws read them one after the other; when all are
 read, all change."""
+_HALF = _WORDS // 2
 
 
 def mark_of_python(generator: random.Random) -> Mark:
-    """The mark of a generator of the module `random`."""
-    # `_random.Random` is the object's head, the number of words read, and the words.
-    where = object.__basicsize__
-    probe = random.Random(5489)
+    """The mark of a generator of the module `random`; of two seeds that nobody has drawn from, only where `key_python`
+    has set one."""
+    where = _where_python_has_it()
+    if where is None:
+        return generator.getstate
+    # The words read, and the first word.
+    seen = ctypes.c_uint64.from_address(id(generator) + where)
+    return lambda: seen.value
+
+
+def _where_python_has_it() -> int | None:
+    """How far behind the beginning of a generator of the module `random` its state begins, or None: the number of words
+    read, and the words."""
+    where, probe = object.__basicsize__, random.Random(5489)
     for _ in range(3):
         state = probe.getstate()[1]
         if _read(probe, where) != (state[_WORDS], state[0], state[_WORDS - 1]):
-            return generator.getstate
+            return None
         probe.random()
-    read = ctypes.c_uint64.from_address(id(generator) + where)
-    last = ctypes.c_uint32.from_address(id(generator) + where + 4 * _WORDS)
-    return lambda: (read.value, last.value)
+    return where
 
 
 def _read(generator: random.Random, where: int) -> tuple[int, int, int]:
@@ -124,10 +135,8 @@ def copier(library: Any) -> Callable[[int], bool] | None:
     where, generator = _where_torch_has_it(), _generator_of(library)
     if where is None or type(generator).__name__ != "MT19937":
         return None
-    address = torch.default_generator._cdata + where  # type: ignore[attr-defined]
-    seen = ctypes.c_uint64.from_address(address + _NEXT)
-    source = memoryview((ctypes.c_char * (4 * _WORDS)).from_address(address + _TORCH.size)).cast("B")
-    target = memoryview((ctypes.c_char * (4 * _WORDS)).from_address(generator.ctypes.state_address)).cast("B")
+    seen, source = _seeded(where)
+    target = _bytes_at(generator.ctypes.state_address, 4 * _WORDS)
 
     def copy(seed: int) -> bool:
         # next_, which is 0 until somebody draws, and the first word, which is the seed.
@@ -137,3 +146,54 @@ def copier(library: Any) -> Callable[[int], bool] | None:
         return True
 
     return copy
+
+
+def key_python(generator: random.Random) -> Callable[[int], None]:
+    """A function that puts a generator of the module `random` into the state that has, of the words of torch's
+    generator after a seed of the same 32 bits, the second half first. Turned by half they are related to other words of
+    each other when all of them change, so that the two libraries' draws have nothing to do with each other.
+
+    They are copied where torch's global generator has just been seeded so: `random.seed` takes 30 times as long.
+    """
+    where, place = _where_torch_has_it(), _where_python_has_it()
+
+    def set_by_asking(seed: int) -> None:
+        words = words_of(seed)
+        generator.setstate((3, (*words[_HALF:], *words[:_HALF], _WORDS), None))
+
+    if where is None or place is None:
+        return set_by_asking
+    half = 4 * _HALF
+    seen, words = _seeded(where)
+    first, second = words[:half], words[half:]
+    state = _bytes_at(id(generator) + place, 4 * (_WORDS + 1))
+    read, low, high = state[:4].cast("I"), state[4 : 4 + half], state[4 + half :]
+
+    def copy(seed: int) -> None:
+        if seen.value != seed << 32:
+            set_by_asking(seed)
+            return
+        low[:] = second
+        high[:] = first
+        read[0] = _WORDS
+        generator.gauss_next = None  # type: ignore[attr-defined]
+
+    return copy
+
+
+def words_of(seed: int) -> list[int]:
+    """The words that torch and numpy fill a state with, from 32 bits (`init_genrand`)."""
+    words = [seed]
+    for number in range(1, _WORDS):
+        words.append((1812433253 * (words[-1] ^ words[-1] >> 30) + number) & 0xFFFFFFFF)
+    return words
+
+
+def _seeded(where: int) -> tuple[ctypes.c_uint64, memoryview]:
+    """Of torch's global generator: next_ with the first word, which is the seed until all words change; all words."""
+    address = torch.default_generator._cdata + where  # type: ignore[attr-defined]
+    return ctypes.c_uint64.from_address(address + _NEXT), _bytes_at(address + _TORCH.size, 4 * _WORDS)
+
+
+def _bytes_at(address: int, length: int) -> memoryview:
+    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")

@@ -13,7 +13,7 @@ import torch
 
 from ..keys import mix, mixed
 
-VERSION = 2
+VERSION = 3
 SMALL = 4096
 """Below this many samples a Fisher-Yates shuffle is made whole: a Feistel network on few bits is not random enough."""
 ROUNDS = 6

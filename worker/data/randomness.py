@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..keys import mix
-from .marks import Mark, copier, mark_of_numpy, mark_of_python, mark_of_torch
+from .marks import Mark, copier, key_python, mark_of_numpy, mark_of_python, mark_of_torch
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
@@ -62,7 +62,8 @@ class Torch(Library):
 
 
 class Python(Library):
-    """The module `random`."""
+    """The module `random`. A sample's key is its seed; the training process is keyed at every step, and by 32 bits, as
+    the seed takes longer than all else that a step needs."""
 
     name = "random"
 
@@ -70,6 +71,7 @@ class Python(Library):
         # Of the class that random.Random is derived from: what it adds costs a tenth more.
         self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
         self._seed = super(random.Random, self._generator).seed  # type: ignore[misc]
+        self._key = key_python(self._generator)
         self.mark = mark_of_python(self._generator)
 
     def seed(self, key: int) -> None:
@@ -77,8 +79,12 @@ class Python(Library):
         self._generator.gauss_next = None  # type: ignore[attr-defined]
 
     def key(self, key: int) -> None:
-        self._seed(key)
-        self._generator.gauss_next = None  # type: ignore[attr-defined]
+        """Behind torch's key, as `key_everything` does it: alone it takes 100 us."""
+        self._key(key & 0xFFFFFFFF)
+        self.known = self.mark()
+
+    def park(self) -> None:
+        self.seed(_PARKED)
         self.known = self.mark()
 
 

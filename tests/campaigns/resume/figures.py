@@ -236,4 +236,8 @@ def main(rounds: int = 9) -> int:
         figure = Figure(f"shuffle of {n:,}: largest |z|, {test}", z, 4.0, "")
         missed += figure.value > figure.goal
         sys.stdout.write(figure.line() + "\n")
+    for test, z in shuffle.draws(50_000).items():
+        figure = Figure(f"draws of the training process: |z|, {test}", abs(z), 4.0, "")
+        missed += figure.value > figure.goal
+        sys.stdout.write(figure.line() + "\n")
     return missed

@@ -10,7 +10,7 @@ import random
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,9 +46,10 @@ class Hung(AssertionError):
 
 
 @contextmanager
-def pool_of(jobs: int, forks: bool) -> Iterator[ProcessPoolExecutor]:
-    """New interpreters that play parts of a campaign side by side. forks: whether what is played forks much."""
-    more = LARGE_PAGES if forks else {}
+def pool_of(jobs: int, forks: bool, variables: Mapping[str, str] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """New interpreters that play parts of a campaign side by side. forks: whether what is played forks much.
+    variables: of their environment, too."""
+    more = {**(LARGE_PAGES if forks else {}), **(variables or {})}
     before = {name: os.environ.get(name) for name in more}
     os.environ |= more  # of interpreters that begin from here on
     # A fork of one that has used torch's threads may hang. Not daemons, which may have no children.

@@ -34,7 +34,7 @@ IMPORTS = {
 EPOCH = 1
 SAMPLES = 64
 SAVES_SCRIPT = SCRIPT.with_name("saves_script.py")
-SAVERS = ("lightning", "accelerate", "torchdata", "dcp", "dcp_async", "ours")
+SAVERS = ("lightning", "accelerate", "torchdata", "hugging_face", "dcp", "dcp_async", "ours")
 TRIALS, SAVED_MB = 20, 100
 
 

@@ -3,11 +3,15 @@
 Position by index, difference of neighbours, pairs of neighbours, the low six bits by position, classes in batches of
 256 of a sorted dataset, one epoch by the next. Orders of more than 2e6 are looked at in windows of that length,
 entered anywhere: of the window's indices the mean, deviation and relations are known as those of the whole.
+
+And how random the training process's own numbers are, which is keyed at each step: scores of the same kind.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import permutations
@@ -15,7 +19,8 @@ from itertools import permutations
 import torch
 
 from elastic_agent.worker.data.order import Permutation
-from elastic_agent.worker.keys import key_of
+from elastic_agent.worker.data.randomness import key_everything
+from elastic_agent.worker.keys import key_of, mixed
 
 SIZES = (5, 50, 1000, 4095, 4096, 50_000, 1_281_167, 10**8, 10**9)
 WINDOW = 1_000_000
@@ -125,3 +130,60 @@ def _classes(order: torch.Tensor, n: int) -> float:
     # Drawn without replacement from n, so by (n - 256)/(n - 1) less than 9.
     expected = 9 * (n - 256) / (n - 1)
     return (float(chi2.mean()) - expected) / math.sqrt(18 / len(chi2))
+
+
+DRAWS = 40
+"""At each step."""
+
+
+def draws(count: int, trial: int = 0) -> dict[str, float]:
+    """Scores of what the module `random` gives in the training process, which is keyed at each of so many steps, and of
+    what numpy and torch give beside it."""
+    numpy = importlib.import_module("numpy")
+    rows, normal, others = [], [], []
+    for key in mixed(key_of("draws", trial), 0, count):
+        key_everything(key)
+        rows.append([random.random() for _ in range(DRAWS)])
+        normal.append([random.gauss(0, 1) for _ in range(16)])
+        others.append([*numpy.random.rand(16), *torch.rand(16).tolist()])
+    uniform = torch.tensor(rows, dtype=torch.float64)
+    words, gauss = (uniform * (1 << 24)).int(), torch.tensor(normal, dtype=torch.float64)
+    bits = torch.stack([(words[:, :16] >> bit) & 1 for bit in range(24)], 2).reshape(count, -1).double() * 2 - 1
+    centred, beside = (uniform - 0.5) * math.sqrt(12), (torch.tensor(others, dtype=torch.float64) - 0.5) * math.sqrt(12)
+    return {
+        "bits": _squares(bits.sum(0) / math.sqrt(count)),
+        "pairs of bits": _relations(bits.float()),
+        "pairs of draws": _relations(centred),
+        "squares of draws": _relations((centred**2 - 1) / math.sqrt(4 / 5)),
+        "steps that follow each other": _squares((centred[1:] * centred[:-1]).sum(0) / math.sqrt(count - 1)),
+        "triples of draws": _triples(words),
+        "normal numbers": _squares(gauss.sum(0) / math.sqrt(count)),
+        "pairs of normal numbers": _relations(gauss),
+        "squares of normal numbers": _relations((gauss**2 - 1) / math.sqrt(2)),
+        "Python's beside numpy's": _squares(centred.T @ beside[:, :16] / math.sqrt(count)),
+        "Python's beside torch's": _squares(centred.T @ beside[:, 16:] / math.sqrt(count)),
+    }
+
+
+def _squares(scores: torch.Tensor) -> float:
+    """One score of many that are not related: how far the sum of their squares is from their number."""
+    return (float((scores.double() ** 2).sum()) - scores.numel()) / math.sqrt(2 * scores.numel())
+
+
+def _relations(columns: torch.Tensor) -> float:
+    """All pairs of columns, of mean 0 and deviation 1."""
+    together = columns.T @ columns / math.sqrt(len(columns))
+    above = torch.triu_indices(len(together), len(together), offset=1)
+    return _squares(together[above[0], above[1]])
+
+
+def _triples(words: torch.Tensor) -> float:
+    """The highest four bits of three draws: 4,096 cells, for draws that are 1, 2, 3, 7 and 8 apart."""
+    high, scores = (words >> 20).long(), []
+    for apart in (1, 2, 3, 7, 8):
+        for first in range(0, DRAWS - 2 * apart, 3 * apart):
+            cells = high[:, first] * 256 + high[:, first + apart] * 16 + high[:, first + 2 * apart]
+            expected = len(words) / 4096
+            chi2 = float(((torch.bincount(cells, minlength=4096) - expected) ** 2 / expected).sum())
+            scores.append((chi2 - 4095) / math.sqrt(2 * 4095))
+    return _squares(torch.tensor(scores))

@@ -2,12 +2,14 @@
 
 `python saves_script.py TOOL TRIALS MEGABYTES DIRECTORY SEED` writes one line of JSON: the seconds for which a save held
 the training up, and how each start after a SIGKILL went. Each step adds one to every weight, so that weights that
-differ are of two checkpoints.
+differ are of two checkpoints. A tool whose save is a call is an iterator over steps; one that saves inside of its own
+loop is called with a `Watch`.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import random
@@ -24,7 +26,21 @@ import torch
 LAYERS, SAVES = 8, 6
 LATEST_KILL_S = 0.5
 Saves = Iterator[None]
-"""Each `next` is one step and its save."""
+"""In turns: a step is made, its save is done."""
+
+
+class Enough(Exception):
+    """Raised by a `Watch` that needs no further step."""
+
+
+class Watch:
+    """What is done between a step and its save, and behind the save."""
+
+    def stepped(self) -> None:
+        """A step is made, and its save begins."""
+
+    def saved(self) -> None:
+        """The save holds the training up no longer."""
 
 
 class Net(torch.nn.Module):
@@ -66,6 +82,7 @@ def lightning(net: Net, directory: Path, resume: bool) -> Saves:
     before: Path | None = None
     for number in range(1, sys.maxsize):
         net.step()
+        yield
         trainer.save_checkpoint(path := directory / f"step={number}.ckpt")
         if before is not None:
             trainer.strategy.remove_checkpoint(before)
@@ -85,6 +102,7 @@ def accelerate(net: Net, directory: Path, resume: bool) -> Saves:
         accelerator.load_state()
     while True:
         net.step()
+        yield
         accelerator.save_state()
         yield
 
@@ -96,6 +114,7 @@ def torchdata(net: Net, directory: Path, resume: bool) -> Saves:
         net.load_state_dict(torch.load(file, weights_only=True))
     while True:
         net.step()
+        yield
         torch.save(net.state_dict(), file)
         yield
 
@@ -110,6 +129,7 @@ def dcp(net: Net, directory: Path, resume: bool) -> Saves:
         load(state, checkpoint_id=folder)
     while True:
         net.step()
+        yield
         save(state, checkpoint_id=folder)
         yield
 
@@ -125,6 +145,7 @@ def dcp_async(net: Net, directory: Path, resume: bool) -> Saves:
         load(state, checkpoint_id=folder)
     while True:
         net.step()
+        yield
         if saving is not None:
             saving.result()
         saving = async_save(state, checkpoint_id=folder)
@@ -138,10 +159,66 @@ def ours(net: Net, directory: Path, resume: bool) -> Saves:
     run = Run(directory, every=Every(steps=1), model=net)
     while True:
         net.step()
+        yield
         run.step()
         yield
 
 
+class OneStep(torch.optim.Optimizer):
+    """The optimizer of a loop that is not ours: its step is that of the net."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__(net.parameters(), {"lr": 1.0})
+        self._net = net
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # of its two forms, the one with no closure
+        self._net.step()
+
+
+def hugging_face(net: Net, directory: Path, resume: bool, watch: Watch) -> None:
+    """Its Trainer with `save_steps=1`, two kept, and `resume_from_checkpoint=True`."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": x.sum() * self.net.layers[0][0]}
+
+    class Watched(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            watch.stepped()
+
+        def on_save(self, *_: Any, **__: Any) -> None:
+            watch.saved()
+
+    data = [{"x": torch.zeros(1)} for _ in range(1000)]
+    args = TrainingArguments(
+        str(directory), per_device_train_batch_size=1, save_steps=1, save_total_limit=2, report_to=[], max_grad_norm=0,
+        disable_tqdm=True, logging_steps=10**6, use_cpu=True,
+    )  # fmt: skip
+    optimizer = OneStep(net)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    trainer = Trainer(Model(), args, train_dataset=data, optimizers=(optimizer, schedule), callbacks=[Watched()])
+    trainer.train(resume_from_checkpoint=resume)
+
+
+def go(tool: str, net: Net, directory: Path, resume: bool, watch: Watch) -> None:
+    """Train with this tool until the watch has seen enough."""
+    try:
+        if tool in LOOPS:
+            LOOPS[tool](net, directory, resume, watch)
+        else:
+            turns = itertools.cycle((watch.stepped, watch.saved))
+            for _, turn in zip(TOOLS[tool](net, directory, resume), turns):  # noqa: B905 - both are endless
+                turn()
+    except Enough:
+        pass
+
+
+LOOPS: dict[str, Callable[[Net, Path, bool, Watch], None]] = {"hugging_face": hugging_face}
 TOOLS: dict[str, Callable[[Net, Path, bool], Saves]] = {
     "lightning": lightning,
     "accelerate": accelerate,
@@ -150,7 +227,12 @@ TOOLS: dict[str, Callable[[Net, Path, bool], Saves]] = {
     "dcp_async": dcp_async,
     "ours": ours,
 }
-IMPORTED = {"lightning": "lightning.pytorch", "accelerate": "accelerate", "ours": "elastic_agent.worker.run"}
+IMPORTED = {
+    "lightning": "lightning.pytorch",
+    "accelerate": "accelerate",
+    "hugging_face": "transformers.trainer",
+    "ours": "elastic_agent.worker.run",
+}
 
 
 def in_a_process(act: Callable[[int], None]) -> tuple[int, int]:
@@ -174,19 +256,33 @@ def everything(reads: int) -> bytes:
         return file.read()
 
 
+class Stopwatch(Watch):
+    """Seconds, and processor seconds of the training's own thread, of each save but the first."""
+
+    def __init__(self) -> None:
+        self.took: list[tuple[float, float]] = []
+        self._first = True
+        self._began = 0.0, 0.0
+
+    def stepped(self) -> None:
+        time.sleep(1.0)  # what is written behind the training's back is on the disk by then
+        self._began = time.perf_counter(), time.thread_time()
+
+    def saved(self) -> None:
+        if not self._first:
+            self.took.append((time.perf_counter() - self._began[0], time.thread_time() - self._began[1]))
+        self._first = False
+        if len(self.took) == SAVES:
+            raise Enough
+
+
 def blocked(tool: str, megabytes: float, directory: Path) -> list[float]:
-    """Seconds of each save but the first, and of each its processor seconds of the training's own thread."""
+    """The medians: for how long a save holds the training up, and how much of that is its own thread's."""
 
     def save(writes: int) -> None:
-        net = Net(megabytes)
-        going, took = TOOLS[tool](net, directory, False), []
-        next(going)
-        for _ in range(SAVES):
-            time.sleep(1.0)  # what is written behind the training's back is on the disk by then
-            began = time.perf_counter(), time.thread_time()
-            next(going)
-            took.append((time.perf_counter() - began[0], time.thread_time() - began[1]))
-        os.write(writes, json.dumps([sorted(each)[SAVES // 2] for each in zip(*took, strict=True)]).encode())
+        watch = Stopwatch()
+        go(tool, Net(megabytes), directory, False, watch)
+        os.write(writes, json.dumps([sorted(each)[SAVES // 2] for each in zip(*watch.took, strict=True)]).encode())
 
     pid, reads = in_a_process(save)
     found: list[float] = json.loads(everything(reads))
@@ -194,21 +290,41 @@ def blocked(tool: str, megabytes: float, directory: Path) -> list[float]:
     return found
 
 
+class Announced(Watch):
+    """Says when two steps are saved, and goes on until it is killed."""
+
+    def __init__(self, writes: int) -> None:
+        self._writes, self._saves = writes, 0
+
+    def saved(self) -> None:
+        self._saves += 1
+        if self._saves == 2:
+            os.write(self._writes, b"saved")
+
+
+class FirstStep(Watch):
+    """What the weights are behind the first step of a start, which adds one to all of them alike."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self.found = "unreadable"
+
+    def stepped(self) -> None:
+        reached = self._net.one_step()
+        self.found = "mixed" if reached is None else "whole" if reached >= 2 else "lost"
+        raise Enough
+
+
 def start_after_a_kill(tool: str, megabytes: float, directory: Path, after_s: float) -> str:
-    """What the start found: "whole", "mixed" (weights of two checkpoints), or "unreadable"."""
+    """What the start found: "whole", "mixed" (weights of two checkpoints), "lost" or "unreadable"."""
 
     def save(writes: int) -> None:
-        for number, _ in enumerate(TOOLS[tool](Net(megabytes), directory, False)):
-            if number == 1:
-                os.write(writes, b"saved")
+        go(tool, Net(megabytes), directory, False, Announced(writes))
 
     def resume(writes: int) -> None:
-        net = Net(megabytes)
-        going = TOOLS[tool](net, directory, True)
-        # Loading is what comes before the first step, which adds one to all weights alike.
-        next(going)
-        reached = net.one_step()
-        os.write(writes, b"mixed" if reached is None else b"whole" if reached >= 2 else b"lost")
+        watch = FirstStep(net := Net(megabytes))
+        go(tool, net, directory, True, watch)
+        os.write(writes, watch.found.encode())
 
     pid, reads = in_a_process(save)
     select.select([reads], [], [], 120)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,3 +241,20 @@ def test_the_sums_of_a_file_do_not_depend_on_how_it_was_written(
         parts.add(memoryview(data[start : start + 7]))
     assert whole.content() == parts.content()
     assert len(whole.content().sums) == 11
+
+
+def test_a_file_is_verified_by_way_of_memory_that_begins_with_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes behind the beginning of one, some processors copy out of the file's pages at a third of the speed."""
+    places = []
+
+    def seen(data: memoryview, value: int) -> int:
+        places.append(ctypes.addressof(ctypes.c_char.from_buffer(data)) % mmap.PAGESIZE)
+        return zlib.crc32(data, value)
+
+    monkeypatch.setattr(files, "crc32", seen)
+    path, data = tmp_path / "file", os.urandom(700_000)
+    path.write_bytes(data)
+    assert files.sums_of(path).sums == (zlib.crc32(data),)
+    assert set(places) == {0}
